@@ -18,7 +18,7 @@ BOMB = "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}' if level else 'x'] * 10)}]\n" for level in range(11)
 )
 TEXT = f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n{BOMB}? *a10\n: x\n"
-REASON = "cannot read a CDI specification (with what its aliases stand for it has more than 262144 values)"
+REASON = "cannot read a CDI specification (it has an alias or a tag)"
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The CDI specification of the node's GPUs: made by the payload's nvidia-ctk, beside what is there of it."""
+"""What the payload's nvidia-ctk makes: the driver's control device nodes and CDI specifications.
+
+Nodes are removed where nobody has made them anew. The GPUs' specification is made beside what is there of it.
+"""
 
 import time
 from collections import Counter
@@ -7,8 +10,6 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol, TypeAlias
-
-from msgspec.structs import replace
 
 from installer.cdi.mode import SPEC_DIR, highest_read
 from installer.cdi.mode import SPECIFICATION as PATH
@@ -19,6 +20,7 @@ from installer.errors import InstallerError, Option, Remedy, StoppedError
 from installer.host.events import log
 from installer.host.files import Host, text, text_of, told_by_root
 from installer.host.inodes import changed_s
+from installer.host.kernel import boot_id
 from installer.host.programs import LateError, find_program, run_until_stopped
 from installer.host.supervision import run
 from installer.model.engine_spec import Version
@@ -26,13 +28,15 @@ from installer.model.facts import EngineState, GpuSpecification
 from installer.model.files import File
 from installer.model.options import GPU_KIND, ROOT, Cdi, Options
 from installer.model.paths import DRIVER_LIBRARY_DIRS, Layout, cdi_hook
-from installer.model.record import Record
+from installer.model.record import DeviceNode, Record
+from installer.model.steps import MakeDeviceNodes
 
 SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
 LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # there as long as the driver's module is
 NAMED: Final = 5
 TOOL: Final = "nvidia-ctk"
 ANSWER_S: Final = 30.0  # seconds are enough for eight GPUs that have to be woken
+CONTROL_NODES: Final = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
 
 # The names of devices, by directory and file.
@@ -52,21 +56,47 @@ def gpu_specification(
     host: Host, options: Options, engines: Collection[EngineState], record: Record, file: File | None
 ) -> GpuSpecification:
     """Return what the specification of the GPUs is to be, and what is beside it; ``file`` is in its place."""
-    now, row = text_of(file), record.config(PATH)
-    highest = highest_read(engines)
+    now, row, highest = text_of(file), record.config(PATH), highest_read(engines)
     ours = _is_ours(file, options, record)
-    beside = _beside(host, engines, highest, ours=ours, since_s=_last_check_s(host, options))
-    found = GpuSpecification(PATH, ours=ours, stale=_gone(host, now) if ours else ())
+    beside = _read_beside(host, engines, highest, ours=ours, since_s=_last_check_s(host, options))
+    stale = _list_gone(host, now) if ours else ()
     # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
     if file is not None and not (ours or row or any(PATH in files for files in beside.values())):
-        return replace(found, lacking=f"cannot replace {PATH} (it is no specification of ours); move it away")
+        lacking = f"cannot replace {PATH} (it is no specification of ours); move it away"
+        return GpuSpecification(PATH, ours=ours, stale=stale, lacking=lacking)
+    text, failure = "", None
     try:
-        found = replace(found, text=_generated(host, options, highest))
+        text = _generate_gpus(host, options, highest)
     except StoppedError:
         raise
     except InstallerError as error:
-        found = replace(found, lacking=f"cannot {error.problem}; {error.remedy}", unmade=error)
-    return _among(host, engines, beside, found, device_names(found.text or (now if ours else "")))
+        failure = error
+    # Where nobody knows what ours would have, it is what each that nvidia-ctk generates has.
+    wanted = device_names(text or (now if ours else "")) or {ALL_GPUS}
+    found = {path: names for there in beside.values() for path, names in there.items()}
+    others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
+    missing = sorted(wanted - _common_devices(host, engines, beside)) if others and not failure else []
+    unmade = failure if not others and host.exists(LOADED) else None
+    return GpuSpecification(
+        PATH,
+        text=text,
+        lacking=f"cannot {failure.problem}; {failure.remedy}" if failure else "",
+        ours=ours,
+        stale=stale,
+        others=others,
+        missing=tuple(missing),
+        unmade=_without_all(others) if ALL_GPUS in missing else unmade,
+    )
+
+
+def _without_all(others: Iterable[PurePosixPath]) -> InstallerError:
+    files = " and ".join(map(str, others))
+    return InstallerError(
+        f"give containers {GPU_KIND}={ALL_GPUS} ({files} has devices that ours would have, and not that "
+        "one; beside ours, engines would drop or hide them)",
+        remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
+        code="cdi-failed",
+    )
 
 
 def _last_check_s(host: Host, options: Options) -> float:
@@ -80,34 +110,7 @@ def _last_check_s(host: Host, options: Options) -> float:
     return time.time() - time.monotonic() + float(last.get("began_s", 0.0))
 
 
-def _among(
-    host: Host, engines: Iterable[EngineState], beside: Beside, spec: GpuSpecification, ours: frozenset[str]
-) -> GpuSpecification:
-    """Return the specification with those that have ``ours``, too, and what they lack of it.
-
-    Where nobody knows what ours would have, it is what each that nvidia-ctk generates has.
-    """
-    wanted = ours or {ALL_GPUS}
-    found = {path: names for there in beside.values() for path, names in there.items()}
-    others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
-    missing = sorted(wanted - _given(host, engines, beside)) if others else []
-    if spec.unmade is not None:
-        return replace(
-            spec, others=others, unmade=spec.unmade if not others and host.exists(LOADED) else None
-        )
-    files = " and ".join(map(str, others))
-    lacking = InstallerError(
-        f"give containers {GPU_KIND}={ALL_GPUS} ({files} has devices that ours would have, and not that one; "
-        "beside ours, engines would drop or hide them)",
-        remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
-        code="cdi-failed",
-    )
-    return replace(
-        spec, others=others, missing=tuple(missing), unmade=lacking if ALL_GPUS in missing else None
-    )
-
-
-def _given(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
+def _common_devices(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
     """Return the devices that all engines take from these files, of two in one directory neither."""
     read = [engine.serving.cdi_dirs for engine in engines if engine.serving] or [tuple(beside)]
     given = []
@@ -125,7 +128,7 @@ def _is_ours(file: File | None, options: Options, record: Record) -> bool:
     return known or f'"{cdi_hook(options.layout)}"' in text_of(file)
 
 
-def _gone(host: Host, specification: str) -> tuple[str, ...]:
+def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
     """Return what a specification names and what is not there."""
 
     def is_there(path: str) -> bool:
@@ -155,7 +158,7 @@ def withdraw_stale(host: Host, options: Options, ledger: _Ledger) -> None:
     """
     try:
         file = host.read(PATH)
-        gone = _gone(host, text_of(file)) if _is_ours(file, options, ledger.held) else ()
+        gone = _list_gone(host, text_of(file)) if _is_ours(file, options, ledger.held) else ()
         if gone:
             host.remove(PATH)
             log.warning("specification withdrawn", path=str(PATH), gone=list(gone[:NAMED]), in_all=len(gone))
@@ -174,7 +177,7 @@ def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
     return driver, driver if host.exists(driver / "dev/nvidiactl") else ROOT
 
 
-def _generated(host: Host, options: Options, highest: Version | None) -> str:
+def _generate_gpus(host: Host, options: Options, highest: Version | None) -> str:
     driver, dev = roots(host, options)
     moves = tuple((PurePosixPath(host.local_path(root)), root) for root in (driver, dev))
     words = _words("--format=json", moves[0][0], moves[1][0], GPU_KIND, options.layout)
@@ -182,7 +185,7 @@ def _generated(host: Host, options: Options, highest: Version | None) -> str:
     return specification(text, GPU_KIND, moves, highest)
 
 
-def _beside(
+def _read_beside(
     host: Host, engines: Iterable[EngineState], highest: Version | None, *, ours: bool, since_s: float
 ) -> Beside:
     """Return, by directory, the files with devices of our kind; not one in our place that is ``ours``.
@@ -281,3 +284,42 @@ def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str
             code="cdi-failed",
         )
     return ran.stdout
+
+
+def absent_nodes(host: Host, cdi: Cdi) -> tuple[DeviceNode, ...]:
+    """Return the driver's control device nodes that are wanted and not there."""
+    paths = (PurePosixPath(cdi.dev_root, "dev", name) for name in CONTROL_NODES if cdi.nodes)
+    return tuple(absent_node(path) for path in paths if not host.exists(path))
+
+
+def make_device_nodes(step: MakeDeviceNodes) -> None:
+    """Make the driver's control device nodes that are absent.
+
+    Raises:
+        InstallerError: they cannot be made; some of them may be there.
+    """
+    words = ("system", "create-device-nodes", "--control-devices", f"--dev-root={step.cdi.local_dev_root}")
+    run_tool(step.source, "make the control device nodes", words)
+
+
+def device_node(host: Host, path: PurePosixPath) -> DeviceNode | None:
+    """Return the node at ``path``; None where there is none."""
+    inode = host.inode(path)
+    return None if inode is None else DeviceNode(path, f"{boot_id()} {inode}")
+
+
+def absent_node(path: PurePosixPath) -> DeviceNode:
+    """Return a node that is about to be made: what stands there later in this boot is taken for it."""
+    return DeviceNode(path, f"{boot_id()} absent")
+
+
+def held_node(host: Host, device: DeviceNode) -> DeviceNode | None:
+    """Return a node of the ledger as it stands there; None where it has gone, or the driver made it anew."""
+    now = device_node(host, device.path)
+    return now if now is not None and (now == device or device == absent_node(device.path)) else None
+
+
+def remove_device_node(host: Host, device: DeviceNode) -> None:
+    """Remove a node, if the driver has not made it anew."""
+    if held_node(host, device) is not None:
+        host.remove(device.path)

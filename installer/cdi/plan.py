@@ -131,7 +131,7 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
     spec = observed(facts.cdi).gpus
     if spec is None:
         return Part(GPUS, notes=(f"mode {Mode.RUNTIME}: {reason}",) if reason else ())
-    pairs, row, lacking = _specification(facts, spec)
+    pairs, row, lacking = _plan_gpus(facts, spec)
     names = tuple(engine.name for engine in facts.engines)
     return Part(
         GPUS,
@@ -148,9 +148,7 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
     )
 
 
-def _specification(
-    facts: Facts, spec: GpuSpecification
-) -> tuple[list[tuple[Step, str]], ConfigRow | None, str]:
+def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[list[tuple[Step, str]], ConfigRow | None, str]:
     """Return the steps with their reasons, the row that is held then, and why there is no specification.
 
     One that is stale, or beside another's, ends containers as long as it is there: it goes first, which takes
@@ -160,7 +158,9 @@ def _specification(
     step = withdrawn(held, facts).step if held and now else None
     going = [replace(step, unwanted=True)] if step else []
     if spec.others:
-        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others) + _without(spec)
+        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others) + _describe_missing(
+            spec
+        )
         return [(step, GIVES_WAY) for step in going], None, why
     if not spec.text:
         if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
@@ -177,7 +177,7 @@ def _specification(
     return [(WriteConfig(OWNER, spec.path, now, after), reason)], row, ""
 
 
-def _without(spec: GpuSpecification) -> str:
+def _describe_missing(spec: GpuSpecification) -> str:
     """Return what nobody has of the devices that ours would have."""
     more = f" and {len(spec.missing) - NAMED} more" if len(spec.missing) > NAMED else ""
     return f", without {', '.join(spec.missing[:NAMED])}{more}" if spec.missing else ""

@@ -56,16 +56,16 @@ def specification(text: str, kind: str, moves: Moves, highest: Version | None = 
         document = json.loads(text)
         _refuse_empty(document, kind)
         for edits in _edits(document):
-            _move(edits, sorted(moves, key=lambda pair: -len(pair[0].parts)))
+            _map_paths(edits, sorted(moves, key=lambda pair: -len(pair[0].parts)))
             if highest is not None and highest < EDITS[GROUPS]:
                 edits.pop(GROUPS, None)
         lowest = lowest_version(document)
     except MISTAKEN as error:
         remedy = "choose a release of the toolkit from 1.12 on"
-        raise _refused("it is no specification in JSON", remedy) from error
+        raise _unusable("it is no specification in JSON", remedy) from error
     if lowest is not None and highest is not None and lowest > highest:
         read, needed = (".".join(map(str, each)) for each in (highest, lowest))
-        raise _refused(
+        raise _unusable(
             f"it is of version {needed}, and an engine here reads up to {read}", "upgrade that engine"
         )
     if lowest is not None:
@@ -98,12 +98,12 @@ def _paths(edits: Mapping[str, Any]) -> Iterator[Any]:
 
 def _refuse_empty(document: Mapping[str, Any], kind: str) -> None:
     if document["kind"] != kind or not [device["name"] for device in document["devices"]]:
-        raise _refused(f"it has no devices of {kind}", "check the driver with nvidia-smi")
+        raise _unusable(f"it has no devices of {kind}", "check the driver with nvidia-smi")
     if not any(edits.get("deviceNodes") for edits in _edits(document)):
-        raise _refused("it names no device", "load the driver's modules")
+        raise _unusable("it names no device", "load the driver's modules")
     if not any(edits.get("mounts") for edits in _edits(document)):
         # So it is where the driver's root is a link: it ends well (engine-facts.md#gpu-specification).
-        raise _refused("it names no file of the driver", "give the real directory of the driver's root")
+        raise _unusable("it names no file of the driver", "give the real directory of the driver's root")
 
 
 def _edits(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -113,17 +113,17 @@ def _edits(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield document["containerEdits"]
 
 
-def _move(edits: dict[str, Any], moves: Moves) -> None:
+def _map_paths(edits: dict[str, Any], moves: Moves) -> None:
     for mount in edits.get("mounts") or ():
-        mount["hostPath"] = _moved(mount["hostPath"], moves)
+        mount["hostPath"] = _map_path(mount["hostPath"], moves)
     for node in edits.get("deviceNodes") or ():
-        there = _moved(node.get("hostPath") or node["path"], moves)
+        there = _map_path(node.get("hostPath") or node["path"], moves)
         node.pop("hostPath", None)
         if there != node["path"]:
             node["hostPath"] = there
 
 
-def _moved(path: str, moves: Moves) -> str:
+def _map_path(path: str, moves: Moves) -> str:
     there = PurePosixPath(path)
     for old, new in moves:
         if there.is_relative_to(old):
@@ -155,20 +155,14 @@ def _all(edits: Iterable[Mapping[str, Any]], key: str) -> Iterator[Mapping[str, 
     return (one for each in edits for one in each.get(key) or ())
 
 
-def _refused(why: str, remedy: str) -> InstallerError:
+def _unusable(why: str, remedy: str) -> InstallerError:
     return InstallerError(f"take what nvidia-ctk generates ({why})", remedy=remedy, code="cdi-failed")
 
 
-class Signed(int):
-    """An integer that engines keep in 64 bits, one of them for the sign."""
+class Plain(str):
+    """A word without quotes: it may stand for a number, or for yes or no."""
 
-
-class Unsigned(int):
-    """An integer that they keep in 32 bits."""
-
-
-class Flag(int):
-    """Yes or no."""
+    __slots__ = ()
 
 
 _NAMES: Final = dict[str, str]()  # of keys, by what they are in any case
@@ -186,19 +180,18 @@ _TEXTS: Final = list[str | None]
 _VARIABLES: Final = list[Annotated[str, Meta(pattern="^[^=]+=")]]
 _LABELS: Final = {"annotations": dict[str, str | None]}
 _NODE: Final = {
-    **dict.fromkeys(("major", "minor"), Signed),
-    **dict.fromkeys(("fileMode", "uid", "gid"), Unsigned),
+    **dict.fromkeys(("major", "minor", "fileMode", "uid", "gid"), Plain),
     "hostPath": str,
     "type": Literal["", "b", "c", "u", "p"],
     "permissions": Annotated[str, Meta(pattern=r"^[rwm]*\Z")],
 }
-_HOOK: Final = {"args": _TEXTS, "env": _VARIABLES, "timeout": Signed}
+_HOOK: Final = {"args": _TEXTS, "env": _VARIABLES, "timeout": Plain}
 _STAGE: Final = Literal[
     "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"
 ]
 _OF_RDT: Final = {
     **dict.fromkeys(("l3CacheSchema", "memBwSchema"), str),
-    **dict.fromkeys(("enableCMT", "enableMBM"), Flag),
+    **dict.fromkeys(("enableCMT", "enableMBM"), Plain),
     "closID": Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[^/\n]*\Z", max_length=4095)],  # a file's name
 }
 _EDITS: Final = _table(
@@ -210,7 +203,7 @@ _EDITS: Final = _table(
             list, _table({"options": _TEXTS, "type": str}, hostPath=_FILLED, containerPath=_FILLED)
         ),
         RDT: _table(_OF_RDT),
-        GROUPS: list[Unsigned | None],
+        GROUPS: list[Plain | None],
     }
 )
 _DEVICES: Final = GenericAlias(list, _table(_LABELS, name=str, containerEdits=_EDITS))
@@ -232,10 +225,10 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
     """
     around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
-    if not around.search(text) and "\\" not in text and "!" not in text:
+    if not around.search(text) and "\\" not in text:
         return frozenset()
     try:
-        document = _spelled(read_yaml(text))
+        document = _normalize_keys(read_yaml(text))
         version = _VERSION.fullmatch(document["cdiVersion"])
         number = tuple(map(int, version[1].split("."))) if version else ()
         if document["kind"] != kind or not number or (highest is not None and number > highest):
@@ -248,18 +241,18 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
         return frozenset()
 
 
-def _spelled(value: Any) -> Any:
+def _normalize_keys(value: Any) -> Any:
     """Return a document with its keys as they are called: any case is taken, of two the last by name."""
     if isinstance(value, list):
-        return [_spelled(each) for each in value]
+        return [_normalize_keys(each) for each in value]
     if isinstance(value, dict):
-        return {_NAMES.get(key.casefold(), key): _spelled(value[key]) for key in sorted(value)}
+        return {_NAMES.get(key.casefold(), key): _normalize_keys(value[key]) for key in sorted(value)}
     return value
 
 
 def _is_whole(document: Mapping[str, Any], version: Version) -> bool:
     """Tell whether all of it is right, and of no later version than it says; MISTAKEN where it is not."""
-    convert(document, _SPECIFICATION, dec_hook=_of_plain)
+    convert(document, _SPECIFICATION)
     names = [device["name"] for device in document["devices"]]
     edits = [device["containerEdits"] for device in document["devices"]]
     return (
@@ -271,27 +264,9 @@ def _is_whole(document: Mapping[str, Any], version: Version) -> bool:
     )
 
 
-def _of_plain(kind: type, word: Any) -> Any:
-    """Return the number, or yes or no, that a word stands for."""
-    if not isinstance(word, Plain) or (kind is Flag and word not in FLAGS):
-        raise ValueError("neither a number nor yes or no")
-    return kind() if kind is Flag else kind(integer(word, signed=kind is Signed))
-
-
 SIZE: Final = 1 << 20  # characters; the specification of a node with 128 devices has 130,000, and 7 levels
 DEPTH: Final = 32
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
-FLAGS: Final = frozenset(
-    form
-    for word in ("y", "yes", "on", "true", "n", "no", "off", "false")
-    for form in (word, word.upper(), word.capitalize())
-)
-
-
-class Plain(str):
-    """A word without quotes: it may stand for a number."""
-
-    __slots__ = ()
 
 
 def read_yaml(text: str) -> Any:
@@ -305,9 +280,9 @@ def read_yaml(text: str) -> Any:
     from yaml.events import DocumentStartEvent
 
     if len(text) > SIZE:
-        raise _unread(f"it has more than {SIZE >> 20} MiB")
+        raise _unreadable(f"it has more than {SIZE >> 20} MiB")
     if "\\/" in text:
-        raise _unread("it has a slash that is escaped")
+        raise _unreadable("it has a slash that is escaped")
     # U+FFFD stands for what is no UTF-8: with one such byte, in a comment too, engines read nothing of it.
     if "\ufffd" in text:
         raise ValueError("no text that engines read")
@@ -316,7 +291,7 @@ def read_yaml(text: str) -> Any:
         for event in events:
             if isinstance(event, DocumentStartEvent):
                 if event.version or event.tags:
-                    raise _unread("it has directives")
+                    raise _unreadable("it has directives")
                 value = _value(next(events), events, 0)
                 next(events)  # what stands behind it on its line is refused here
                 return value
@@ -329,9 +304,9 @@ def _value(event: "Event", events: "Iterator[Event]", depth: int) -> Any:
     from yaml.events import AliasEvent, CollectionEndEvent, ScalarEvent, SequenceStartEvent
 
     if depth == DEPTH:
-        raise _unread(f"it has more than {DEPTH} levels")
+        raise _unreadable(f"it has more than {DEPTH} levels")
     if isinstance(event, AliasEvent) or getattr(event, "tag", None):
-        raise _unread("it has an alias or a tag")
+        raise _unreadable("it has an alias or a tag")
     if isinstance(event, ScalarEvent):
         event.value.encode()  # half a character is refused
         return event.value if event.style else None if event.value in _NULL else Plain(event.value)
@@ -343,34 +318,10 @@ def _value(event: "Event", events: "Iterator[Event]", depth: int) -> Any:
     if len(table) < len(items) / 2 or not all(isinstance(key, str) for key in table):
         raise ValueError("a key that is no text, or that is there already")
     if any(key == "<<" and isinstance(key, Plain) for key in table):
-        raise _unread("it has tables that are merged into others")
+        raise _unreadable("it has tables that are merged into others")
     return table
 
 
-def _unread(reason: str) -> InstallerError:
+def _unreadable(reason: str) -> InstallerError:
     remedy = "remove it, or ask for another one from whoever made it"
     return InstallerError(f"read a CDI specification ({reason})", remedy=remedy, code="cdi-failed")
-
-
-def integer(word: str, *, signed: bool) -> int:
-    """Return the integer that a plain word stands for in Go, of 64 bits with a sign or 32 without.
-
-    Raises:
-        ValueError: engines take it for none, or it is too large for them.
-    """
-    plain = word.replace("_", "")
-    digits = plain.lstrip("+-")
-    least, end = (-(1 << 63), 1 << 63) if signed else (0, 1 << 32)
-    if word[:1] == "_" or not word.isascii():
-        raise ValueError("no number")
-    try:
-        number = int(plain, 8 if digits[:1] == "0" and digits.isdigit() else 0)
-    except ValueError:  # `08`, which is of no base, is a fraction of no digits
-        if not float(plain).is_integer():
-            raise
-        number = int(float(plain))
-        # Engines pass its shortest text on, which may be too large by its last zeros, or "-0".
-        least = 1 - end if signed else 0 if plain[0] != "-" else 1
-    if not least <= number < end:
-        raise ValueError("too large, or less than nothing")
-    return number

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.cdi.device_nodes import absent_nodes, held_node
-from installer.cdi.generate import gpu_specification, management_specification
+from installer.cdi.generate import absent_nodes, gpu_specification, held_node, management_specification
 from installer.cdi.mode import SPECIFICATION, mode_of
 from installer.change.ledger import read_saved
 from installer.change.search import Search, find_loops, find_moved
@@ -30,7 +29,7 @@ from installer.engines.write_config import (
     unwritable,
 )
 from installer.errors import InstallerError
-from installer.host import units
+from installer.host import unit_jobs
 from installer.host.files import Host, entries
 from installer.host.kernel import machine
 from installer.host.trees import digests_below, sums_of
@@ -237,7 +236,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     for row in record.engines:
         if ENGINES[row.name].reload is ReloadMethod.RESTART and not record.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
-            units.await_no_job(host, row.unit, timeout_s=ASK_S)
+            unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
         engines.append(engine_of_row(host, row, paths, options, awaits_s=awaits_s))
     more = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}

@@ -12,8 +12,12 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.cdi.device_nodes import held_node, make_device_nodes, remove_device_node
-from installer.cdi.generate import management_specification
+from installer.cdi.generate import (
+    held_node,
+    make_device_nodes,
+    management_specification,
+    remove_device_node,
+)
 from installer.cdi.plan import generated
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan, plan_rollback
@@ -33,7 +37,7 @@ from installer.errors import (
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
-from installer.host.units import STOP_S, Patience
+from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import names_of

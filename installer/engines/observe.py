@@ -35,7 +35,7 @@ from installer.engines.hints import without_cri
 from installer.engines.restart import ASK_S, Answer, ask, is_held
 from installer.engines.restart_checks import Restart, not_restarted, places_by_files
 from installer.errors import InstallerError, Option, Remedy
-from installer.host import units
+from installer.host import unit_jobs, units
 from installer.host.files import Host
 from installer.host.processes import Peer, started_in
 from installer.host.sockets import listening
@@ -191,7 +191,7 @@ def _patient(host: Host, engine: EngineState, options: Options, patience_s: floa
     answer = ask_for(host, ENGINES[engine.name], engine, options)
     # One that was stopped has taken its socket along.
     crashed = patience_s and answer.stopped and host.exists(engine.socket)
-    if crashed and units.await_start(host, engine.unit, timeout_s=patience_s):
+    if crashed and unit_jobs.await_start(host, engine.unit, timeout_s=patience_s):
         return ask_for(host, ENGINES[engine.name], engine, options)
     return answer
 
@@ -315,7 +315,7 @@ def with_start(host: Host, engine: EngineState) -> EngineState:
 
 def _digest(host: Host, unit: UnitStart) -> str:
     """Return a digest of how a unit starts its service, and of which programs it runs before."""
-    programs = [host.build_of(PurePosixPath("".join(command.words[:1]))) for command in unit.before]
+    programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]
     return sha256(repr((unit, programs)).encode()).hexdigest()
 
 
@@ -425,7 +425,7 @@ def _runs_pods(host: Host, engine: EngineState) -> bool:
 
 def _nobody_runs(host: Host, options: Options, notes: list[str]) -> InstallerError:
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
-    dead = dict.fromkeys(units.died(host, ENGINES[name].unit) for name in options.engine_names)
+    dead = dict.fromkeys(units.describe_end(host, ENGINES[name].unit) for name in options.engine_names)
     told = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
     return InstallerError(
         f"find a running engine ({told})",

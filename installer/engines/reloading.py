@@ -1,6 +1,6 @@
 """The steps by which an engine takes up its new configs, why each is taken, and why one is not."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -205,30 +205,33 @@ def reasons_of_install(
 ) -> Iterator[str]:
     """Yield why each step of an install is taken."""
     changes = {change.step.path: change for change in written if change.step is not None}
-    for step, last in _with_last(steps):
-        if isinstance(step, WriteConfig):
-            change = changes.get(step.path)
-            why = _explain_write(change, record.config(step.path)) if change is not None else PASSED
-            yield why if last else PASSING
-        elif isinstance(step, Reload):
-            yield _explain_reload(step, engine) or "its config changes"
+
+    def explain(write: WriteConfig) -> str:
+        change = changes.get(write.path)
+        return _explain_write(change, record.config(write.path)) if change is not None else PASSED
+
+    return _explain_steps(steps, engine, explain, "its config changes")
 
 
 def reasons_of_undo(steps: Sequence[Step], engine: EngineState) -> Iterator[str]:
     """Yield why each step of an undo is taken."""
-    for step, last in _with_last(steps):
-        if isinstance(step, WriteConfig):
-            ours = "an install made it" if step.after is None else "an install changed it"
-            yield ours if last else PASSING
-        elif isinstance(step, Reload):
-            yield _explain_reload(step, engine) or "its config is restored"
+
+    def explain(write: WriteConfig) -> str:
+        return "an install made it" if write.after is None else "an install changed it"
+
+    return _explain_steps(steps, engine, explain, "its config is restored")
 
 
-def _with_last(steps: Sequence[Step]) -> Iterator[tuple[Step, bool]]:
-    """Yield each step, and whether no later one writes the same file."""
+def _explain_steps(
+    steps: Sequence[Step], engine: EngineState, explain: Callable[[WriteConfig], str], otherwise: str
+) -> Iterator[str]:
+    """Yield the reason of each step; ``explain`` has that of the last write of a file."""
     last = {step.path: step for step in steps if isinstance(step, WriteConfig)}
     for step in steps:
-        yield step, not isinstance(step, WriteConfig) or step is last[step.path]
+        if isinstance(step, WriteConfig):
+            yield explain(step) if step is last[step.path] else PASSING
+        elif isinstance(step, Reload):
+            yield _explain_reload(step, engine) or otherwise
 
 
 def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:

@@ -1,9 +1,9 @@
 """The running engines: what one says it serves, and how it is brought to serve what its config says."""
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
@@ -17,13 +17,13 @@ from installer.engines.reloading import not_idle
 from installer.engines.restart_checks import unit_obstacle, without_unit
 from installer.engines.write_config import write_config
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
-from installer.host import processes, units
+from installer.host import processes, unit_jobs, units
 from installer.host.events import log
-from installer.host.failed_start import why_not_started
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
-from installer.host.units import Patience, Unit
+from installer.host.unit_jobs import Patience
+from installer.host.units import Unit
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import Api, EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
@@ -59,7 +59,7 @@ def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> b
 
     Its owner has stopped it then. Of our engines Docker alone comes with such a unit.
     """
-    return spec.api is Api.DOCKER and host.exists(socket) and units.held_for(host, unit, socket)
+    return spec.api is Api.DOCKER and host.exists(socket) and units.is_socket_held(host, unit, socket)
 
 
 def ask(spec: EngineSpec, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
@@ -69,47 +69,26 @@ def ask(spec: EngineSpec, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
         peer = processes.peer_of(socket, greeting=greeting, timeout_s=timeout_s)
     except InstallerError as error:
         return Answer(silence=error.problem, remedy=error.remedy)
-    match peer:
-        case NotServing():
-            return Answer(stopped=True, silence=f"nobody listens on {socket}")
-        case Silent(reason):
-            return Answer(silence=f"{socket}: {reason}")
-        case Unseen():
-            seen = None
-        case Peer():
-            seen = peer
+    if isinstance(peer, NotServing):
+        return Answer(stopped=True, silence=f"nobody listens on {socket}")
+    if isinstance(peer, Silent):
+        return Answer(silence=f"{socket}: {peer.reason}")
+    seen = peer if isinstance(peer, Peer) else None
     try:
-        serving, version = _ask_serving(spec, socket, timeout_s)
+        said = (dockerd.info if spec.api is Api.DOCKER else cri.status)(socket, timeout_s=timeout_s)
     except dockerd.NotServedError as error:
         return Answer(stopped=True, silence=error.problem, another=error)
-    except CriDisabledError as error:
-        return Answer(seen, silence=error.problem, disabled=True, failed=True)
-    except CriFailedError as error:
-        return Answer(seen, silence=error.problem, failed=True)
     except InstallerError as error:
-        return Answer(seen, silence=error.problem)
-    return Answer(seen, serving, version)
-
-
-def _ask_serving(spec: EngineSpec, socket: Path, timeout_s: float) -> tuple[EffectiveConfig, tuple[int, ...]]:
-    if spec.api is Api.DOCKER:
-        info = dockerd.info(socket, timeout_s=timeout_s)
-        return info.serving, numbers(info.version)
-    status = cri.status(socket, timeout_s=timeout_s)
-    return status.serving, numbers(status.version)
+        disabled = isinstance(error, CriDisabledError)
+        failed = disabled or isinstance(error, CriFailedError)
+        return Answer(seen, silence=error.problem, disabled=disabled, failed=failed)
+    return Answer(seen, said.serving, numbers(said.version))
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version such as v1.6.20~ds1 or 28.5.2+dfsg4."""
-    found: list[int] = []
-    for part in text.removeprefix("v").split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        found.append(int(digits))
-        if digits != part:
-            break  # what follows is about a release before this one: 2.4.0-beta.0
-    return tuple(found)
+    """Return the leading numbers of a version such as v1.6.20~ds1, 28.5.2+dfsg4 or 2.4.0-beta.0."""
+    leading = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", text)
+    return tuple(map(int, leading[1].split("."))) if leading else ()
 
 
 def reload(
@@ -124,51 +103,72 @@ def reload(
         PendingError: it is still being restarted.
         InstallerError: it cannot be reloaded, or does not serve that in time.
     """
-    deadline = time.monotonic() + limit_s(ENGINES[engine.name], patience)
-    if ENGINES[engine.name].reload is ReloadMethod.RESTART:
+    spec = ENGINES[engine.name]
+    deadline = time.monotonic() + limit_s(spec, patience)
+    if spec.reload is ReloadMethod.RESTART:
         await_idle(host, engine, patience)
-        if patience.may_rest and _rests(host, engine, patience):
+        if patience.may_rest and _is_left_stopped(host, engine, patience):
             return False
     gate()
-    return _reload_and_prove(host, engine, reload, patience, deadline)
+    began, made_s = time.time(), changed_s(host.local_path(engine.socket))
+    before = _begin(host, engine, replace(patience, start_s=deadline - time.monotonic()))
+    if before is not None and not patience.hurried:
+        deadline = time.monotonic() + limit_s(spec, patience)
+    return _prove(host, engine, reload, patience, _Begun(began, made_s, before, deadline))
 
 
-def _reload_and_prove(
-    host: Host, facts: EngineState, reload: Reload, patience: Patience, deadline: float
-) -> bool:
-    engine, check = ENGINES[facts.name], patience.check
-    socket, timeout_s = host.local_path(facts.socket), limit_s(engine, patience)
-    began, made_s = time.time(), changed_s(socket)
-    before = _begin(host, facts, replace(patience, start_s=deadline - time.monotonic()))
-    deadline = time.monotonic() + timeout_s if before is not None and not patience.hurried else deadline
+class _Begun(Struct, frozen=True):
+    """When a reload began, when the socket was made, how a restarted unit was, and until when to wait."""
+
+    began_s: float
+    made_s: float
+    before: Unit | None
+    deadline: float
+
+
+def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, begun: _Begun) -> bool:
+    spec, socket = ENGINES[engine.name], host.local_path(engine.socket)
     while True:
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
         # that has not done so until the deadline has nothing to restart for.
-        waits = engine.reload is ReloadMethod.ITSELF and time.monotonic() < deadline
-        still = waits and changed_s(socket) == made_s
-        left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
-        answer = ask(engine, socket, timeout_s=left_s)
+        waits = spec.reload is ReloadMethod.ITSELF and time.monotonic() < begun.deadline
+        still = waits and changed_s(socket) == begun.made_s
+        left_s = max(0.1, min(ASK_S, begun.deadline - time.monotonic()))
+        answer = ask(spec, socket, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and reload.satisfied_by(answer.serving)
-        if served and not still and (before is not None or _taken_up(engine, socket, began, left_s)):
+        if served and not still and _is_of_reload(spec, socket, begun, left_s):
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
-            last = engine.reload is not ReloadMethod.HUP or time.monotonic() > deadline
-            if not _disturbed(facts, reload, answer, raises=last):
+            last = spec.reload is not ReloadMethod.HUP or time.monotonic() > begun.deadline
+            if not _disturbs_others(engine, reload, answer, raises=last):
                 return True
-        hopeless = not still and _hopeless(host, facts, answer)
+        # CRI did not load, or the process has ended: waiting longer cannot help.
+        hopeless = spec.reload is not ReloadMethod.HUP and (
+            answer.failed or (answer.stopped and bool(units.describe_end(host, engine.unit)))
+        )
         # Asked behind that: a unit that stops may have stopped between two questions.
-        if answer.stopped and before is None and _rests(host, facts, patience):
+        if answer.stopped and begun.before is None and _is_left_stopped(host, engine, patience):
             return False
-        check()  # before anything is called a failure: the question may have lasted until the deadline
-        over = time.monotonic() > deadline and not (served and still)
-        if over or hopeless:
-            found = _describe(answer, reload, lambda: _explain_death(host, facts.unit, began, before))
-            raise _unproven(facts, reload, found, f" within {timeout_s:g} s" if over else "")
+        patience.check()  # before anything is called a failure: the question may have lasted for long
+        over = time.monotonic() > begun.deadline and not (served and still)
+        if over or (hopeless and not still):
+            found = answer.stopped and answer.serving is None and _explain_death(host, engine.unit, begun)
+            when = f" within {limit_s(spec, patience):g} s" if over else ""
+            raise _unproven(engine, reload, found or _describe(answer, reload), when)
         time.sleep(POLL_S)
 
 
-def _rests(host: Host, engine: EngineState, patience: Patience) -> bool:
+def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: float) -> bool:
+    """Tell whether the answer is that of the reloaded engine: a signal is obeyed some time later.
+
+    An engine that has nothing of ours yet would otherwise seem to have finished its reload.
+    """
+    signalled = spec.reload is ReloadMethod.HUP and begun.before is None
+    return not signalled or dockerd.reloads_since(socket, begun.began_s, timeout_s=timeout_s) > 0
+
+
+def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
     """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
-    stopped = units.stopped_by_owner(host, engine.unit)
+    stopped = units.is_stopped(host, engine.unit)
     if stopped and not patience.may_rest:
         raise EngineStoppedError(
             f"prove that {engine.title} serves our runtimes (somebody has stopped {engine.unit})",
@@ -193,20 +193,41 @@ def _begin(host: Host, engine: EngineState, patience: Patience) -> Unit | None:
             return _send_sighup(host, engine, patience)
         case ReloadMethod.ITSELF:
             log.info("waiting for the engine to restart itself", engine=engine.name)
+            return None
         case ReloadMethod.RESTART:
             if not engine.unit:
                 raise without_unit(engine, "it runs outside any systemd service")
-            return _restart_unit(host, engine.unit, patience)
+            return unit_jobs.restart(host, engine.unit, patience)
         case other:
             assert_never(other)
+
+
+def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | None:
+    """Send the signal to the process that answers, or let its unit do so where that cannot be seen.
+
+    One that has failed is started: what it refused is what was mended.
+    """
+    spec = ENGINES[engine.name]
+    peer = processes.peer_of(host.local_path(engine.socket), greeting=GREETINGS[spec.api], timeout_s=ASK_S)
+    if isinstance(peer, Peer):
+        processes.signal(peer, signal.SIGHUP, expected=frozenset({spec.process}))
+    elif isinstance(peer, Unseen):
+        if obstacle := unit_obstacle(host, engine):
+            raise obstacle
+        unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)
+    elif engine.serving is None and units.describe_end(host, engine.unit):
+        if not _is_left_stopped(host, engine, patience):
+            return unit_jobs.restart(host, engine.unit, patience)
+    else:
+        raise InstallerError(
+            f"reload {engine.title} (nobody answers on {engine.socket})",
+            remedy=f"check that {engine.title} is well",
+            code="engine-not-answering",
+        )
     return None
 
 
-def _restart_unit(host: Host, unit: str, patience: Patience) -> Unit:
-    return units.restart(host, unit, patience, partial(why_not_started, host, unit))
-
-
-def _disturbed(engine: EngineState, reload: Reload, answer: Answer, *, raises: bool) -> bool:
+def _disturbs_others(engine: EngineState, reload: Reload, answer: Answer, *, raises: bool) -> bool:
     """Tell, or raise, that the engine does not serve all else as it did before."""
     lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
     if lost and raises:
@@ -216,46 +237,6 @@ def _disturbed(engine: EngineState, reload: Reload, answer: Answer, *, raises: b
             code="others-not-served",
         )
     return bool(lost)
-
-
-def _hopeless(host: Host, engine: EngineState, answer: Answer) -> bool:
-    """Tell whether waiting longer cannot help: CRI did not load, or the engine's process has ended."""
-    restarted = ENGINES[engine.name].reload is not ReloadMethod.HUP
-    return restarted and (answer.failed or (answer.stopped and bool(units.died(host, engine.unit))))
-
-
-def _taken_up(spec: EngineSpec, socket: Path, since: float, timeout_s: float) -> bool:
-    """Tell whether the answer is that of the reloaded engine: a signal is obeyed some time later.
-
-    An engine that has nothing of ours yet would otherwise seem to have finished its reload.
-    """
-    return (
-        spec.reload is not ReloadMethod.HUP or dockerd.reloads_since(socket, since, timeout_s=timeout_s) > 0
-    )
-
-
-def _send_sighup(host: Host, facts: EngineState, patience: Patience) -> Unit | None:
-    """Send the signal to the process that answers, or let its unit do so where that cannot be seen.
-
-    One that has failed is started: what it refused is what was mended.
-    """
-    engine, socket = ENGINES[facts.name], host.local_path(facts.socket)
-    peer = processes.peer_of(socket, greeting=GREETINGS[engine.api], timeout_s=ASK_S)
-    if isinstance(peer, Peer):
-        processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.process}))
-    elif isinstance(peer, Unseen):
-        if obstacle := unit_obstacle(host, facts):
-            raise obstacle
-        units.reload(host, facts.unit, timeout_s=patience.start_s)
-    elif facts.serving is None and units.died(host, facts.unit):
-        return None if _rests(host, facts, patience) else _restart_unit(host, facts.unit, patience)
-    else:
-        raise InstallerError(
-            f"reload {engine.title} (nobody answers on {facts.socket})",
-            remedy=f"check that {engine.title} is well",
-            code="engine-not-answering",
-        )
-    return None
 
 
 def _unproven(engine: EngineState, reload: Reload, found: str, when: str) -> InstallerError:
@@ -271,16 +252,19 @@ def _unproven(engine: EngineState, reload: Reload, found: str, when: str) -> Ins
     )
 
 
-def _explain_death(host: Host, unit: str, began_s: float, before: Unit | None) -> str:
+def _explain_death(host: Host, unit: str, begun: _Begun) -> str:
     """Return how the service of a unit has ended since a reload, in its own words where it has some."""
-    said = (units.died(host, unit), why_not_started(host, unit, began_s, before))
-    return ": ".join(filter(None, said))
+    reasons = (
+        units.describe_end(host, unit),
+        unit_jobs.why_not_started(host, unit, begun.began_s, begun.before),
+    )
+    return ": ".join(filter(None, reasons))
 
 
-def _describe(answer: Answer, reload: Reload, died: Callable[[], str]) -> str:
+def _describe(answer: Answer, reload: Reload) -> str:
     """Return what is wrong with an engine, in its own words where it has said some."""
     if answer.serving is None:
-        return (answer.stopped and died()) or answer.silence
+        return answer.silence
     listed = ", ".join(f"{key}={value or '(built in)'}" for key, value in answer.serving.binaries.items())
     found = f"it serves {listed or 'no runtime'}, default {answer.serving.default or '(none)'}"
     wrong = [name for name in reload.wrong_in(answer.serving) if name in answer.serving.handlers]
@@ -303,7 +287,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
         NotIdleError: it is not, and is asked for.
     """
     deadline = time.monotonic() + min(IDLE_S, patience.start_s / 2)
-    while waiting := _creating(host, engine):
+    while waiting := _list_creating(host, engine):
         if time.monotonic() > deadline and patience.when_idle:
             raise not_idle(engine, waiting)
         if time.monotonic() > deadline:
@@ -314,7 +298,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
         time.sleep(IDLE_POLL_S)
 
 
-def _creating(host: Host, engine: EngineState) -> tuple[str, ...]:
+def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
     try:
         return cri.unready_containers(host.local_path(engine.socket), timeout_s=IDLE_ASK_S)
     except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
@@ -323,10 +307,9 @@ def _creating(host: Host, engine: EngineState) -> tuple[str, ...]:
 
 def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineState, ...]:
     """Return the engines with the containers that a restart would strand, for those that are restarted."""
+    restarted = {name for name, spec in ENGINES.items() if spec.reload is ReloadMethod.RESTART}
     return tuple(
-        replace(each, creating=_creating(host, each))
-        if ENGINES[each.name].reload is ReloadMethod.RESTART
-        else each
+        replace(each, creating=_list_creating(host, each)) if each.name in restarted else each
         for each in engines
     )
 

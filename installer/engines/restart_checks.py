@@ -16,7 +16,7 @@ from installer.host.devices import size_of
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
-from installer.host.units import Condition, UnitStart
+from installer.host.units import UnitStart
 from installer.model.engine_spec import EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.files import Kind
@@ -46,34 +46,27 @@ class Restart(Struct, frozen=True):
 def not_restarted(restart: Restart) -> InstallerError | None:
     """Return why an engine is not restarted by us; what cannot be looked at from here is no reason."""
     engine = restart.engine
-    for check in _CHECKS if ENGINES[engine.name].reload is ReloadMethod.RESTART else ():
+    for check, first, code in _CHECKS:
         with suppress(InstallerError):
-            if reason := next(check.wrong(restart), ""):
-                remedy = f"{check.remedy.format(unit=engine.unit)}, then run again"
-                return InstallerError(f"restart {engine.title} ({reason})", remedy=remedy, code=check.code)
+            if reason := next(check(restart), ""):
+                remedy = f"{first.format(unit=engine.unit)}, then run again"
+                return InstallerError(f"restart {engine.title} ({reason})", remedy=remedy, code=code)
     return None
 
 
-def _masked(restart: Restart) -> Iterator[str]:
+def _check_mask(restart: Restart) -> Iterator[str]:
     if restart.unit.masked:
         yield f"its unit {restart.engine.unit} is masked"
 
 
-def _unfulfilled(restart: Restart) -> Iterator[str]:
-    for kind in ("Condition", "Assert"):
-        of_kind = [each for each in restart.unit.conditions if each.setting.startswith(kind)]
-        wrong = [each for each in of_kind if not _holds(restart.host, each, kind)]
-        one_of = [each for each in of_kind if each.either]
-        if one_of and all(each in wrong for each in one_of):
-            yield _no_start(restart, f"none of {', '.join(map(str, one_of))} holds")
-        yield from (_no_start(restart, f"{each} does not hold") for each in wrong if not each.either)
-
-
-def _holds(host: Host, condition: Condition, kind: str) -> bool:
-    path, judge = PurePosixPath(condition.value), _JUDGES.get(condition.setting.removeprefix(kind))
-    # What the service itself has put there may go with it, and come back with it.
-    passing = condition.negated and any(path.is_relative_to(place) for place in RUN_DIRECTORIES)
-    return judge is None or passing or not path.is_absolute() or judge(host, path) is not condition.negated
+def _check_conditions(restart: Restart) -> Iterator[str]:
+    for condition in restart.unit.conditions:
+        path, kind = PurePosixPath(condition.value), condition.setting.removeprefix("Condition")
+        judge = _JUDGES.get(kind.removeprefix("Assert"))
+        # What the service itself has put there may go with it, and come back with it.
+        passing = condition.negated and any(path.is_relative_to(place) for place in RUN_DIRECTORIES)
+        if judge and path.is_absolute() and not passing and judge(restart.host, path) is condition.negated:
+            yield _no_start(restart, f"{condition} does not hold")
 
 
 _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
@@ -86,16 +79,15 @@ _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
 }
 
 
-def _without_files(restart: Restart) -> Iterator[str]:
+def _check_files(restart: Restart) -> Iterator[str]:
     for path in restart.unit.needed:
         if not WILDCARDS & {*path} and restart.host.kind(PurePosixPath(path)) is Kind.ABSENT:
             yield _no_start(restart, f"its EnvironmentFile {path} is not there")
 
 
-def _without_programs(restart: Restart) -> Iterator[str]:
+def _check_programs(restart: Restart) -> Iterator[str]:
     """Yield which programs are none; where systemd looks for a word is not known here."""
-    before = [(each.setting, each.words) for each in restart.unit.before if not each.optional]
-    for setting, words in (*before, ("ExecStart", restart.unit.words)):
+    for setting, words in (*restart.unit.before, ("ExecStart", restart.unit.words)):
         program = PurePosixPath("".join(words[:1]))
         if program.is_absolute() and not restart.unit.elsewhere and not is_program(restart.host, program):
             yield _no_start(restart, f"its {setting} {program} is no program")
@@ -105,12 +97,12 @@ def _no_start(restart: Restart, reason: str) -> str:
     return f"{restart.engine.unit} would not start it again: {reason}"
 
 
-def _by_nobody(restart: Restart) -> Iterator[str]:
+def _check_refusals(restart: Restart) -> Iterator[str]:
     for setting in restart.unit.refuses:
         yield f"{restart.engine.unit} has {setting}=yes, so systemd refuses that"
 
 
-def _moved(restart: Restart) -> Iterator[str]:
+def _check_places(restart: Restart) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
     engine, now, row = restart.engine, restart.now, ENGINES[restart.engine.name]
     usual = {CONFIG: str(row.config), **(engine.serving.places if engine.serving else {})}
@@ -127,36 +119,34 @@ def _moved(restart: Restart) -> Iterator[str]:
             yield f"at its next start {engine.unit} gives it {flags[0]} {will}, and it runs with {runs}"
 
 
-def _ending_containers(restart: Restart) -> Iterator[str]:
+def _check_containers(restart: Restart) -> Iterator[str]:
     mode, process = restart.unit.kill_mode, restart.process
     if mode in KILLING and process is not None and (count := monitors_in_unit_of(process)):
         shims = f"{count} shims of live containers run in it: a stop would kill them"
         yield f"{restart.engine.unit} has KillMode={mode}, and {shims}"
 
 
-class _Check(Struct, frozen=True):
-    """What systemd tells by one property, why that stands against a restart, and what to do about it."""
-
-    property: str
-    wrong: Callable[[Restart], Iterator[str]]
-    remedy: str
-    code: Code = "unit-failed"
-
-
 _PUT_RIGHT: Final = "correct {unit}, or what it needs"
-_REFUSING: Final = (
-    "say RefuseManualStop=no and RefuseManualStart=no in an override of {unit} and daemon-reload"
-)
-_AT_LEISURE: Final = "restart {unit} at a time of your choice, or take that out of the unit"
-_LEAVING: Final = "say KillMode=process in an override of {unit} and daemon-reload"
-_CHECKS: Final = (
-    _Check("LoadState", _masked, "say systemctl unmask {unit} on the node"),
-    _Check("Conditions, Asserts", _unfulfilled, _PUT_RIGHT),
-    _Check("EnvironmentFiles", _without_files, _PUT_RIGHT),
-    _Check("ExecStartPre, ExecStart", _without_programs, _PUT_RIGHT),
-    _Check("RefuseManualStop, RefuseManualStart", _by_nobody, _REFUSING),
-    _Check("ExecStart", _moved, _AT_LEISURE, "restart-moves-engine"),
-    _Check("KillMode", _ending_containers, _LEAVING, "restart-kills-containers"),
+_CHECKS: Final[tuple[tuple[Callable[[Restart], Iterator[str]], str, Code], ...]] = (
+    (_check_mask, "say systemctl unmask {unit} on the node", "unit-failed"),
+    (_check_conditions, _PUT_RIGHT, "unit-failed"),
+    (_check_files, _PUT_RIGHT, "unit-failed"),
+    (_check_programs, _PUT_RIGHT, "unit-failed"),
+    (
+        _check_refusals,
+        "say RefuseManualStop=no and RefuseManualStart=no in an override of {unit} and daemon-reload",
+        "unit-failed",
+    ),
+    (
+        _check_places,
+        "restart {unit} at a time of your choice, or take that out of the unit",
+        "restart-moves-engine",
+    ),
+    (
+        _check_containers,
+        "say KillMode=process in an override of {unit} and daemon-reload",
+        "restart-kills-containers",
+    ),
 )
 
 

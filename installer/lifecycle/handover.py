@@ -14,7 +14,7 @@ from installer.engines import ENGINES
 from installer.engines.command_line import PATH
 from installer.engines.containers import pid_of_own
 from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
-from installer.host import units
+from installer.host import unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kubernetes import replica_made
@@ -98,7 +98,7 @@ def hand_over(host: Host, options: Options, record: Record) -> bool:
         raise _handover_error("leave this container to undo (the node has no nsenter)")
     words = (str(found[0]), "-t", str(pid), "-m", "--", *_command(host, options))
     try:
-        units.start_transient(host, UNIT, words)
+        unit_jobs.start_transient(host, UNIT, words)
     except InstallerError as error:
         raise _handover_error(f"hand over the undo ({error.problem})") from error
     log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")

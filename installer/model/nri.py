@@ -80,11 +80,7 @@ class Nri:
         return replace(self, socket=socket)
 
     def refuse_idle(self) -> None:
-        """Return where somebody may ask for something.
-
-        Raises:
-            UsageError: nobody may.
-        """
+        """Raise ``UsageError`` where no namespace may ask for anything."""
         if not self.allowed:
             raise UsageError(
                 "serve pods over NRI (none is allowed to ask for anything)",

@@ -25,12 +25,12 @@ _NAMED: Final = 10
 
 
 def cut(text: str) -> str:
-    """Return what is told of a text that a tenant has written."""
+    """Return as much as is told of a text that a tenant has written."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def some(names: Sequence[str]) -> list[str]:
-    """Return what is told of a list that a tenant has written."""
+    """Return as many as are told of names that a tenant has written."""
     more = len(names) - _NAMED
     return [*map(cut, names[:_NAMED]), *([f"... {more} more"] if more > 0 else [])]
 
@@ -109,11 +109,7 @@ _UPGRADE: Final = (
 
 
 def refuse_dropping(name: str, text: str) -> None:
-    """Return where the engine injects what a plugin asks for.
-
-    Raises:
-        InstallerError: it would start containers without their devices, or nobody knows.
-    """
+    """Raise unless the engine injects what a plugin asks for; others start containers without it."""
     found = _VERSION.match(text)
     if name not in INJECTS or found is None:
         reason = f"nobody knows whether {name or 'an engine without a name'} {text} injects them"

@@ -24,11 +24,14 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
     An engine whose version nobody knows yet tells it to the plugin. ``ask`` tells whether its config has NRI;
     once the plugin serves, what counts is whether the engine has taken it.
     """
-    part = _without(facts)
+    part = _remove_programs(facts)
     if not options.serves_nri:
         return part
     new = facts.held.nri is None
-    against = [_against(engine) or (_switched_off(engine, ask) if new else None) for engine in facts.engines]
+    against = [
+        _explain_unusable(engine) or (_explain_switched_off(engine, ask) if new else None)
+        for engine in facts.engines
+    ]
     # That a plugin is to be there the ledger has to tell: one that was killed tells nothing.
     rows = Record(nri=options.nri.socket)
     return replace(part, rows=rows, obstacles=tuple(each for each in against if each) if all(against) else ())
@@ -36,10 +39,12 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
 
 def undo(facts: Facts) -> Part:
     """Return how the program of 0.2.0 goes, also where something else of ours stays."""
-    return replace(_without(facts), in_progress=tuple(row for row in facts.held.configs if row.engine == ID))
+    return replace(
+        _remove_programs(facts), in_progress=tuple(row for row in facts.held.configs if row.engine == ID)
+    )
 
 
-def _without(facts: Facts) -> Part:
+def _remove_programs(facts: Facts) -> Part:
     """Return how the programs go by which 0.2.0 had an engine start its way to the plugin.
 
     None comes back, whatever fails: an executable that has not its own name yet, there, would keep the
@@ -50,7 +55,7 @@ def _without(facts: Facts) -> Part:
     return Part(ID, steps, (GONE,) * len(steps))
 
 
-def _against(engine: EngineState) -> InstallerError | None:
+def _explain_unusable(engine: EngineState) -> InstallerError | None:
     if not (nri_name := ENGINES[engine.name].nri_name):
         return InstallerError(
             f"serve {engine.title} by NRI (it has no NRI)",
@@ -66,7 +71,7 @@ def _against(engine: EngineState) -> InstallerError | None:
     return None
 
 
-def _switched_off(engine: EngineState, ask: Ask) -> InstallerError | None:
+def _explain_switched_off(engine: EngineState, ask: Ask) -> InstallerError | None:
     try:
         effective = ask(engine, {})
     except InstallerError:  # nobody understands what it says: the plugin is registered or not

@@ -49,10 +49,7 @@ _LOST: Final = "the engine has closed the connection: it stops, or an answer of 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A plugin and its engine since a moment; ``missed`` are the first of ``missed_in_all``.
-
-    ``problem`` is why it is not registered.
-    """
+    """A plugin and its engine since a moment; ``problem`` is why it is not registered."""
 
     registered: bool = False
     engine: str = ""
@@ -65,10 +62,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the engine listens, and what is beside: the state for ``status``, and our lock.
-
-    ``lock_fd`` is open on that.
-    """
+    """Where the engine listens, and beside it the state for ``status`` and our lock, open as ``lock_fd``."""
 
     socket: str
     state: str
@@ -130,17 +124,13 @@ class Plugin:
         self._listened_at: tuple[int, ...] = ()
 
     def serve(self) -> None:
-        """Serve the engine, and each that comes after it, until a signal tells to stop.
-
-        Raises:
-            InstallerError: the engine has no use for us.
-        """
+        """Serve each engine that listens until a signal tells to stop; raise where one has no use for us."""
         self.tell_state(State(problem="it waits for the engine"))
         pause_s = 0.0
-        while (connection := self._connected(pause_s)) is not None:
+        while (connection := self._connect(pause_s)) is not None:
             began = time.monotonic()
             with closing(connection):
-                served = self._served(connection)
+                served = self._serve_connection(connection)
             pause_s = 0.0 if served and time.monotonic() - began >= STEADY_S else PAUSE_S
 
     def tell_state(self, state: State) -> None:
@@ -152,7 +142,7 @@ class Plugin:
         except OSError as error:
             log.warning("state not written", path=self._place.state, reason=error.strerror)
 
-    def _connected(self, pause_s: float) -> socket.socket | None:
+    def _connect(self, pause_s: float) -> socket.socket | None:
         """Return a connection as soon as there is one; None where a stop comes first.
 
         An engine that has thrown us out is left alone for ``pause_s``, but not the one that comes after it.
@@ -167,20 +157,15 @@ class Plugin:
             if now >= dial_at:
                 self._watch()
                 try:
-                    return self._dialled()
-                except PermissionError as error:
-                    self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
-                except OSError:
-                    pass
+                    return self._dial()
+                except OSError as error:
+                    if isinstance(error, PermissionError):
+                        self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
             self._wakes.wait(None, SOON_S if now < soon_until else LATER_S)
         return None
 
     def _watch(self) -> None:
-        """See to it that all of ours is there: lock and state.
-
-        Raises:
-            LockedError: another process has taken the place of our lock.
-        """
+        """See to it that lock and state are there; raise where another process holds the lock."""
         renewed = self._lock.renew()
         if renewed is None:
             raise LockedError(
@@ -195,7 +180,7 @@ class Plugin:
             if not os.path.lexists(self._place.state):
                 publish(self._place.state, self._state)
 
-    def _dialled(self) -> socket.socket:
+    def _dial(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with connectable(Path(self._place.socket)) as path:
@@ -208,29 +193,28 @@ class Plugin:
         return connection
 
     def _listens_at(self) -> tuple[int, ...]:
-        """Return what tells this socket from those before it, whose inode it may have; () where none is."""
+        """Return what tells this socket from those before it; an inode may come again."""
         try:
             found = Path(self._place.socket).stat()
         except OSError:
             return ()
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
-    def _served(self, connection: socket.socket) -> bool:
+    def _serve_connection(self, connection: socket.socket) -> bool:
         """Talk until the connection ends; tell whether the engine had taken us."""
         session = self._session()
         try:
             self._talk(connection, session)
+            if not self._wakes.stopping:
+                self._note(_LOST)
         except InstallerError as error:
             if error.code in {"nri-unusable", "locked"}:
                 raise
             self._note(str(error))
+        except ConnectionError:
+            self._note(_LOST)
         except OSError as error:
-            self._note(
-                _LOST if isinstance(error, ConnectionError) else f"{_LOST} ({error.strerror or error})"
-            )
-        else:
-            if not self._wakes.stopping:
-                self._note(_LOST)
+            self._note(f"{_LOST} ({error.strerror or error})")
         return session.registered
 
     def _talk(self, connection: socket.socket, session: Session) -> None:
@@ -250,7 +234,7 @@ class Plugin:
                 return
             for reply, news in session.hear(content):
                 self._send(connection, reply)  # all the node waits for it: telling is for later
-                self._tell(news)
+                self._report(news)
 
     def _send(self, connection: socket.socket, content: bytes) -> None:
         try:
@@ -258,15 +242,14 @@ class Plugin:
         except TimeoutError as error:
             raise TimeoutError(None, "it reads no answers") from error
 
-    def _tell(self, news: object) -> None:
+    def _report(self, news: object) -> None:
         match news:
             case Configured(engine, version):
                 self._engine = f"{engine} {version}"
             case Synchronized(missed):
                 # Whoever sees the event finds the same in the file.
-                self.tell_state(
-                    State(registered=True, engine=self._engine, missed=missed, missed_in_all=len(missed))
-                )
+                state = State(registered=True, engine=self._engine, missed=missed, missed_in_all=len(missed))
+                self.tell_state(state)
                 log.info("registered", engine=self._engine, missed=len(missed))
                 if missed:
                     log.warning(
@@ -300,11 +283,7 @@ class Plugin:
 
 
 def refuse_stranger(connection: socket.socket) -> None:
-    """Return where root listens at the other end.
-
-    Raises:
-        PermissionError: somebody else does, who is not to decide what containers get.
-    """
+    """Raise where another user than root listens, who is not to decide what containers get."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     _, uid, _ = _PEER.unpack(peer)
     if uid not in trusted_uids():
@@ -312,11 +291,7 @@ def refuse_stranger(connection: socket.socket) -> None:
 
 
 def publish(path: str, state: State) -> None:
-    """Put a state in the place of the one before.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Put a state in the place of the one before; raise OSError where that cannot be written."""
     content = json.dumps(asdict(replace(state, missed=state.missed[:LISTED]))).encode() + b"\n"
     staged = f"{path}.new"
     # It lies where root alone may write, in a file system of memory: nothing is there to be synced.

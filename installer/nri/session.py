@@ -94,22 +94,21 @@ class Session:
 
     def _answer(self, message: wire.Message) -> tuple[bytes, News | None]:
         asked = wire.unpack(wire.ASKED, message.content)
-        answer, news = self._answered(asked["service"], asked["method"], asked["payload"])
+        service, method = asked["service"], asked["method"]
+        call = self._methods.get(method) if service == wire.PLUGIN_SERVICE else None
+        answer: dict[str, Any] = {}
+        news: News | None = None
+        if call is not None:
+            try:
+                answer["payload"], news = call(asked["payload"])
+            except RefusedError as error:
+                code = wire.PERMISSION_DENIED if error.forbidden else wire.INVALID_ARGUMENT
+                answer["status"], news = {"code": code, "message": str(error)}, error
+        elif service != wire.PLUGIN_SERVICE or method not in wire.TOLD_ONLY:
+            said = f"{service}/{method} is not for this plugin"
+            answer["status"] = {"code": wire.UNIMPLEMENTED, "message": said}
         content = wire.pack(wire.ANSWERED, answer)
         return wire.encoded(wire.Message(wire.PLUGIN, message.stream, wire.RESPONSE, content)), news
-
-    def _answered(self, service: str, method: str, payload: bytes) -> tuple[dict[str, Any], News | None]:
-        if service == wire.PLUGIN_SERVICE and method in wire.TOLD_ONLY:
-            return {}, None
-        call = self._methods.get(method) if service == wire.PLUGIN_SERVICE else None
-        if call is None:
-            return _status(wire.UNIMPLEMENTED, f"{service}/{method} is not for this plugin"), None
-        try:
-            answer, news = call(payload)
-        except RefusedError as error:
-            code = wire.PERMISSION_DENIED if error.forbidden else wire.INVALID_ARGUMENT
-            return _status(code, str(error)), error
-        return {"payload": answer}, news
 
     def _configure(self, payload: bytes) -> tuple[bytes, News | None]:
         request = wire.unpack(wire.CONFIGURE, payload)
@@ -129,11 +128,11 @@ class Session:
         answer = wire.pack(wire.SYNCHRONIZED, {"more": request["more"]})
         if request["more"]:
             return answer, None
-        missed = tuple(self._missed())
+        missed = tuple(self._list_missed())
         self._pods, self._containers, self.registered = {}, [], True
         return answer, Synchronized(missed)
 
-    def _missed(self) -> Iterator[Missed]:
+    def _list_missed(self) -> Iterator[Missed]:
         for container in self._containers:
             pod = self._pods.get(container["pod"])
             key = requested_by(pod, container) if pod is not None else None
@@ -157,10 +156,6 @@ class Session:
         }
         answer = wire.pack(wire.CREATED, {"adjust": adjust})
         return answer, Given(f"{pod['namespace']}/{pod['name']}", container["name"], names)
-
-
-def _status(code: int, message: str) -> dict[str, Any]:
-    return {"status": {"code": code, "message": message}}
 
 
 def _refuse_refused(status: Mapping[str, Any]) -> None:

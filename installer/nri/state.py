@@ -31,7 +31,7 @@ NAMED: Final = 5
 
 
 def read(host: Host, path: PurePosixPath) -> State | None:
-    """Return what the plugin has told; None where that is nothing, cannot be read, or is not root's."""
+    """Return the state that the plugin has written; None where there is none of root's."""
     return told_by_root(host, path, State)
 
 
@@ -122,11 +122,7 @@ def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
 
 
 def refuse_absent(host: Host, nri: Nri) -> None:
-    """Return where an engine may listen for plugins.
-
-    Raises:
-        InstallerError: the directory of its socket is not there.
-    """
+    """Raise where no engine can listen for plugins: the directory of its socket is not there."""
     directory = nri.socket.parent
     if host.kind(directory) is not Kind.DIRECTORY:
         raise InstallerError(

@@ -105,13 +105,13 @@ def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
     for number, (name, kind) in schema.items():
         value = values.get(name)
         if isinstance(kind, list):
-            packed += b"".join(_packed(number, kind[0], each) for each in value or ())
+            packed += b"".join(_pack_field(number, kind[0], each) for each in value or ())
         elif value:
-            packed += _packed(number, kind, value)
+            packed += _pack_field(number, kind, value)
     return bytes(packed)
 
 
-def _packed(number: int, kind: Kind, value: Any) -> bytes:
+def _pack_field(number: int, kind: Kind, value: Any) -> bytes:
     if kind is dict:
         entries = ({"key": key, "value": each} for key, each in value.items())
         return b"".join(protobuf.field(number, pack(ENTRY, entry)) for entry in entries)
@@ -124,7 +124,7 @@ def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
     Raises:
         WireError: it is no protobuf, or a field is of another type.
     """
-    values: dict[str, Any] = {name: _empty(kind) for name, kind in schema.values()}
+    values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
     try:
         for number, value in protobuf.fields(content):
             if number not in schema:
@@ -136,21 +136,21 @@ def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
                 entry = unpack(ENTRY, value)
                 values[name][entry["key"]] = entry["value"]
             elif isinstance(kind, list):
-                values[name].append(_unpacked(kind[0], value))
+                values[name].append(_unpack_value(kind[0], value))
             else:
-                values[name] = _unpacked(kind, value)
+                values[name] = _unpack_value(kind, value)
     except ValueError as error:
         raise WireError(str(error)) from error
     return values
 
 
-def _empty(kind: Kind) -> Any:
+def _empty_value(kind: Kind) -> Any:
     if isinstance(kind, list):
         return []
     return unpack(kind, b"") if isinstance(kind, Mapping) else kind()
 
 
-def _unpacked(kind: Kind, value: Any) -> Any:
+def _unpack_value(kind: Kind, value: Any) -> Any:
     if isinstance(kind, Mapping):
         return unpack(kind, value)
     return value.decode(errors="replace") if kind is str else value

@@ -5,10 +5,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.errors import PendingError
-from installer.host import programs, units
+from installer.host import programs, unit_jobs, units
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
-from installer.host.units import Patience
+from installer.host.unit_jobs import Patience
 
 UNIT = "containerd.service"
 # Of systemd 252, where nothing has booted it.
@@ -62,7 +62,7 @@ def test_a_restart_is_not_ignored_where_systemctl_sees_a_chroot(
     (tmp_path / "pid").write_text("7")
     _written(program, f'{show}\n[ "$SYSTEMD_IGNORE_CHROOT" = 1 ] || {{ {ignoring}; }}\n{does}')
 
-    before = units.restart(host, UNIT, Patience(5, lambda: None))
+    before = unit_jobs.restart(host, UNIT, Patience(5, lambda: None))
 
     assert (before.main_pid, before.can_reload) == (7, True)
     done = (tmp_path / "done").read_text().splitlines()

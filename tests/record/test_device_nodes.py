@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.device_nodes import device_node, remove_device_node
+from installer.cdi.generate import device_node, remove_device_node
 from installer.host.files import Host
 from installer.model.record import DeviceNode
 

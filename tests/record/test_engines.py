@@ -11,7 +11,7 @@ from installer.engines.observe import awaited, running_engines
 from installer.engines.restart import Answer, ask, limit_s
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.units import Patience
+from installer.host.unit_jobs import Patience
 from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.record import Record

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from installer.host import programs, units
-from installer.host.failed_start import why_not_started
 from installer.host.files import Host
+from installer.host.unit_jobs import why_not_started
 from installer.host.units import Unit
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 

@@ -217,10 +217,6 @@ def site(host: Host, tmp_path: Path) -> Host:
             {"Conditions": [condition("ConditionFileIsExecutable", "/opt/site/text")]},
             "ConditionFileIsExecutable=/opt/site/text does not hold",
         ),
-        (
-            {"Conditions": [condition("ConditionPathExists", either=True)]},
-            f"none of ConditionPathExists=|{FLAG} holds",
-        ),
     ],
 )
 def test_what_a_unit_needs_and_would_not_find_is_told(site: Host, changed: dict[str, Any], said: str) -> None:

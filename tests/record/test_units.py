@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
-from installer.host import units
+from installer.host import unit_jobs, units
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
-from installer.host.units import Patience
+from installer.host.unit_jobs import Patience
 from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeUnit, ReloadingSystemd, serving
 
 UNIT = "containerd.service"
 ASKED: dict[str, Callable[[Host, str], object]] = {
     "at_rest": units.at_rest,
-    "stopped_by_owner": units.stopped_by_owner,
+    "is_stopped": units.is_stopped,
     "crashes": units.crashes,
     "runs": units.runs,
-    "died": units.died,
+    "describe_end": units.describe_end,
 }
 JOB = {"Job": ("(uo)", (7, "/job/7"))}
 
@@ -32,12 +32,12 @@ JOB = {"Job": ("(uo)", (7, "/job/7"))}
         ("active", "running", False, {"runs"}),
         ("reloading", "reload", False, {"runs"}),
         ("activating", "start", True, {"runs", "crashes"}),
-        ("activating", "auto-restart", False, {"runs", "crashes", "died"}),
+        ("activating", "auto-restart", False, {"runs", "crashes", "describe_end"}),
         ("deactivating", "stop-sigterm", True, set()),
-        ("inactive", "dead", False, {"at_rest", "stopped_by_owner", "died"}),
-        ("inactive", "dead", True, {"stopped_by_owner", "died"}),
-        ("failed", "failed", False, {"at_rest", "died"}),
-        ("failed", "failed", True, {"died"}),
+        ("inactive", "dead", False, {"at_rest", "is_stopped", "describe_end"}),
+        ("inactive", "dead", True, {"is_stopped", "describe_end"}),
+        ("failed", "failed", False, {"at_rest", "describe_end"}),
+        ("failed", "failed", True, {"describe_end"}),
     ],
 )
 def test_what_a_state_of_systemds_means(
@@ -46,16 +46,16 @@ def test_what_a_state_of_systemds_means(
     found = asked(tmp_path, FakeSystemd({UNIT: FakeUnit(active=active, sub=sub)}, changed=JOB if job else {}))
 
     assert {name for name, value in found.items() if value} == true
-    assert found["died"] == (f"{UNIT} is {active}/{sub}" if "died" in true else "")
+    assert found["describe_end"] == (f"{UNIT} is {active}/{sub}" if "describe_end" in true else "")
 
 
 def test_where_nobody_can_ask_a_unit_counts_as_at_rest_and_as_nothing_else(tmp_path: Path) -> None:
     found = asked(tmp_path, None)
 
     assert {name for name, value in found.items() if value} == {"at_rest"}
-    units.await_no_job(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=60)
+    unit_jobs.await_no_job(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=60)
     with pytest.raises(NoBusError, match="mount the node's /run/dbus"):
-        units.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=1)
+        unit_jobs.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=1)
 
 
 def asked(root: Path, systemd: FakeSystemd | None) -> dict[str, object]:
@@ -76,7 +76,7 @@ def restarted(
 ) -> None:
     (root / "run" / place).parent.mkdir(parents=True)
     with serving(root / "run" / place, systemd):
-        units.restart(Host.under(PurePosixPath(root)), unit, patience)
+        unit_jobs.restart(Host.under(PurePosixPath(root)), unit, patience)
 
 
 def never() -> None:
@@ -120,7 +120,7 @@ def test_a_reload_that_fails_is_told_though_the_unit_runs_on(tmp_path: Path) -> 
         serving(tmp_path / "run/dbus/system_bus_socket", ReloadingSystemd({UNIT: unit}, changed=failed)),
         pytest.raises(InstallerError, match=r"reload containerd.service \(unit active/running, exit-code\)"),
     ):
-        units.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=5)
+        unit_jobs.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,326 @@
+"""Jobs of systemd: a unit is restarted or reloaded, that is waited for, and why it did not start is told."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from msgspec import Struct
+
+from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
+from installer.host import signals, systemd
+from installer.host.events import log
+from installer.host.files import Host
+from installer.host.programs import run_in
+from installer.host.systemd import NoBusError, late
+from installer.host.units import AGAIN, ASK_S, ROOT, Unit, ask, buses, look, read
+
+TURNS: Final = 20  # a restart takes of systemd about this many times what a look at a unit takes
+POLL_S: Final = 0.02
+STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it may be infinite
+STOP_POLL_S: Final = 0.1
+WORDS_S: Final = 5.0
+SYNC_S: Final = 1.0  # the engine is down meanwhile
+LAST_LINES: Final = 50
+ITS_PROCESS: Final = "its process"
+EXITED, KILLED, DUMPED = 1, 2, 3  # waitid(2): si_code
+MAIN: Final = ("ExecMainStartTimestamp", "ExecMainCode", "ExecMainStatus")
+SEVERITY_MARKERS: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
+
+
+class Patience(Struct, frozen=True):
+    """How long a reload is waited for: ``start_s`` for a start and its proof, ``stop_s`` for a stop.
+
+    A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
+    systemd grants it; a pod that ends has no time for that, and gives 0. ``check`` is called now and then and
+    may raise. An engine ``may_rest`` where its owner has stopped it: it reads its configs when it starts. It
+    is restarted only ``when_idle`` where that was asked for.
+    """
+
+    start_s: float
+    check: Callable[[], None]
+    stop_s: float = STOP_S
+    may_rest: bool = False
+    when_idle: bool = False
+
+    @property
+    def hurried(self) -> bool:
+        """Whether a pod's grace is running out, so that ``start_s`` is all there is."""
+        return not self.stop_s
+
+
+def _call(
+    host: Host, purpose: str, call: tuple[Any, ...], words: Sequence[str], timeout_s: float = ASK_S
+) -> None:
+    """Call a method of systemd's manager, with its signature and arguments, or run what does the same."""
+    method, *arguments = call
+    ask(
+        host,
+        purpose,
+        lambda bus: bus.call(systemd.ROOT, f"{systemd.MANAGER}.{method}", *arguments),
+        lambda run: run(words),
+        timeout_s=timeout_s,
+    )
+
+
+def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
+    """Have systemd queue a job for a unit, and do not wait for its end."""
+    call = (f"{verb.capitalize()}Unit", "ss", unit, "replace")
+    _call(host, f"{verb} {unit}", call, ("systemctl", "--no-block", verb, unit), timeout_s)
+
+
+def restart(host: Host, unit: str, patience: Patience) -> Unit:
+    """Restart a unit; it is active, and was started anew, when this returns how it was before.
+
+    Raises:
+        NotBegunError: systemd did not come to it, and will not.
+        PendingError: it still stops; it will be started whatever we do.
+        InstallerError: it did not come up; the error has what failed, and the words of the unit's own log.
+    """
+    asked = time.monotonic()
+    before = read(host, unit)
+    if before.load != "loaded":
+        raise NotBegunError(f"restart {unit} ({before.load})", remedy="name the unit that runs the engine")
+    # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
+    asked_s = time.monotonic() - asked
+    timeout_s = max(1.0, patience.start_s + (-asked_s if patience.hurried else TURNS * asked_s))
+    began = time.time()
+    try:
+        _restart(host, unit, before, timeout_s, patience)
+    except (NoBusError, NotBegunError, PendingError, StoppedError):
+        raise
+    except InstallerError as error:
+        if words := why_not_started(host, unit, began, before):
+            raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy, code=error.code) from error
+        raise
+    return before
+
+
+def _restart(host: Host, unit: str, before: Unit, timeout_s: float, patience: Patience) -> None:
+    purpose, deadline = f"restart {unit}", time.monotonic() + timeout_s
+    failure: InstallerError | None = None
+    with suppress(InstallerError):  # a unit at rest is unloaded; few quick starts are allowed otherwise
+        words = ("systemctl", "reset-failed", unit)
+        _call(host, purpose, ("ResetFailedUnit", "s", unit), words, timeout_s)
+    try:
+        _queue(host, "restart", unit, timeout_s)
+    except NoBusError:
+        raise
+    except InstallerError as error:
+        failure = error  # one that executes itself anew drops connections and keeps its jobs
+    try:
+        now = _await_end(host, unit, deadline, patience.check)
+    except StoppedError as error:
+        if not patience.hurried and _withdraw(host, unit, before):
+            raise StoppedBeforeError from error
+        raise
+    if now.job:
+        now = _outlast(host, unit, before, timeout_s, patience)
+    if now.active == "active" and now.run == before.run:
+        failure = failure or NotBegunError(
+            f"{purpose} (somebody has cancelled it, or asked for something else of the unit)",
+            remedy="see systemctl list-jobs and the journal of systemd on the node, then run again",
+        )
+        if isinstance(failure, PendingError):
+            raise failure
+        raise NotBegunError(failure.problem, remedy=failure.remedy, code=failure.code) from failure
+    if failure and now.active != "active":
+        raise failure
+    _refuse_failed("restart", unit, now, now.result)
+
+
+def _refuse_failed(verb: str, unit: str, now: Unit, result: str) -> None:
+    if now.active != "active" or result not in {"", "success"}:
+        raise InstallerError(
+            f"{verb} {unit} (unit {now.active}/{now.sub}, {result or 'no result'})",
+            remedy=f"see journalctl -u {unit} on the node",
+            code="unit-failed",
+        )
+
+
+def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]) -> Unit:
+    """Return a unit once systemd, which may be away for a moment, has no job for it, or at the deadline."""
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            now = read(host, unit, timeout_s=min(ASK_S, max(1.0, left_s)))
+        except InstallerError:
+            if left_s < 0:
+                raise
+        else:
+            if not now.job or left_s < 0:
+                return now
+        check()
+        time.sleep(POLL_S)
+
+
+def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Patience) -> Unit:
+    """Wait for the end of a restart that is late: for all of its stop, then for its start.
+
+    What has not begun is taken back, but for a pod: its grace has no time for that.
+    """
+    slow = late(f"restart {unit}", timeout_s)
+    if patience.hurried:
+        raise slow
+    # systemd answers questions also while others keep it busy, but runs its jobs only when it is idle.
+    if _withdraw(host, unit, before):
+        raise NotBegunError(
+            f"restart {unit} (systemd has not begun with it within {timeout_s:.0f} s)",
+            remedy="wait until systemd is idle (systemctl list-jobs and top on the node tell, and busctl "
+            "monitor org.freedesktop.systemd1 who asks it without end), then run again",
+        )
+    if read(host, unit).is_down:
+        log.info("waiting for the restart", unit=unit, reason="calls in flight, or systemd is busy")
+        deadline = time.monotonic() + patience.stop_s
+        while read(host, unit).is_down:
+            if time.monotonic() > deadline:
+                raise PendingError(slow.problem, remedy=f"run again when {unit} has stopped and started")
+            patience.check()
+            time.sleep(STOP_POLL_S)
+    now = _await_end(host, unit, time.monotonic() + patience.start_s, patience.check)
+    if now.job or now.active != "active":
+        # It hangs or has failed in its start: a reason to go back, as any other.
+        raise InstallerError(
+            f"{slow.problem}, unit {now.active}/{now.sub}", remedy=slow.remedy, code="unit-failed"
+        )
+    return now
+
+
+def _withdraw(host: Host, unit: str, before: Unit) -> bool:
+    """Take a restart back that has not begun; tell whether the unit stays as it was ``before``."""
+    with suppress(InstallerError):
+        now = read(host, unit)
+        if now.job and now.run == before.run:
+            with suppress(InstallerError):  # it has just come to its end
+                words = ("systemctl", "cancel", str(now.job))
+                _call(host, f"cancel the restart of {unit}", ("CancelJob", "u", now.job), words)
+            if read(host, unit).run == before.run:
+                return True
+            # It has begun in this very moment: what is stopped would stay so.
+            _queue(host, "start", unit, ASK_S)
+    return False
+
+
+def reload(host: Host, unit: str, *, timeout_s: float) -> None:
+    """Let a unit reload its config in the way that its owner wrote down (ExecReload).
+
+    Raises:
+        InstallerError: it cannot, or systemd cannot be reached.
+    """
+    deadline = time.monotonic() + timeout_s
+    _queue(host, "reload", unit, timeout_s)
+    now = _await_end(host, unit, deadline, lambda: None)
+    if now.job:
+        raise late(f"reload {unit}", timeout_s)
+    _refuse_failed("reload", unit, now, now.reload_result)
+
+
+def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
+    """Have systemd run a command of the host's as a unit of its own, and do not wait for its end.
+
+    Raises:
+        InstallerError: it does not, or systemd cannot be reached.
+    """
+    properties = [
+        ("Description", ("s", "toolkit-installer carries on an undo")),
+        ("CollectMode", ("s", "inactive-or-failed")),
+        ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
+    ]
+    call = ("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", properties, list[Any]())
+    program = ("systemd-run", "--no-block", "--collect", "--quiet", f"--unit={unit}", "--", *words)
+    _call(host, f"start {unit}", call, program)
+
+
+def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:
+    """Wait until systemd is done with what it was told to do to a unit, be it by somebody who is gone."""
+    with suppress(InstallerError):  # without systemd nothing is being done
+        if read(host, unit).job:
+            _await_end(host, unit, time.monotonic() + timeout_s, lambda: None)
+
+
+def await_start(host: Host, unit: str, *, timeout_s: float) -> bool:
+    """Return once systemd has started a unit again that it is about to, well or not; else False, at once."""
+    before, deadline = look(host, unit), time.monotonic() + timeout_s
+    if before.sub != AGAIN:
+        return False
+    while (now := look(host, unit)).active == before.active and time.monotonic() < deadline:
+        if now.sub == AGAIN and now.invocation != before.invocation:
+            break  # it has ended once more
+        signals.check()
+        time.sleep(STOP_POLL_S)
+    return True
+
+
+def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None = None) -> str:
+    """Return how the start of a unit since ``since_s`` failed, and its gravest line; "" where nobody knows.
+
+    ``before`` is the unit as it was: what its processes of that time say tells nothing of the start.
+    """
+    ended, words = _failed_command(host, unit, since_s), _last_words(host, unit, since_s, before)
+    if words and ended.startswith(ITS_PROCESS):
+        return words  # it has said by itself why
+    return ": ".join(filter(None, (ended, words)))
+
+
+def _failed_command(host: Host, unit: str, since_s: float) -> str:
+    """Return which command of a service, started since then, has failed and how; "" for none."""
+    try:
+        said = systemd.ask(buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=WORDS_S)
+        # The program, its words, whether a failure is ignored, four moments in us, the pid, and how it ended.
+        for program, _, ignored, began_us, _, _, _, _, code, status in said["ExecStartPre"]:
+            if began_us >= since_s * 1e6 and not ignored and (how := _ended(code, status)):
+                return f"its ExecStartPre {program} {how}"
+        began_us, code, status = (said[name] for name in MAIN)
+        how = _ended(code, status) if began_us >= since_s * 1e6 else ""
+    except (InstallerError, LookupError, ValueError, TypeError):
+        return ""
+    return how and f"{ITS_PROCESS} {how}"
+
+
+def _ended(code: int, status: int) -> str:
+    """Return how a process failed, in words; "" for one that runs or ended well."""
+    if code == EXITED:
+        return f"exited with status {status}" if status else ""
+    return f"was ended by signal {status}" if code in {KILLED, DUMPED} else ""
+
+
+def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> str:
+    """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
+    root = host.local_path(ROOT)
+    run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
+    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--output=json", "--no-pager"]
+    # With --since and without --reverse, --lines are the first ones (systemd 252).
+    ran = run_in(root, [*words, "--quiet", "--reverse", f"--lines={LAST_LINES}"], timeout_s=SYNC_S)
+    lines = list(_messages(ran.stdout if ran else "", before))
+    for mark in SEVERITY_MARKERS:
+        for line in lines:
+            if mark in line.lower():
+                return line[:300]
+    return lines[0][:300] if lines else ""
+
+
+def _messages(journal: str, before: Unit | None) -> Iterator[str]:
+    """Yield the texts of journal entries, in their order, less those of the invocation ``before``."""
+    stale = {(name, value) for name, value in _marks(before) if value not in {"", "0"}}
+    for entry in journal.splitlines():
+        with suppress(ValueError, TypeError, AttributeError):
+            told = json.loads(entry)
+            said = told.get("MESSAGE")
+            # What is no UTF-8 comes as an array of its bytes.
+            text = bytes(said).decode(errors="replace") if isinstance(said, list) else str(said or "")
+            # Remarks of systemd's own, as of an optional program that is missing, name a place in its code.
+            remark = "CODE_FILE" in told and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
+            if text.strip() and not remark and not any(told.get(name) == value for name, value in stale):
+                yield text.strip()
+
+
+def _marks(before: Unit | None) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a journal entry by which one of an earlier start is known.
+
+    journald may take in a last line of the process before when the next invocation has begun: then the
+    process alone tells.
+    """
+    if before is not None:
+        yield "_SYSTEMD_INVOCATION_ID", before.invocation
+        yield "_PID", str(before.main_pid)
