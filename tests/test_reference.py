@@ -16,7 +16,7 @@ REFERENCE = (Path(__file__).parent.parent / "docs/reference.md").read_text()
 TROUBLESHOOTING = (Path(__file__).parent.parent / "docs/troubleshooting.md").read_text()
 ROOMS = Path(__file__).parent.parent / "installer"
 GATE = (
-    *(f"change/{name}" for name in ("choice", "references", "engine_plan", "plan")),
+    *(f"change/{name}" for name in ("gate", "references", "engine_plan", "plan")),
     *(f"engines/{name}/config" for name in ("docker", "crio", "containerd")),
     "engines/docker/reload_model",
 )
@@ -111,7 +111,8 @@ def refusals(module: str) -> Iterator[str]:
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "InstallerError":
             problem = named.get(ast.unparse(call.args[0]), call.args[0])
             parts = problem.values if isinstance(problem, ast.JoinedStr) else [problem]
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in parts)
+            words = "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in parts)
+            yield words.replace("......", "...")
 
 
 @pytest.mark.parametrize("module", GATE)

@@ -103,12 +103,12 @@ def _written_out(function: ast.FunctionDef) -> int:
     return len(lines)
 
 
-def test_a_function_has_forty_lines_at_most_but_for_data() -> None:
+def test_a_function_has_sixty_lines_at_most_but_for_data() -> None:
     long = [
         (_name(path), node.name)
         for path in MODULES
         for node in _nodes(path)
-        if isinstance(node, ast.FunctionDef) and _written_out(node) > 40
+        if isinstance(node, ast.FunctionDef) and _written_out(node) > 60
     ]
 
     assert long == []
