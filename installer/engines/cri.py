@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from installer.errors import InstallerError
 from installer.host import grpc
 from installer.host.sockets import AnswerError, ask_http, connectable
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.protobuf import fields
+from installer.model.protobuf import Schema, unpack
 
 
 class NotAnsweringError(InstallerError):
@@ -43,6 +44,13 @@ _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 _VERBOSE = b"\x08\x01"  # StatusRequest{verbose: true}
 _CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
+
+_ABOUT: Schema = {2: ("name", str), 3: ("version", str)}
+_CONDITION: Schema = {1: ("type", str), 2: ("holds", int)}
+_STATUS: Schema = {1: ("status", {1: ("conditions", [_CONDITION])}), 2: ("info", dict)}
+_CONTAINERS: Schema = {1: ("containers", [{1: ("id", str)}])}
+SANDBOXES: Schema = {1: ("sandboxes", [{1: ("id", str), 2: ("metadata", {1: ("name", str)})}])}
+_PLUGIN: Schema = {1: ("type", str), 2: ("id", str), 7: ("error", {2: ("message", str)})}
 
 # The plugins that make up CRI: containerd 1.x has the first only; in 2.x it serves what the others hold.
 _CRI_SERVICE = V2_PLUGIN
@@ -75,22 +83,21 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         InstallerError: the engine refuses, or answers something else.
     """
     with calling(socket_path, timeout_s) as engine:
-        about = engine.call("Version")
-        answer = engine.call("Status", _VERBOSE)
+        about = engine.call("Version", answer=_ABOUT)
+        answer = engine.call("Status", _VERBOSE, _STATUS)
+    name, pause_image = about["name"], ""
     with _understood(socket_path):
-        version = dict(fields(about))
-        conditions = [dict(fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
-        name, pause_image = version[2].decode(), ""
         if name == "cri-o":
             # As `crio status config` asks, which every version answers: Status has nothing of it, or from
             # 1.33 on an object in Go's own names (cri-o commit dd38a18058).
             config = tomllib.loads(_crio_config(socket_path, engine.left_s()))
             serving, pause_image = crio_effect(config), config["crio"].get("image", {}).get("pause_image", "")
+        elif name:
+            serving = _containerd_effect(json.loads(answer["info"].get("config", "{}")))
         else:
-            info = dict(_entry(part) for part in _all(answer, 2))
-            serving = _containerd_effect(json.loads(info.get("config", "{}")))
-        ready = any(each.get(1) == b"RuntimeReady" and each.get(2) == 1 for each in conditions)
-        return CriStatus(name, version[3].decode(), replace(serving, ready=ready), pause_image)
+            raise ValueError("an engine without a name")
+    ready = {"type": "RuntimeReady", "holds": 1} in answer["status"]["conditions"]
+    return CriStatus(name, about["version"], replace(serving, ready=ready), pause_image)
 
 
 def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
@@ -100,9 +107,8 @@ def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
         InstallerError: as ``status``.
     """
     with calling(socket_path, timeout_s) as engine:
-        answer = engine.call("ListContainers", _CREATED)
-    with _understood(socket_path):
-        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
+        answer = engine.call("ListContainers", _CREATED, _CONTAINERS)
+    return tuple(each["id"] for each in answer["containers"])
 
 
 def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
@@ -112,9 +118,8 @@ def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
         InstallerError: as ``status``.
     """
     with calling(socket_path, timeout_s) as engine:
-        answer = engine.call("ListPodSandbox")
-    with _understood(socket_path):
-        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
+        answer = engine.call("ListPodSandbox", answer=SANDBOXES)
+    return tuple(each["id"] for each in answer["sandboxes"])
 
 
 class Calls:
@@ -128,23 +133,24 @@ class Calls:
         """Return the seconds that are left."""
         return max(self._deadline - time.monotonic(), 0.001)
 
-    def call(self, method: str, request: bytes = b"") -> bytes:
-        """Return the answer of a method; may raise as ``status`` does."""
-        answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
-        if answer is None:
+    def call(
+        self, method: str, request: bytes = b"", answer: Schema = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Return what of a method's answer is in the schema ``answer``; may raise as ``status`` does."""
+        content = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
+        if content is None:
             raise _without_cri(self._socket_path, self._cri_plugins())
-        return answer
+        with _understood(self._socket_path):
+            return unpack(answer, content)
 
     def _cri_plugins(self) -> dict[str, str] | None:
         """Return the plugins that make up CRI with their errors or ""; None if it is not containerd."""
-        answer = self._ask(_PLUGINS, b"")
-        if answer is None:
+        content = self._ask(_PLUGINS, b"")
+        if content is None:
             return None
-        plugins = {}
         with _understood(self._socket_path):
-            for plugin in (dict(fields(part)) for part in _all(answer, 1)):
-                error = dict(fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
-                plugins[f"{plugin[1].decode()}.{plugin[2].decode()}"] = error.decode()
+            listed = unpack({1: ("plugins", [_PLUGIN])}, content)["plugins"]
+        plugins = {f"{each['type']}.{each['id']}": each["error"]["message"] for each in listed}
         return {name: plugins[name] for name in _CRI_PARTS if name in plugins}
 
     def _ask(self, method: str, request: bytes) -> bytes | None:
@@ -248,12 +254,3 @@ def _crio_config(here: Path, timeout_s: float) -> str:
     if said.status != FOUND:
         raise AnswerError(f"{said.status} {said.reason}"[:100])
     return body.decode()
-
-
-def _entry(part: bytes) -> tuple[str, str]:
-    entry = dict(fields(part))
-    return entry[1].decode(), entry.get(2, b"").decode()
-
-
-def _all(message: bytes, number: int) -> list[bytes]:
-    return [value for field, value in fields(message) if field == number]

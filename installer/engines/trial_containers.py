@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct
 
 from installer.engines import cri
-from installer.engines.cri import Calls, NotAnsweringError, calling
+from installer.engines.cri import SANDBOXES, Calls, NotAnsweringError, calling
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
 from installer.host.sockets import AnswerError
-from installer.model.protobuf import fields, message
+from installer.model.protobuf import Schema, message
 
 if TYPE_CHECKING:
     import docker
@@ -235,6 +235,7 @@ CONTAINER: Final = 1
 USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
 EXEC_S: Final = 30  # a busy node starts a process within seconds
 SYSTEMD: Final = "system.slice"
+ID: Final[Schema] = {1: ("id", str)}  # of what was made
 
 
 @contextmanager
@@ -251,16 +252,17 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     status = cri.status(socket, timeout_s=timeout_s)
     pod = _pod(name, _cgroup_parent(status, handler))
     with calling(socket, timeout_s) as engine:
-        sandbox = _text(engine.call("RunPodSandbox", message((1, pod), (2, handler))), 1)
+        sandbox = engine.call("RunPodSandbox", message((1, pod), (2, handler)), ID)["id"]
         try:
             config = _container(status.pause_image or _image(engine, sandbox), tools, environment)
             request = message((1, sandbox), (2, config), (3, pod))
-            made = _text(engine.call("CreateContainer", request), 1)
+            made = engine.call("CreateContainer", request, ID)["id"]
             engine.call("StartContainer", message((1, made)))
 
             def run(script: str) -> str:
                 words = [(2, word) for word in tools.command(script)]
-                return _text(engine.call("ExecSync", message((1, made), *words, (3, EXEC_S))), 1)
+                request = message((1, made), *words, (3, EXEC_S))
+                return str(engine.call("ExecSync", request, {1: ("stdout", str)})["stdout"])
 
             yield made, run
         finally:
@@ -277,9 +279,9 @@ def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
     """
     removed = []
     with calling(socket, timeout_s) as engine:
-        for number, pod in fields(engine.call("ListPodSandbox", b"")):
-            if number == 1 and _text(dict(fields(pod)).get(2, b""), 1) == name:  # its metadata
-                _remove(engine, _text(pod, 1))
+        for pod in engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]:
+            if pod["metadata"]["name"] == name:
+                _remove(engine, pod["id"])
                 removed.append("pod")
     return removed
 
@@ -319,13 +321,11 @@ def _pod(name: str, cgroup_parent: str) -> bytes:
 
 def _image(calls: Calls, sandbox: str) -> str:
     """Return the image that a sandbox was made of, as the engine tells."""
-    answer = calls.call("PodSandboxStatus", message((1, sandbox), (2, 1)))
-    for number, entry in fields(answer):
-        if number == 2 and _text(entry, 1) == "info":  # noqa: PLR2004 - PodSandboxStatusResponse.info
-            with suppress(ValueError):
-                image = json.loads(_text(entry, 2)).get("image")
-                if isinstance(image, str) and image:
-                    return image
+    answer = calls.call("PodSandboxStatus", message((1, sandbox), (2, 1)), {2: ("info", dict)})
+    with suppress(ValueError):
+        image = json.loads(answer["info"].get("info", "")).get("image")
+        if isinstance(image, str) and image:
+            return image
     raise InstallerError(
         "find the image of a sandbox (the engine does not tell it)",
         remedy="see its log",
@@ -345,8 +345,3 @@ def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> byte
     metadata = message((1, MARK))
     linux = message((2, security))
     return message((1, metadata), (2, named), *words, *variables, *mounts, *terminal, (15, linux))
-
-
-def _text(content: bytes, number: int) -> str:
-    found = dict(fields(content)).get(number, b"")
-    return found.decode(errors="replace") if isinstance(found, bytes) else ""

@@ -1,12 +1,68 @@
-"""Protobuf as bytes: the fields of a message, and one field as bytes; CRI and NRI are spoken in it."""
+"""Protobuf as bytes, by a table of the fields that matter; CRI and NRI are spoken in it."""
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BITS: Final = 64  # without an end it would grow for hours
 _MORE: Final = 0x80
+
+# What a field is: a Python type (dict: a map of texts), the schema of a message, or a list of one of these.
+Kind: TypeAlias = "type[int | str | bytes | dict[str, str]] | Schema | list[Kind]"
+# The name and the kind of each field of a message, by its number.
+Schema: TypeAlias = "Mapping[int, tuple[str, Kind]]"
+ENTRY: Final[Schema] = {1: ("key", str), 2: ("value", str)}  # of a map
+
+
+def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
+    """Return ``values`` as protobuf; what is empty or 0 is left out, as proto3 does."""
+    packed = bytearray()
+    for number, (name, kind) in schema.items():
+        found: Any = values.get(name)
+        if kind is dict:
+            entries = ({"key": key, "value": text} for key, text in (found or {}).items())
+            packed += message(*((number, pack(ENTRY, entry)) for entry in entries))
+        elif isinstance(kind, list):
+            packed += b"".join(pack({number: (name, kind[0])}, {name: each}) for each in found or ())
+        elif found:
+            packed += _field(number, pack(kind, found) if isinstance(kind, Mapping) else found)
+    return bytes(packed)
+
+
+def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
+    """Return the fields of ``schema`` that a message has, the others as if empty; unknown ones are skipped.
+
+    Raises:
+        ValueError: it is no protobuf, or a field is of another type.
+    """
+    values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
+    for number, value in fields(content):
+        if number not in schema:
+            continue
+        name, kind = schema[number]
+        if isinstance(value, int) != (kind is int):
+            raise ValueError(f"field {number} is of another type")
+        if kind is dict:
+            entry = unpack(ENTRY, value)
+            values[name][entry["key"]] = entry["value"]
+        elif isinstance(kind, list):
+            values[name].append(_unpack_value(kind[0], value))
+        else:
+            values[name] = _unpack_value(kind, value)
+    return values
+
+
+def _empty_value(kind: Kind) -> Any:
+    if isinstance(kind, list):
+        return []
+    return unpack(kind, b"") if isinstance(kind, Mapping) else kind()
+
+
+def _unpack_value(kind: Kind, value: Any) -> Any:
+    if isinstance(kind, Mapping):
+        return unpack(kind, value)
+    return value.decode(errors="replace") if kind is str else value
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
@@ -34,8 +90,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
         at += size
 
 
-def field(number: int, value: int | str | bytes) -> bytes:
-    """Return a field as bytes."""
+def _field(number: int, value: int | str | bytes) -> bytes:
     if isinstance(value, int):
         return _number(number << 3 | _VARINT) + _number(value)
     content = value.encode(errors="replace") if isinstance(value, str) else value
@@ -44,7 +99,7 @@ def field(number: int, value: int | str | bytes) -> bytes:
 
 def message(*pairs: tuple[int, int | str | bytes]) -> bytes:
     """Return a message as bytes, of the numbers and values of its fields."""
-    return b"".join(field(number, value) for number, value in pairs)
+    return b"".join(_field(number, value) for number, value in pairs)
 
 
 def _number(value: int) -> bytes:

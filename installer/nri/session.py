@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.nri import Allowed, Identity
+from installer.model.protobuf import pack
 from installer.nri import wire
 from installer.nri.allow import GIVEN, RefusedError, asks, cut, devices, refuse_dropping, requested_by, some
 
@@ -74,9 +75,9 @@ class Session:
     def opening(self) -> bytes:
         """Return what a plugin says first."""
         index = self._identity.index.zfill(2)  # "must be 2 digits"
-        payload = wire.pack(wire.REGISTER, {"name": self._identity.name, "index": index})
+        payload = pack(wire.REGISTER, {"name": self._identity.name, "index": index})
         asked = {"service": wire.RUNTIME_SERVICE, "method": "RegisterPlugin", "payload": payload}
-        content = wire.pack(wire.ASKED, asked)
+        content = pack(wire.ASKED, asked)
         return wire.encoded(wire.Message(wire.RUNTIME, FIRST_STREAM, wire.REQUEST, content))
 
     def hear(self, content: bytes) -> Iterator[tuple[bytes, News | None]]:
@@ -107,13 +108,13 @@ class Session:
         elif service != wire.PLUGIN_SERVICE or method not in wire.TOLD_ONLY:
             said = f"{service}/{method} is not for this plugin"
             answer["status"] = {"code": wire.UNIMPLEMENTED, "message": said}
-        content = wire.pack(wire.ANSWERED, answer)
+        content = pack(wire.ANSWERED, answer)
         return wire.encoded(wire.Message(wire.PLUGIN, message.stream, wire.RESPONSE, content)), news
 
     def _configure(self, payload: bytes) -> tuple[bytes, News | None]:
         request = wire.unpack(wire.CONFIGURE, payload)
         refuse_dropping(request["engine"], request["version"])
-        answer = wire.pack(wire.CONFIGURED, {"events": wire.CREATE_CONTAINER_ALONE})
+        answer = pack(wire.CONFIGURED, {"events": wire.CREATE_CONTAINER_ALONE})
         return answer, Configured(request["engine"], request["version"])
 
     def _synchronize(self, payload: bytes) -> tuple[bytes, News | None]:
@@ -125,7 +126,7 @@ class Session:
             for each in request["containers"]
             if each["state"] != wire.STOPPED and GIVEN not in each["annotations"]
         ]
-        answer = wire.pack(wire.SYNCHRONIZED, {"more": request["more"]})
+        answer = pack(wire.SYNCHRONIZED, {"more": request["more"]})
         if request["more"]:
             return answer, None
         missed = tuple(self._list_missed())
@@ -154,7 +155,7 @@ class Session:
             "annotations": {GIVEN: ",".join(some(names))},
             "devices": [{"name": name} for name in names],
         }
-        answer = wire.pack(wire.CREATED, {"adjust": adjust})
+        answer = pack(wire.CREATED, {"adjust": adjust})
         return answer, Given(f"{pod['namespace']}/{pod['name']}", container["name"], names)
 
 

@@ -1,4 +1,4 @@
-"""NRI as bytes: frames of its mux, messages of ttrpc, fields of protobuf, and the messages that are needed.
+"""NRI as bytes: frames of its mux, messages of ttrpc, and the tables of the messages that are needed.
 
 The field numbers are the same from NRI 0.2 to 0.12 (pkg/api/api.proto of NRI and ttrpc's request.proto,
 engine-facts.md#nri-fields). What is left out is skipped when it comes, and never sent. Whatever comes is
@@ -6,12 +6,13 @@ refused in a sentence where it is none of this.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from installer.errors import InstallerError
 from installer.model import protobuf
+from installer.model.protobuf import Schema
 
 # The connections that share the socket: on one the engine asks, on the other the plugin.
 PLUGIN: Final = 1
@@ -24,11 +25,6 @@ MAX_MESSAGE_BYTES: Final = 4 << 20  # ttrpc's own limit
 MAX_PAYLOAD_BYTES: Final = 4096
 _MUX: Final = struct.Struct(">II")
 _TTRPC: Final = struct.Struct(">IIBB")
-
-# What a field is: a Python type (dict: a map of texts), the schema of a message, or a list of one of these.
-Kind: TypeAlias = "type[int | str | bytes | dict[str, str]] | Schema | list[Kind]"
-# The name and the kind of each field of a message, by its number.
-Schema: TypeAlias = "Mapping[int, tuple[str, Kind]]"
 
 
 class WireError(InstallerError):
@@ -99,64 +95,14 @@ class Messages:
             yield Message(number, stream, kind, content)
 
 
-def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
-    """Return ``values`` as protobuf; what is empty or 0 is left out, as proto3 does."""
-    packed = bytearray()
-    for number, (name, kind) in schema.items():
-        value = values.get(name)
-        if isinstance(kind, list):
-            packed += b"".join(_pack_field(number, kind[0], each) for each in value or ())
-        elif value:
-            packed += _pack_field(number, kind, value)
-    return bytes(packed)
-
-
-def _pack_field(number: int, kind: Kind, value: Any) -> bytes:
-    if kind is dict:
-        entries = ({"key": key, "value": each} for key, each in value.items())
-        return b"".join(protobuf.field(number, pack(ENTRY, entry)) for entry in entries)
-    return protobuf.field(number, pack(kind, value) if isinstance(kind, Mapping) else value)
-
-
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
-    """Return the fields of ``schema`` that a message has, the others as if empty; unknown ones are skipped.
-
-    Raises:
-        WireError: it is no protobuf, or a field is of another type.
-    """
-    values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
+    """Return the fields of ``schema`` that a message has, or raise WireError."""
     try:
-        for number, value in protobuf.fields(content):
-            if number not in schema:
-                continue
-            name, kind = schema[number]
-            if isinstance(value, int) != (kind is int):
-                raise WireError(f"field {number} is of another type")
-            if kind is dict:
-                entry = unpack(ENTRY, value)
-                values[name][entry["key"]] = entry["value"]
-            elif isinstance(kind, list):
-                values[name].append(_unpack_value(kind[0], value))
-            else:
-                values[name] = _unpack_value(kind, value)
+        return protobuf.unpack(schema, content)
     except ValueError as error:
         raise WireError(str(error)) from error
-    return values
 
 
-def _empty_value(kind: Kind) -> Any:
-    if isinstance(kind, list):
-        return []
-    return unpack(kind, b"") if isinstance(kind, Mapping) else kind()
-
-
-def _unpack_value(kind: Kind, value: Any) -> Any:
-    if isinstance(kind, Mapping):
-        return unpack(kind, value)
-    return value.decode(errors="replace") if kind is str else value
-
-
-ENTRY: Final[Schema] = {1: ("key", str), 2: ("value", str)}  # of a map
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 

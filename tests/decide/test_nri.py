@@ -9,11 +9,11 @@ from hypothesis import strategies as some
 
 from installer.errors import InstallerError, UsageError
 from installer.model.nri import Allowed, Identity
+from installer.model.protobuf import ENTRY, Schema, pack
 from installer.nri import wire
 from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, devices, refuse_dropping
 from installer.nri.session import Configured, Given, Missed, Session, Synchronized
 from installer.nri.wire import (
-    ENTRY,
     MAX_MESSAGE_BYTES,
     MAX_PAYLOAD_BYTES,
     PLUGIN,
@@ -23,7 +23,6 @@ from installer.nri.wire import (
     Messages,
     WireError,
     encoded,
-    pack,
     unpack,
 )
 from tests.host.servers import message
@@ -89,7 +88,7 @@ def test_a_configured_plugin_asks_for_the_creation_of_containers_alone() -> None
 
 
 def test_a_device_is_given_in_these_bytes() -> None:
-    adjustment: wire.Schema = {4: ("env", [ENTRY]), 8: wire.ADJUSTMENT[8]}
+    adjustment: Schema = {4: ("env", [ENTRY]), 8: wire.ADJUSTMENT[8]}
     adjust = {"env": [{"key": "A", "value": "b"}], "devices": [{"name": "nvidia.com/gpu=0"}]}
     payload = pack({1: ("adjust", adjustment)}, {"adjust": adjust})
 
