@@ -304,8 +304,8 @@ def make_device_nodes(step: MakeDeviceNodes) -> None:
 
 def device_node(host: Host, path: PurePosixPath) -> DeviceNode | None:
     """Return the node at ``path``; None where there is none."""
-    inode = host.inode(path)
-    return None if inode is None else DeviceNode(path, f"{boot_id()} {inode}")
+    status = host.status(path, last=False)
+    return DeviceNode(path, f"{boot_id()} {status.st_ino}") if status else None
 
 
 def absent_node(path: PurePosixPath) -> DeviceNode:

@@ -51,7 +51,6 @@ from installer.payload.installed import (
     former_defaults,
     install_dir_obstacles,
     is_foreign_toolkit,
-    read_noted_digests,
     unusable,
     without_foreign,
 )
@@ -118,7 +117,7 @@ class _Node(Struct, frozen=True):
             theirs,
             superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
             defaults=former_defaults(former) if theirs else {},
-            digests=digests_below(host, place, read_noted_digests(host, place)) if place else {},
+            digests=digests_below(host, place) if place else {},
         )
 
     def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:

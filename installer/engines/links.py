@@ -5,7 +5,6 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.host.devices import size_of
 from installer.host.files import Host, text
 from installer.model.files import Kind
 from installer.model.paths import Layout
@@ -21,7 +20,7 @@ def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath |
         InstallerError: another user than root may have placed a link on the way.
     """
     home, real = host.resolve(layout.home), host.resolve(path)
-    small = host.kind(real) is Kind.FILE and size_of(host, real) <= SCRIPT_BYTES
+    small = host.kind(real) is Kind.FILE and host.size(real) <= SCRIPT_BYTES
     script = text(host, real) if small else ""
     named = find_paths(script, list_places(host, layout)) if script.startswith("#!") else []
     leads = (real, *map(host.resolve, named))

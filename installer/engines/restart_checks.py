@@ -12,7 +12,6 @@ from installer.engines import ENGINES
 from installer.engines.command_line import value_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import units
-from installer.host.devices import size_of
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
@@ -74,7 +73,7 @@ _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
     "PathIsDirectory": lambda host, path: host.kind(path) is Kind.DIRECTORY,
     "PathIsSymbolicLink": lambda host, path: host.link_target(path) is not None,
     "DirectoryNotEmpty": lambda host, path: bool(host.names(path)),
-    "FileNotEmpty": lambda host, path: size_of(host, path) > 0,
+    "FileNotEmpty": lambda host, path: host.size(path) > 0,
     "FileIsExecutable": is_program,
 }
 

@@ -31,18 +31,16 @@ def character_devices(
     for name in host.names(directory):
         if not name.startswith(prefix):
             continue
-        try:
-            status = (local / name).lstat()
-        except OSError:
-            continue
-        if stat.S_ISCHR(status.st_mode):
-            label = dict(label_of(local / name)).get(LABEL, b"").rstrip(b"\0")
-            yield (
-                name,
-                os.major(status.st_rdev),
-                os.minor(status.st_rdev),
-                label.decode(errors="backslashreplace"),
-            )
+        with suppress(OSError):
+            device = (local / name).lstat()
+            if stat.S_ISCHR(device.st_mode):
+                label = (
+                    dict(label_of(local / name))
+                    .get(LABEL, b"")
+                    .rstrip(b"\0")
+                    .decode(errors="backslashreplace")
+                )
+                yield name, os.major(device.st_rdev), os.minor(device.st_rdev), label
 
 
 def kernel_log(host: Host, words: Collection[str]) -> tuple[str, ...]:
@@ -66,14 +64,6 @@ def _messages(record: bytes) -> Iterator[str]:
     for line in record.decode(errors="backslashreplace").splitlines():
         text = line.partition(";")[2] or line
         yield "".join(letter if letter.isprintable() else "?" for letter in text)[:LINE]
-
-
-def size_of(host: Host, path: PurePosixPath) -> int:
-    """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
-    try:
-        return host.local_path(path).stat().st_size
-    except OSError:
-        return 0
 
 
 def listens(host: Host, path: PurePosixPath) -> bool | None:

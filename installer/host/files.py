@@ -100,8 +100,7 @@ class Host(Places):
         Raises:
             InstallerError: the file is hard-linked, or mounted as a single file.
         """
-        local = self.local_path(path)
-        status = _lstat(local)
+        local, status = self.local_path(path), self.status(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return
         if status.st_nlink > 1:
@@ -224,18 +223,22 @@ class Host(Places):
             os.fsync(first)
             os.fsync(second)
 
+    def status(self, path: PurePosixPath, *, last: bool = True) -> os.stat_result | None:
+        """Return what the kernel tells of what is at ``path``; None where there is nothing."""
+        try:
+            return self.local_path(path, last=last).lstat()
+        except OSError:
+            return None
+
+    def size(self, path: PurePosixPath) -> int:
+        """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
+        status = self.status(path)
+        return status.st_size if status else 0
+
     def build_of(self, path: PurePosixPath) -> str:
         """Return what tells one build of a program from another without reading it; "" where it is gone."""
-        try:
-            status = self.local_path(path).stat()
-        except OSError:
-            return ""
-        return f"{status.st_size} {status.st_mtime_ns}"
-
-    def inode(self, path: PurePosixPath) -> int | None:
-        """Return the number of the inode at ``path``; None where there is nothing."""
-        status = _lstat(self.local_path(path, last=False))
-        return status.st_ino if status else None
+        status = self.status(path)
+        return f"{status.st_size} {status.st_mtime_ns}" if status else ""
 
     def free_bytes(self, path: PurePosixPath) -> int:
         """Return the space left, in bytes, where ``path`` is or would be."""
@@ -280,13 +283,6 @@ def _no_file(path: PurePosixPath, found: str) -> InstallerError:
 def _find_name(name: str, directory: int) -> None:
     """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
     os.stat(name, dir_fd=directory, follow_symlinks=False)
-
-
-def _lstat(local: Path) -> os.stat_result | None:
-    try:
-        return local.lstat()
-    except OSError:
-        return None
 
 
 def _beside(place: Place) -> Place:

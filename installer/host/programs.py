@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from installer.errors import InstallerError
 from installer.host import signals
-from installer.host.devices import size_of
 from installer.host.files import Host, is_file
 from installer.host.inodes import opened
 from installer.model.paths import EXECUTABLE_DIRS
@@ -46,16 +45,13 @@ class Ran(Struct, frozen=True):
 
 def is_program(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a file that can be started stands at ``path``, or a link that leads to one."""
-    try:
-        mode = host.local_path(path).stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISREG(mode) and bool(mode & 0o111)
+    status = host.status(path)
+    return status is not None and stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
 
 
 def can_be_started(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a program stands at ``path``, not empty, and not behind a link of a stranger's."""
-    return is_file(host, path) and is_program(host, path) and size_of(host, path) > 0
+    return is_file(host, path) and is_program(host, path) and host.size(path) > 0
 
 
 def find_file(

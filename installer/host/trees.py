@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
@@ -22,9 +22,10 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
+from installer.host.kernel import trusted_uids
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.paths import DIRECTORY
-from installer.model.files import Copy, Meta, PayloadFile, Symlink, Text
+from installer.model.files import OTHERS_WRITE, Copy, Meta, PayloadFile, Symlink, Text
 
 Label = tuple[tuple[str, bytes], ...]
 
@@ -281,16 +282,25 @@ def mark_of(path: str, directory: int | None = None) -> str:
     return ""
 
 
-def digests_below(host: Host, path: PurePosixPath, noted: Mapping[str, str]) -> dict[PurePosixPath, str]:
+def digests_below(host: Host, path: PurePosixPath, *, anew: bool = False) -> dict[PurePosixPath, str]:
     """Return the sha256 in hex of each regular file below ``path``, "" for one that cannot be read.
 
-    A file with a mark that was ``noted`` is not read.
+    A file with a mark that was noted at the copy is not read, but where all are ``anew``.
     """
-    local = str(host.local_path(path))
+    local, noted = str(host.local_path(path)), {} if anew else read_noted_digests(host, path)
     files = [os.path.join(place, name) for place, _, names in os.walk(local) for name in names]  # noqa: PTH118
     return {
         PurePosixPath(file[len(local) + 1 :]): noted.get(mark_of(file)) or digest_of(file) for file in files
     }
+
+
+def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
+    """Return the digests noted at a version's copy, by marks; none that others than root may have written."""
+    with suppress(InstallerError, ValueError):
+        file = host.read(path / NOTES)
+        if file is not None and file.meta.uid in trusted_uids() and not file.meta.mode & OTHERS_WRITE:
+            return dict(line.split(" ") for line in file.content.decode("ascii").splitlines())
+    return {}
 
 
 def digest_of(path: str, directory: int | None = None) -> str:

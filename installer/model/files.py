@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct, field
 
 EXECUTE: Final = 0o111  # by everybody
+OTHERS_WRITE: Final = 0o022
 
 
 class Kind(StrEnum):

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, assert_never
 from msgspec import Struct
 
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.files import EXECUTE, Artifact, Copy, Entry, PayloadFile, Symlink, Text
+from installer.model.files import EXECUTE, OTHERS_WRITE, Artifact, Copy, Entry, PayloadFile, Symlink, Text
 from installer.model.paths import EXECUTABLE_DIRS
 from installer.payload.wrapper import Variable, real_name, wrapper_script
 
@@ -202,54 +202,51 @@ def check_artifacts(
     machine: str,
     absent: Collection[PurePosixPath] = (),
     shipped: Shipped = WHOLE,
-) -> None:
-    """Refuse a source that lacks a file or was built for something else than ``machine``, as uname has it.
+) -> Iterator[InstallerError]:
+    """Yield why a source cannot be used on ``machine``, as uname has it: it lacks files, or one is unusable.
 
     ``absent`` are the interpreters of scripts that the host lacks.
-
-    Raises:
-        InstallerError: names every file that is missing, or the first that cannot run on this node.
     """
-    if machine not in _MACHINES:
-        raise InstallerError(
-            f"install the toolkit on a node of architecture {machine}",
-            remedy=f"NVIDIA builds it for {_join(sorted(_MACHINES))} only",
-            code="payload-unusable",
-        )
     found = {artifact.name for artifact in artifacts}
     missing = [name for name in shipped.required if name not in found]
-    if not found:
-        raise InstallerError(
-            f"find an NVIDIA container toolkit under {source_root}",
-            remedy=Remedy("name its root with ", SOURCE, ", which is / where apt or dnf has installed it"),
-            code="payload-unusable",
+    if machine not in _MACHINES:
+        yield _refuse(
+            f"install the toolkit on a node of architecture {machine}",
+            f"NVIDIA builds it for {_join(sorted(_MACHINES))} only",
         )
-    if missing:
-        raise InstallerError(
-            f"find {_join(missing)} under {source_root}",
-            remedy=Remedy("make ", SOURCE, " the root of a complete NVIDIA container toolkit"),
-            code="payload-unusable",
+    elif not found:
+        where = ", which is / where apt or dnf has installed it"
+        yield _refuse(
+            f"find an NVIDIA container toolkit under {source_root}", "name its root with ", SOURCE, where
         )
-    for artifact in (each for each in artifacts if each.name in shipped.required):
-        _check_artifact(artifact, machine, absent)
+    elif missing:
+        whole = " the root of a complete NVIDIA container toolkit"
+        yield _refuse(f"find {_join(missing)} under {source_root}", "make ", SOURCE, whole)
+    else:
+        for artifact in artifacts:
+            if artifact.name in shipped.required:
+                yield from _check_artifact(artifact, machine, absent)
 
 
-def _check_artifact(artifact: Artifact, machine: str, absent: Collection[PurePosixPath]) -> None:
-    """Refuse a file that the node cannot run: neither its ELF nor a script."""
+def _refuse(problem: str, *remedy: str | Option) -> InstallerError:
+    return InstallerError(problem, remedy=Remedy(*remedy), code="payload-unusable")
+
+
+def _check_artifact(
+    artifact: Artifact, machine: str, absent: Collection[PurePosixPath]
+) -> Iterator[InstallerError]:
+    """Yield why the node cannot run a file: neither its ELF nor a script."""
     if artifact.interpreter is not None and artifact.name not in LIBRARIES:
         if artifact.interpreter in absent:
-            raise InstallerError(
-                f"install {artifact.name} ({artifact.source} is a script for {artifact.interpreter}, "
-                "which the host lacks)",
-                remedy=Remedy(f"install {artifact.interpreter} there, or choose another ", SOURCE),
-                code="payload-unusable",
+            script = f"is a script for {artifact.interpreter}, which the host lacks"
+            yield _refuse(
+                f"install {artifact.name} ({artifact.source} {script})",
+                f"install {artifact.interpreter} there, or choose another ",
+                SOURCE,
             )
     elif flaw := _find_elf_flaw(artifact.head, machine):
-        raise InstallerError(
-            f"install {artifact.name} ({artifact.source} {flaw})",
-            remedy=Remedy("make ", SOURCE, f" an NVIDIA container toolkit for {machine}"),
-            code="payload-unusable",
-        )
+        built = f" an NVIDIA container toolkit for {machine}"
+        yield _refuse(f"install {artifact.name} ({artifact.source} {flaw})", "make ", SOURCE, built)
 
 
 def _find_elf_flaw(head: bytes, machine: str) -> str:
@@ -270,7 +267,6 @@ def _join(names: Sequence[str]) -> str:
 
 FILE: Final = "sha256:"
 LINK: Final = "link:"
-OTHERS_WRITE: Final = 0o022
 NOT_OWNED: Final = "owned by another user than root"
 WRITABLE: Final = "writable by others than root"
 SPECIAL_BITS: Final = 0o7000

@@ -1,7 +1,6 @@
 """What stands in place of the toolkit: whose it is, as it was installed or not, and who may write there."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -14,13 +13,13 @@ from installer.host.files import Host, entries, entry_of, restrict
 from installer.host.inodes import changed_s
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK
-from installer.host.trees import NOTES, digests_below
+from installer.host.trees import digests_below
 from installer.model.engine_spec import OUR_BINARIES
-from installer.model.files import File, Kind
+from installer.model.files import OTHERS_WRITE, File, Kind
 from installer.model.options import Options
 from installer.model.paths import VERSIONS, Layout
 from installer.model.record import OWNER, Record, ToolkitRow
-from installer.payload.files import NOT_OWNED, OTHERS_WRITE, WRITABLE, damage, programs_in_place
+from installer.payload.files import NOT_OWNED, WRITABLE, damage, programs_in_place
 from installer.payload.plan import ADOPTED
 
 OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
@@ -143,20 +142,11 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
         )
 
 
-def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
-    """Return the digests noted at a version's copy, by marks; none that others than root may have written."""
-    with suppress(InstallerError, ValueError):
-        file = host.read(path / NOTES)
-        if file is not None and file.meta.uid in trusted_uids() and not file.meta.mode & OTHERS_WRITE:
-            return dict(line.split(" ") for line in file.content.decode("ascii").splitlines())
-    return {}
-
-
 def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
     """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
     if toolkit.files:
         version = layout.version(toolkit.version)
-        digests = digests_below(host, version, {}) if deep else None
+        digests = digests_below(host, version, anew=True) if deep else None
         yield from damage(dict(toolkit.files), entries(host, version), digests)
 
 

@@ -53,15 +53,14 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     """
     shipped = replace(shipped, in_place=options.in_place)
     found = observed(facts.payload)
-    try:
-        check_artifacts(
-            found.artifacts,
-            source_root=options.toolkit_source,
-            machine=found.machine,
-            absent=found.absent_interpreters,
-            shipped=shipped,
-        )
-    except InstallerError as error:
+    unusable = check_artifacts(
+        found.artifacts,
+        source_root=options.toolkit_source,
+        machine=found.machine,
+        absent=found.absent_interpreters,
+        shipped=shipped,
+    )
+    if error := next(unusable, None):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
     rendered = _write_config(facts, options, low_level) if shipped.config else ""
     files = payload(

@@ -44,7 +44,7 @@ from installer.host.kernel import mounts
 from installer.host.limits import memory_limit_bytes
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
-from installer.host.trees import sums_of
+from installer.host.trees import read_noted_digests, sums_of
 from installer.host.units import Unit
 from installer.lifecycle.readiness import is_ready
 from installer.model.facts import EngineState, Facts, ToolkitFacts
@@ -57,7 +57,6 @@ from installer.nri.session import Given, Session
 from installer.nri.state import lines as nri_lines
 from installer.nri.wire import Message, encoded
 from installer.payload.config_toml import edited_keys
-from installer.payload.installed import read_noted_digests
 from installer.report.untaint import KEY, find_ready_node, make_patch, read_uid
 from tests.decide.golden import Case
 from tests.fuzz.mutate import mutated

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.host.files import Host
-from installer.host.trees import LARGE_BYTES, digests_below, mark_of, sums_of
-from installer.payload.installed import read_noted_digests
+from installer.host.trees import LARGE_BYTES, NOTES, digests_below, mark_of, read_noted_digests, sums_of
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import Site
 
@@ -72,11 +71,12 @@ def test_each_large_program_is_noted_at_its_copy_and_a_second_install_writes_not
 def test_a_noted_program_is_not_read_until_it_changes(site: Site) -> None:
     host, version = Host.under(PurePosixPath(site.root)), PurePosixPath("/", TOOLKIT)
     program = site.root / TOOLKIT / f"{PROGRAM}.real"
-    noted = dict.fromkeys(read_noted_digests(host, version), "as noted")
+    notes = program.parent / NOTES
+    notes.write_text("".join(f"{mark} noted\n" for mark in read_noted_digests(host, version)))
 
-    assert digests_below(host, version, noted)[PurePosixPath(f"{PROGRAM}.real")] == "as noted"
+    assert digests_below(host, version)[PurePosixPath(f"{PROGRAM}.real")] == "noted"
     tampered(program)
-    assert len(digests_below(host, version, noted)[PurePosixPath(f"{PROGRAM}.real")]) == 64
+    assert len(digests_below(host, version)[PurePosixPath(f"{PROGRAM}.real")]) == 64
 
 
 def test_a_source_is_believed_by_its_sums_and_read_without_them(site: Site) -> None:

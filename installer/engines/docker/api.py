@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from installer.errors import InstallerError
-from installer.host.devices import size_of
 from installer.host.files import Host, told_by_root
 from installer.model.effective import EffectiveConfig, Runtime
 
@@ -203,6 +202,6 @@ def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerCont
 def _object(host: Host, path: PurePosixPath) -> dict[str, Any]:
     """Return the JSON object in a file of root's; an empty one where there is none."""
     with suppress(InstallerError):
-        if size_of(host, path) <= MAX_BYTES:
+        if host.size(path) <= MAX_BYTES:
             return told_by_root(host, path, dict[str, Any]) or {}
     return {}
