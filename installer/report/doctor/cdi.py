@@ -8,7 +8,7 @@ from installer.cdi.mode import lacking, read_by
 from installer.cdi.specification import ALL_GPUS
 from installer.engines import ENGINES
 from installer.model.options import GPU_KIND
-from installer.report.doctor.model import Node, Spec, Version
+from installer.report.doctor.model import Node, Spec, Version, given
 from installer.report.doctor.verdict import Verdict, bad, judge, list_words, none, ok, spell_version, warn
 
 WRITTEN_IN: Final = re.compile(r"""["']?cdiVersion["']?:\s*["']?(\d{1,3}(?:\.\d{1,3}){1,2})""")
@@ -61,9 +61,8 @@ def check_cdi_alone(node: Node) -> Verdict:
     return ok(f"{list_words(sorted(names)) or 'no engine seen here'}: by CDI")
 
 
+@given(lambda node: node.plugin, "no NRI plugin of ours")
 def check_nri_plugin(node: Node) -> Verdict:
-    if not node.plugin:
-        return none("no NRI plugin of ours")
     wrong = [state for state, good in node.plugin if not good]
     return judge(wrong, "", list_words([state for state, _ in node.plugin]))
 
@@ -77,20 +76,17 @@ def check_cdi_uvm_number(node: Node) -> Verdict:
     return judge(wrong, f"nvidia-uvm has major {real}, ", f"major {real}")
 
 
+@given(lambda node: node.specs, "no CDI specification")
 def check_cdi_paths(node: Node) -> Verdict:
-    if not node.specs:
-        return none("no CDI specification")
     if gone := [f"{path} ({spec.path})" for spec in node.specs for path in spec.gone]:
         return bad(f"not on the node: {list_words(gone)}")
     unreadable = [spec.unreadable for spec in node.specs if spec.unreadable]
     return judge(unreadable, "", f"{len(node.specs)} specifications", warn)
 
 
+@given(lambda node: node.driver.mig_minors and _select_gpu_specs(node), "no MIG device, or no specification")
 def check_cdi_mig(node: Node) -> Verdict:
-    specs = _select_gpu_specs(node)
-    if not node.driver.mig_minors or not specs:
-        return none("no MIG device, or no specification")
-    minors = {int(minor) for spec in specs for minor in CAP.findall(spec.text)}
+    minors = {int(minor) for spec in _select_gpu_specs(node) for minor in CAP.findall(spec.text)}
     absent = [str(minor) for minor in node.driver.mig_minors if minor not in minors]
     fine = f"{len(node.driver.mig_minors)} MIG nodes"
     return judge(absent, "not in any specification: nvidia-cap ", fine)
@@ -112,8 +108,7 @@ def _read_version(spec: Spec) -> Version:
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
+@given(_select_gpu_specs, "no CDI specification for nvidia.com/gpu")
 def check_cdi_enabled(node: Node) -> Verdict:
-    if not _select_gpu_specs(node):
-        return none("no CDI specification for nvidia.com/gpu")
     off = [each.name for each in node.engines if each.serving is not None and each.serving.cdi is False]
     return judge(off, "CDI is switched off in ", "no engine has it switched off", warn)

@@ -1,12 +1,11 @@
 """Checks of the engines: what they have in force, would start again with, and start containers by."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from installer.engines import ENGINES
 from installer.model.engine_spec import Api, is_ours
-from installer.report.doctor.model import PACKAGED, EngineExam, Judge, Node
+from installer.report.doctor.model import PACKAGED, EngineExam, Judge, Node, given
 from installer.report.doctor.verdict import Level, Verdict, bad, judge, list_words, none, ok, warn
 
 ENDS_AGAIN: Final = "/auto-restart/"
@@ -23,9 +22,15 @@ def judge_engines(node: Node, wrong: Wrong, fine: str, level: Callable[[str], Ve
     return judge([f"{exam.name}: {flaw}" for exam in node.engines if (flaw := wrong(exam))], "", fine, level)
 
 
-def by_engine(fine: str, level: Callable[[str], Verdict] = bad) -> Callable[[Wrong], Judge]:
+def by_engine(
+    fine: str | Callable[[Node], str], level: Callable[[str], Verdict] = bad
+) -> Callable[[Wrong], Judge]:
     """Make a check of the node out of one that judges an engine."""
-    return lambda wrong: partial(judge_engines, wrong=wrong, fine=fine, level=level)
+
+    def make(wrong: Wrong) -> Judge:
+        return lambda node: judge_engines(node, wrong, fine if isinstance(fine, str) else fine(node), level)
+
+    return make
 
 
 def _read_options(exam: EngineExam, name: str) -> dict[str, object]:
@@ -40,12 +45,10 @@ def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
     return "systemd" if _read_options(exam, name).get("systemdcgroup") else "cgroupfs"
 
 
-def check_engine_answers(node: Node) -> Verdict:
-    def silence(exam: EngineExam) -> str:
-        engine = exam.engine
-        return engine.silence if engine.serving is None and not (engine.disabled or engine.failed) else ""
-
-    return judge_engines(node, silence, list_words([exam.label for exam in node.engines]))
+@by_engine(lambda node: list_words([exam.label for exam in node.engines]))
+def check_engine_answers(exam: EngineExam) -> str:
+    engine = exam.engine
+    return engine.silence if engine.serving is None and not (engine.disabled or engine.failed) else ""
 
 
 @by_engine("ready")
@@ -100,24 +103,23 @@ def check_config_in_force(exam: EngineExam) -> str:
     return f"{', '.join(extra)} served, but not in {exam.engine.config} any more" if extra else ""
 
 
-def check_default_runtime(node: Node) -> Verdict:
-    def undefined(exam: EngineExam) -> str:
-        if exam.on_disk and exam.on_disk.undefined:
-            return f"its config makes {exam.on_disk.undefined} the default, and nobody defines it"
-        serving = exam.serving
-        if serving and serving.default and serving.handlers and serving.default not in serving.handlers:
-            return f"its default {serving.default} is not served"
-        return ""
-
+def _list_defaults(node: Node) -> str:
     defaults = [(exam.name, exam.serving and exam.serving.default) for exam in node.engines]
-    fine = list_words([f"{name}: {default or 'unknown'}" for name, default in defaults])
-    return judge_engines(node, undefined, fine)
+    return list_words([f"{name}: {default or 'unknown'}" for name, default in defaults])
 
 
+@by_engine(_list_defaults)
+def check_default_runtime(exam: EngineExam) -> str:
+    if exam.on_disk and exam.on_disk.undefined:
+        return f"its config makes {exam.on_disk.undefined} the default, and nobody defines it"
+    serving = exam.serving
+    undefined = serving and serving.handlers and serving.default not in {"", *serving.handlers}
+    return f"its default {serving.default} is not served" if serving and undefined else ""
+
+
+@given(lambda node: node.system.kubelet_cgroups, "no kubelet that says its cgroup driver")
 def check_cgroup_driver(node: Node) -> Verdict:
     kubelet = node.system.kubelet_cgroups
-    if not kubelet:
-        return none("no kubelet that says its cgroup driver")
 
     def other(exam: EngineExam) -> str:
         used = exam.cgroup_driver
@@ -152,19 +154,15 @@ def check_docker_hook(node: Node) -> Verdict:
     )
 
 
+@given(lambda node: any(exam.live_restore is not None for exam in node.engines), "no dockerd answers")
 def check_live_restore(node: Node) -> Verdict:
-    docker = next((exam for exam in node.engines if exam.live_restore is not None), None)
-    if docker is None:
-        return none("no dockerd answers")
-    return ok("on") if docker.live_restore else warn("off: a restart of dockerd stops all containers")
+    on = next(exam.live_restore for exam in node.engines if exam.live_restore is not None)
+    return ok("on") if on else warn("off: a restart of dockerd stops all containers")
 
 
+@given(lambda node: node.by_cdi is None, "no runtime is asked for: containers get their GPUs by CDI alone")
+@given(lambda node: node.toolkits, "no toolkit of NVIDIA's on the node")
 def check_runtime_served(node: Node) -> Verdict:
-    if node.by_cdi is not None:
-        return none("no runtime is asked for: containers get their GPUs by CDI alone")
-    if not node.toolkits:
-        return none("no toolkit of NVIDIA's on the node")
-
     def absent(exam: EngineExam) -> str:
         if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes:
             return ""
@@ -179,11 +177,8 @@ def check_runtime_served(node: Node) -> Verdict:
 
 def check_runtime_programs(node: Node) -> Verdict:
     def gone(exam: EngineExam) -> str:
-        lost = [
-            f"{name} ({path})"
-            for name, path in sorted(exam.binaries.items())
-            if path.startswith("/") and path not in node.programs
-        ]
+        paths = [(name, path) for name, path in sorted(exam.binaries.items()) if path.startswith("/")]
+        lost = [f"{name} ({path})" for name, path in paths if path not in node.programs]
         return f"no program for {', '.join(lost)}" if lost else ""
 
     return judge_engines(node, gone, "all there")

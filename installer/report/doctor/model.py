@@ -13,7 +13,7 @@ from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState
 from installer.model.record import CdiRow
-from installer.report.doctor.verdict import Verdict, spell_version
+from installer.report.doctor.verdict import Verdict, none, spell_version
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")
@@ -198,3 +198,14 @@ class Node(Struct, frozen=True):
 
 
 Judge = Callable[[Node], Verdict]
+
+
+def given(holds: Callable[[Node], object], reason: str | Callable[[Node], str]) -> Callable[[Judge], Judge]:
+    """Make a check that does not apply, for ``reason``, but where ``holds``."""
+
+    def make(judge: Judge) -> Judge:
+        return lambda node: (
+            judge(node) if holds(node) else none(reason if isinstance(reason, str) else reason(node))
+        )
+
+    return make

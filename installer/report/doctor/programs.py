@@ -1,6 +1,7 @@
 """Checks of programs on the node: NVIDIA's toolkit, shims, and versions with known holes."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 from installer.engines.containerd.config import CONTAINERD
 from installer.model.engine_spec import is_ours
 from installer.payload.files import advice
-from installer.report.doctor.model import Node, Process, Toolkit, Version
+from installer.report.doctor.model import Node, Process, Toolkit, Version, given
 from installer.report.doctor.verdict import Verdict, bad, judge, list_words, none, ok, spell_version, warn
 
 WITHOUT_CUDA: Final = (1, 1, 0)
@@ -36,9 +37,8 @@ def check_libnvidia_container(node: Node) -> Verdict:
     return ok(list_words([spell_version(each.library) for each in asked])) if asked else SILENT
 
 
+@given(lambda node: node.system.cgroup2, "cgroup v1")
 def check_cgroup2(node: Node) -> Verdict:
-    if not node.system.cgroup2:
-        return none("cgroup v1")
     versions = [toolkit.library for toolkit in node.toolkits if toolkit.library]
     if old := [spell_version(version) for version in versions if version < WITH_CGROUP2]:
         return bad(f"cgroup v2, which libnvidia-container {list_words(old)} does not know")
@@ -47,13 +47,10 @@ def check_cgroup2(node: Node) -> Verdict:
 
 def check_toolkit_versions(node: Node) -> Verdict:
     found = [(each.directory, {*filter(None, (each.library, each.cli, each.ctk))}) for each in node.toolkits]
-    mixed = [
-        f"{directory}: {', '.join(map(spell_version, sorted(versions)))}"
-        for directory, versions in found
-        if len(versions) > 1
-    ]
     if not any(versions for _, versions in found):
         return NO_TOOLKIT
+    spelled = [(place, [*map(spell_version, sorted(versions))]) for place, versions in found]
+    mixed = [f"{place}: {', '.join(versions)}" for place, versions in spelled if len(versions) > 1]
     return judge(mixed, "of several versions: ", "of one version each", warn)
 
 
@@ -70,19 +67,17 @@ def check_ldconfig(node: Node) -> Verdict:
     return ok(list_words([program for _, program in named])) if named else NO_CONFIG
 
 
-def check_no_cgroups(node: Node) -> Verdict:
-    return _judge_switch(node, CLI, "no-cgroups", "false", bad)
-
-
-def check_cuda_compat(node: Node) -> Verdict:
-    return _judge_switch(node, "features", CUDA_COMPAT, f"{CUDA_COMPAT} is not set", warn)
-
-
 def _judge_switch(node: Node, table: str, key: str, fine: str, level: Callable[[str], Verdict]) -> Verdict:
     """Judge whether a key of config.toml is true that should not be."""
     configured = _select_configured(node)
     switched_on = [str(each.config_path) for each in configured if each.value(table, key) is True]
     return judge(switched_on, f"{key} is true in ", fine, level) if configured else NO_CONFIG
+
+
+check_no_cgroups: Final = partial(_judge_switch, table=CLI, key="no-cgroups", fine="false", level=bad)
+check_cuda_compat: Final = partial(
+    _judge_switch, table="features", key=CUDA_COMPAT, fine=f"{CUDA_COMPAT} is not set", level=warn
+)
 
 
 def check_mode(node: Node) -> Verdict:
@@ -136,9 +131,8 @@ def check_toolkit_log(node: Node) -> Verdict:
     return ok("quiet") if configured else NO_CONFIG
 
 
+@given(lambda node: node.installed, "nothing of ours is installed")
 def check_installation(node: Node) -> Verdict:
-    if not node.installed:
-        return none("nothing of ours is installed")
     running = {exam.name for exam in node.engines}
     absent = {name: unit for name, unit in node.configured.items() if name not in running}
     stopped = [
@@ -167,16 +161,15 @@ def _select_shims(node: Node) -> list[Process]:
     return [each for each in node.processes if each.name.startswith(SHIM) and each.program]
 
 
-def _explain_no_shim(node: Node) -> Verdict:
+def _explain_no_shim(node: Node) -> str:
     if any(each.name.startswith(SHIM) for each in node.processes):
-        return none("shims run, and nobody may look at their programs from here")
-    return none("no shim runs" if node.sees_host else "the host's processes are not in view")
+        return "shims run, and nobody may look at their programs from here"
+    return "no shim runs" if node.sees_host else "the host's processes are not in view"
 
 
+@given(_select_shims, _explain_no_shim)
 def check_shim_nil_pointer(node: Node) -> Verdict:
     shims = _select_shims(node)
-    if not shims:
-        return _explain_no_shim(node)
     dying = [
         f"pid {each.pid} ({each.program}{', deleted' * each.deleted})"
         for each in shims
@@ -198,13 +191,13 @@ def check_containerd_nil_pointer(node: Node) -> Verdict:
     return ok(list_words(sorted({spell_version(each.version) for each in running})))
 
 
+@given(_select_shims, _explain_no_shim)
 def check_shim_replaced(node: Node) -> Verdict:
     shims = _select_shims(node)
-    if not shims:
-        return _explain_no_shim(node)
     if old := [str(each.pid) for each in shims if each.deleted]:
-        pids = list_words(old)
-        return warn(f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {pids})")
+        return warn(
+            f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {list_words(old)})"
+        )
     return ok("none")
 
 
@@ -241,31 +234,29 @@ CONTAINERD_HOLES: Final = (
 )
 
 
+def _judge_holes(programs: Collection[tuple[Version, str]], table: tuple[Hole, ...], name: str) -> Verdict:
+    asked = [(version, label) for version, label in programs if version]
+    holes = [
+        (label, [each for hole in table if hole.in_version(it) for each in hole.names]) for it, label in asked
+    ]
+    found = [f"{label} by its version has {list_words(names)}" for label, names in holes if names]
+    fine = list_words([label for _, label in asked])
+    return judge(found, "", fine, warn) if asked else none(f"no {name} says its version")
+
+
 def check_holes_runc(node: Node) -> Verdict:
     programs = [program for path, program in node.runc.items() if path.endswith("/runc")]
-    return _judge_holes(programs, RUNC_HOLES, "no runc says its version")
+    return _judge_holes(programs, RUNC_HOLES, "runc")
 
 
 def check_holes_containerd(node: Node) -> Verdict:
     programs = [(each.version, each.label) for each in node.processes if each.name == CONTAINERD.process]
-    return _judge_holes(dict.fromkeys(programs), CONTAINERD_HOLES, "no containerd says its version")
+    return _judge_holes(dict.fromkeys(programs), CONTAINERD_HOLES, "containerd")
 
 
-def _judge_holes(programs: Collection[tuple[Version, str]], table: tuple[Hole, ...], silent: str) -> Verdict:
-    asked = [(version, label) for version, label in programs if version]
-    if not asked:
-        return none(silent)
-    found = [
-        f"{label} by its version has {list_words(names)}"
-        for version, label in asked
-        if (names := [name for hole in table if hole.in_version(version) for name in hole.names])
-    ]
-    return judge(found, "", list_words([label for _, label in asked]), warn)
-
-
+@given(lambda node: any(each.ctk or each.cli for each in node.toolkits), "no toolkit says its version")
 def check_holes_toolkit(node: Node) -> Verdict:
-    asked = [each for each in node.toolkits if each.ctk or each.cli]
-    if not asked:
-        return none("no toolkit says its version")
-    found = [f"{each.directory}: {line}" for each in asked for line in advice(each.ctk or each.cli)]
+    found = [
+        f"{each.directory}: {line}" for each in node.toolkits for line in advice(each.ctk or each.cli or None)
+    ]
     return judge(found, "", "none known", warn)

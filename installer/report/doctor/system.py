@@ -1,8 +1,9 @@
 """Checks of the node: the driver and its device nodes, and what else containers need of it."""
 
+from functools import partial
 from typing import Final
 
-from installer.report.doctor.model import Node, Space, Version
+from installer.report.doctor.model import Node, Version, given
 from installer.report.doctor.verdict import Verdict, bad, judge, list_words, none, ok, warn
 
 VFIO: Final = "vfio-pci"
@@ -11,7 +12,7 @@ CUDA_11: Final = 450  # containers of CUDA 11 and later ask for it
 FALLEN: Final = ("fallen off the bus", "Xid")
 UNSIGNED: Final = ("Key was rejected", "Required key not available", "unsigned module")
 FABRIC_MANAGER: Final = "nv-fabricmanage"  # as the kernel cuts a process's name
-NOT_LOADED: Final = none("the driver's module is not loaded")
+NOT_LOADED: Final = "the driver's module is not loaded"
 LOSES_DEVICES: Final = ((1, 1, 3), (1, 1, 7))  # runc, from and before
 FULL: Final = 95
 NEARLY: Final = 85
@@ -22,10 +23,9 @@ REFRESH_UNIT: Final = "nvidia-cdi-refresh.service"
 UNITS: Final = ("nvidia-persistenced.service", FABRIC_UNIT, REFRESH_UNIT)
 
 
+@given(lambda node: node.driver.gpus, "no GPU of NVIDIA's on the PCI bus")
 def check_gpu_driver(node: Node) -> Verdict:
     gpus = node.driver.gpus
-    if not gpus:
-        return none("no GPU of NVIDIA's on the PCI bus")
     if all(gpu.driver == VFIO for gpu in gpus):
         return ok(f"{len(gpus)} GPUs are given to virtual machines ({VFIO})")
     if not node.driver.loaded:
@@ -50,9 +50,8 @@ def check_driver_signature(node: Node) -> Verdict:
     return ok("nothing in the kernel's log")
 
 
+@given(lambda node: node.driver.loaded, NOT_LOADED)
 def check_driver_libraries(node: Node) -> Verdict:
-    if not node.driver.loaded:
-        return NOT_LOADED
     library = f"libnvidia-ml.so.1 below {node.driver.root}"
     return ok(library) if "libnvidia-ml.so.1" in node.driver.libraries else bad(f"no {library}")
 
@@ -74,32 +73,27 @@ def _parse_version(text: str) -> Version:
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
+@given(lambda node: _parse_version(node.driver.version), "the driver's version is not to be seen")
 def check_driver_age(node: Node) -> Verdict:
-    version = _parse_version(node.driver.version)
-    if not version:
-        return none("the driver's version is not to be seen")
-    if version[0] < CUDA_11:
+    if _parse_version(node.driver.version)[0] < CUDA_11:
         return warn(f"{node.driver.version}: images of CUDA 11 and later refuse it")
     return ok(node.driver.version)
 
 
+@given(lambda node: node.driver.loaded and node.driver.version, NOT_LOADED)
 def check_control_nodes(node: Node) -> Verdict:
-    if not node.driver.loaded or not node.driver.version:
-        return NOT_LOADED
     there = {str(each.path) for each in node.driver.nodes}
     return judge([path for path in CONTROL if path not in there], "absent: ", f"{len(there)} nodes")
 
 
+@given(lambda node: node.driver.loaded and node.driver.version, NOT_LOADED)
 def check_uvm(node: Node) -> Verdict:
-    if not node.driver.loaded or not node.driver.version:
-        return NOT_LOADED
     served = "nvidia-uvm" in node.driver.majors
     return ok("nvidia-uvm is served") if served else bad("/proc/devices has no nvidia-uvm")
 
 
+@given(lambda node: node.driver.nodes, "no device nodes of the driver")
 def check_char_links(node: Node) -> Verdict:
-    if not node.driver.nodes:
-        return none("no device nodes of the driver")
     links = node.driver.char_links
     absent = [str(each.path) for each in node.driver.nodes if (each.major, each.minor) not in links]
     first, fixed = LOSES_DEVICES
@@ -115,9 +109,8 @@ def check_xid(node: Node) -> Verdict:
     return warn(lines[-1]) if lines else ok("no Xid in the kernel's log")
 
 
+@given(lambda node: node.driver.switches, "no NVSwitch on the PCI bus")
 def check_fabric_manager(node: Node) -> Verdict:
-    if not node.driver.switches:
-        return none("no NVSwitch on the PCI bus")
     running = next((each for each in node.processes if each.name == FABRIC_MANAGER), None)
     if running is None and not node.sees_host:
         return none("the host's processes are not in view")
@@ -143,9 +136,8 @@ def check_apparmor(node: Node) -> Verdict:
     return ok("no profile named runc")
 
 
+@given(lambda node: node.system.selinux_enforcing, "SELinux does not enforce")
 def check_selinux(node: Node) -> Verdict:
-    if not node.system.selinux_enforcing:
-        return none("SELinux does not enforce")
     if node.system.devices_for_containers:
         return ok("a boolean lets containers use devices")
     nodes = [each for each in node.driver.nodes if not any(kind in f"{each.label}:" for kind in USABLE)]
@@ -153,28 +145,24 @@ def check_selinux(node: Node) -> Verdict:
     return judge(wrong, "not for containers: ", "labelled for containers", warn)
 
 
+@given(lambda node: node.system.inotify[1], "the limit is not to be seen")
 def check_inotify(node: Node) -> Verdict:
     used, allowed = node.system.inotify
-    if not allowed:
-        return none("the limit is not to be seen")
     return _judge_share(used * 100 / allowed, f"{used} of {allowed} instances")
 
 
-def check_run_space(node: Node) -> Verdict:
-    return _judge_spaces([each for each in node.system.spaces if each.path.is_relative_to("/run")])
-
-
-def check_disk_space(node: Node) -> Verdict:
-    return _judge_spaces([each for each in node.system.spaces if not each.path.is_relative_to("/run")])
-
-
-def _judge_spaces(spaces: list[Space]) -> Verdict:
+def _judge_spaces(node: Node, *, of_run: bool) -> Verdict:
+    spaces = [each for each in node.system.spaces if each.path.is_relative_to("/run") is of_run]
     if not spaces:
         return none("not to be seen")
     worst = max(spaces, key=lambda each: max(each.used, each.inodes_used))
     share = max(worst.used, worst.inodes_used)
     of = "of its inodes" if worst.inodes_used > worst.used else "full"
     return _judge_share(share, f"{worst.path} is {share} % {of}")
+
+
+check_run_space: Final = partial(_judge_spaces, of_run=True)
+check_disk_space: Final = partial(_judge_spaces, of_run=False)
 
 
 def _judge_share(percent: float, found: str) -> Verdict:
@@ -185,13 +173,9 @@ def check_driver_services(node: Node) -> Verdict:
     states = {name: state for name, state in node.system.units.items() if name in UNITS}
     if not states:
         return none("none of the driver's units is there")
-    failed = [
-        f"{name} is {state}"
-        for name, state in states.items()
-        if state.startswith("failed") and (name != FABRIC_UNIT or node.driver.switches)
-    ]
-    if failed:
-        return bad(list_words(failed))
+    failed = [name for name, state in states.items() if state.startswith("failed")]
+    if failed := [name for name in failed if name != FABRIC_UNIT or node.driver.switches]:
+        return bad(list_words([f"{name} is {states[name]}" for name in failed]))
     # A drop-in may call any exit code of it a success.
     quiet = [
         f"{name} ended with {state}"
