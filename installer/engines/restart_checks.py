@@ -44,28 +44,44 @@ class Restart(Struct, frozen=True):
 
 def not_restarted(restart: Restart) -> InstallerError | None:
     """Return why an engine is not restarted by us; what cannot be looked at from here is no reason."""
-    engine = restart.engine
-    for check, first, code in _CHECKS:
-        with suppress(InstallerError):
-            if reason := next(check(restart), ""):
-                remedy = f"{first.format(unit=engine.unit)}, then run again"
-                return InstallerError(f"restart {engine.title} ({reason})", remedy=remedy, code=code)
+    for reason, remedy, code in _find_reasons(restart, restart.unit, restart.engine.unit):
+        problem = f"restart {restart.engine.title} ({reason})"
+        return InstallerError(problem, remedy=f"{remedy}, then run again", code=code)
     return None
 
 
-def _check_mask(restart: Restart) -> Iterator[str]:
-    if restart.unit.masked:
-        yield f"its unit {restart.engine.unit} is masked"
+def _find_reasons(restart: Restart, unit: UnitStart, name: str) -> Iterator[tuple[str, str, Code]]:
+    """Yield each reason, what to do about it, and its code."""
+    override = f"in an override of {name} and daemon-reload"
+    if unit.masked:
+        yield f"its unit {name} is masked", f"say systemctl unmask {name} on the node", "unit-failed"
+    for find_lacks in (_find_conditions, _find_files, _find_programs):
+        with suppress(InstallerError):
+            for lack in find_lacks(restart.host, unit):
+                reason = f"{name} would not start it again: {lack}"
+                yield reason, f"correct {name}, or what it needs", "unit-failed"
+    for setting in unit.refuses:
+        remedy = f"say RefuseManualStop=no and RefuseManualStart=no {override}"
+        yield f"{name} has {setting}=yes, so systemd refuses that", remedy, "unit-failed"
+    for move in _find_moves(restart):
+        remedy = f"restart {name} at a time of your choice, or take that out of the unit"
+        yield f"at its next start {name} gives it {move}", remedy, "restart-moves-engine"
+    with suppress(InstallerError):
+        count = monitors_in_unit_of(restart.process) if restart.process and unit.kill_mode in KILLING else 0
+        if count:
+            shims = f"{count} shims of live containers run in it: a stop would kill them"
+            reason = f"{name} has KillMode={unit.kill_mode}, and {shims}"
+            yield reason, f"say KillMode=process {override}", "restart-kills-containers"
 
 
-def _check_conditions(restart: Restart) -> Iterator[str]:
-    for condition in restart.unit.conditions:
+def _find_conditions(host: Host, unit: UnitStart) -> Iterator[str]:
+    for condition in unit.conditions:
         path, kind = PurePosixPath(condition.value), condition.setting.removeprefix("Condition")
         judge = _JUDGES.get(kind.removeprefix("Assert"))
         # What the service itself has put there may go with it, and come back with it.
         passing = condition.negated and any(path.is_relative_to(place) for place in RUN_DIRECTORIES)
-        if judge and path.is_absolute() and not passing and judge(restart.host, path) is condition.negated:
-            yield _no_start(restart, f"{condition} does not hold")
+        if judge and path.is_absolute() and not passing and judge(host, path) is condition.negated:
+            yield f"{condition} does not hold"
 
 
 _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
@@ -78,36 +94,25 @@ _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
 }
 
 
-def _check_files(restart: Restart) -> Iterator[str]:
-    for path in restart.unit.needed:
-        if not WILDCARDS & {*path} and restart.host.kind(PurePosixPath(path)) is Kind.ABSENT:
-            yield _no_start(restart, f"its EnvironmentFile {path} is not there")
+def _find_files(host: Host, unit: UnitStart) -> Iterator[str]:
+    for path in unit.needed:
+        if not WILDCARDS & {*path} and host.kind(PurePosixPath(path)) is Kind.ABSENT:
+            yield f"its EnvironmentFile {path} is not there"
 
 
-def _check_programs(restart: Restart) -> Iterator[str]:
+def _find_programs(host: Host, unit: UnitStart) -> Iterator[str]:
     """Yield which programs are none; where systemd looks for a word is not known here."""
-    for setting, words in (*restart.unit.before, ("ExecStart", restart.unit.words)):
+    for setting, words in (*unit.before, ("ExecStart", unit.words)):
         program = PurePosixPath("".join(words[:1]))
-        if program.is_absolute() and not restart.unit.elsewhere and not is_program(restart.host, program):
-            yield _no_start(restart, f"its {setting} {program} is no program")
+        if program.is_absolute() and not unit.elsewhere and not is_program(host, program):
+            yield f"its {setting} {program} is no program"
 
 
-def _no_start(restart: Restart, reason: str) -> str:
-    return f"{restart.engine.unit} would not start it again: {reason}"
-
-
-def _check_refusals(restart: Restart) -> Iterator[str]:
-    for setting in restart.unit.refuses:
-        yield f"{restart.engine.unit} has {setting}=yes, so systemd refuses that"
-
-
-def _check_places(restart: Restart) -> Iterator[str]:
+def _find_moves(restart: Restart) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
     engine, now, row = restart.engine, restart.now, ENGINES[restart.engine.name]
     usual = {CONFIG: str(row.config), **(engine.serving.places if engine.serving else {})}
-    flags_of = (
-        {CONFIG: row.cmdline.config, **row.cmdline.places} if row.cmdline.config else row.cmdline.places
-    )
+    flags_of = {**({CONFIG: row.cmdline.config} if row.cmdline.config else {}), **row.cmdline.places}
     for place, flags in flags_of.items() if restart.later is not None else ():
         was, will = value_of(now or (), flags), value_of(restart.later or (), flags)
         if (now is None and place == CONFIG) or (now is not None and was == will):
@@ -115,38 +120,7 @@ def _check_places(restart: Restart) -> Iterator[str]:
         was, will = was or usual.get(place), will or (usual[CONFIG] if place == CONFIG else None)
         if will and not (was and normpath(was) == normpath(will)):
             runs = was or "what its config says"
-            yield f"at its next start {engine.unit} gives it {flags[0]} {will}, and it runs with {runs}"
-
-
-def _check_containers(restart: Restart) -> Iterator[str]:
-    mode, process = restart.unit.kill_mode, restart.process
-    if mode in KILLING and process is not None and (count := monitors_in_unit_of(process)):
-        shims = f"{count} shims of live containers run in it: a stop would kill them"
-        yield f"{restart.engine.unit} has KillMode={mode}, and {shims}"
-
-
-_PUT_RIGHT: Final = "correct {unit}, or what it needs"
-_CHECKS: Final[tuple[tuple[Callable[[Restart], Iterator[str]], str, Code], ...]] = (
-    (_check_mask, "say systemctl unmask {unit} on the node", "unit-failed"),
-    (_check_conditions, _PUT_RIGHT, "unit-failed"),
-    (_check_files, _PUT_RIGHT, "unit-failed"),
-    (_check_programs, _PUT_RIGHT, "unit-failed"),
-    (
-        _check_refusals,
-        "say RefuseManualStop=no and RefuseManualStart=no in an override of {unit} and daemon-reload",
-        "unit-failed",
-    ),
-    (
-        _check_places,
-        "restart {unit} at a time of your choice, or take that out of the unit",
-        "restart-moves-engine",
-    ),
-    (
-        _check_containers,
-        "say KillMode=process in an override of {unit} and daemon-reload",
-        "restart-kills-containers",
-    ),
-)
+            yield f"{flags[0]} {will}, and it runs with {runs}"
 
 
 def places_by_files(
