@@ -71,10 +71,12 @@ def shell_of(host: Host) -> Tools:
     loader = interpreter(file.content)
     if loader is None:
         return Tools(((path, SHELL),), loader=False)
-    linked = dict(_linked(host, loader, path))
-    files = [(path, SHELL), (host.resolve(loader), LOADER)]
-    files += [(host.resolve(there), DIRECTORY / name) for name, there in linked.items()]
-    return Tools(tuple(files), loader=True)
+    ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
+    if ran is None or ran.returncode:
+        raise _unusable(f"{loader} does not tell what {path} links to")
+    linked = dict(_LINKED.findall(ran.stdout))
+    files = [(host.resolve(PurePosixPath(there)), DIRECTORY / name) for name, there in linked.items()]
+    return Tools(((path, SHELL), (host.resolve(loader), LOADER), *files), loader=True)
 
 
 def interpreter(content: bytes) -> PurePosixPath | None:
@@ -92,14 +94,6 @@ def interpreter(content: bytes) -> PurePosixPath | None:
     except (struct.error, UnicodeDecodeError) as error:
         raise _unusable("it is no whole program") from error
     return None
-
-
-def _linked(host: Host, loader: PurePosixPath, path: PurePosixPath) -> Iterator[tuple[str, PurePosixPath]]:
-    ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
-    if ran is None or ran.returncode:
-        raise _unusable(f"{loader} does not tell what {path} links to")
-    for name, there in _LINKED.findall(ran.stdout):
-        yield name, PurePosixPath(there)
 
 
 def _unusable(reason: str) -> InstallerError:
@@ -126,7 +120,7 @@ def opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
         return
     try:
         watched = {
-            file: libc.inotify_add_watch(fd, os.fsencode(file), IN_OPEN | IN_ONESHOT) for file in files
+            each: libc.inotify_add_watch(fd, os.fsencode(each), IN_OPEN | IN_ONESHOT) for each in files
         }
 
         def opened() -> frozenset[Path]:
@@ -250,7 +244,13 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
         InstallerError: the engine refuses, or does not answer in time; nothing is left, as far as it lets us.
     """
     status = cri.status(socket, timeout_s=timeout_s)
-    pod = _pod(name, _cgroup_parent(status, handler))
+    metadata = message((1, name), (2, name), (3, "default"))
+    security = message((1, message((1, NODE), (2, CONTAINER))))
+    runtime = status.serving.handlers.get(handler)
+    # Where a kubelet would put the pod: containerd fails without a slice for systemd's cgroups.
+    parent = SYSTEMD if runtime and runtime.options.get("systemdcgroup") else "/"
+    linux = message((1, "" if status.name == "cri-o" else parent), (2, security))
+    pod = message((1, metadata), (8, linux))
     with calling(socket, timeout_s) as engine:
         sandbox = engine.call("RunPodSandbox", message((1, pod), (2, handler)), ID)["id"]
         try:
@@ -303,22 +303,6 @@ def _remove(calls: Calls, sandbox: str) -> None:
             return
 
 
-def _cgroup_parent(status: cri.CriStatus, handler: str) -> str:
-    """Return where a kubelet would put the pod: containerd fails without a slice for systemd's cgroups."""
-    if status.name == "cri-o":
-        return ""
-    found = status.serving.handlers.get(handler)
-    options = found.table.get("options") if found else None
-    spelled = {key.lower(): value for key, value in options.items()} if isinstance(options, Mapping) else {}
-    return SYSTEMD if spelled.get("systemdcgroup") else "/"
-
-
-def _pod(name: str, cgroup_parent: str) -> bytes:
-    metadata = message((1, name), (2, name), (3, "default"))
-    security = message((1, message((1, NODE), (2, CONTAINER))))
-    return message((1, metadata), (8, message((1, cgroup_parent), (2, security))))
-
-
 def _image(calls: Calls, sandbox: str) -> str:
     """Return the image that a sandbox was made of, as the engine tells."""
     answer = calls.call("PodSandboxStatus", message((1, sandbox), (2, 1)), {2: ("info", dict)})
@@ -339,9 +323,7 @@ def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> byte
     words = [(3, word) for word in tools.command(WAITS)]
     variables = [(6, message(*enumerate(pair, 1))) for pair in environment.items()]
     mounts = [(7, message((1, str(inside)), (2, str(there)), (3, 1))) for there, inside in tools.files]
-    # A terminal that nobody types at: reading from it waits.
-    terminal = [(12, 1), (14, 1)]
+    terminal = [(12, 1), (14, 1)]  # that nobody types at: reading from it waits
     security = message((3, message((1, NODE), (2, CONTAINER))))
-    metadata = message((1, MARK))
-    linux = message((2, security))
-    return message((1, metadata), (2, named), *words, *variables, *mounts, *terminal, (15, linux))
+    about = ((1, message((1, MARK))), (2, named))
+    return message(*about, *words, *variables, *mounts, *terminal, (15, message((2, security))))

@@ -20,6 +20,12 @@ class Runtime(Struct, frozen=True):
     # What the engine says of it: the words of a file, of CRI and of HTTP differ in case and underscores.
     table: Tree = field(default_factory=dict)
 
+    @property
+    def options(self) -> Tree:
+        """Its options, by their names in lower case."""
+        options = self.table.get("options")
+        return {name.lower(): value for name, value in options.items()} if isinstance(options, dict) else {}
+
     def same(self, other: "Runtime") -> bool:
         """Tell whether an engine that said ``other`` before serves this runtime as it did."""
         return self.binary == other.binary and _said(self.table) == _said(other.table)

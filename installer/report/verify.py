@@ -180,40 +180,37 @@ def ask_container(script: Exec, *, timeout_s: float) -> str:
 
 def judge(wanted: Wanted, observed: Observed) -> Proof:
     """Return what was proven; the first thing that is missing on the way is the problem."""
-    problem, remedy = _find_problem(wanted, observed)
-    if problem:
-        return Proof(wanted.engine, wanted.runtime, BAD, problem, remedy)
+    for missing, problem, remedy in _find_problems(wanted, observed):
+        if missing:
+            return Proof(wanted.engine, wanted.runtime, BAD, problem, remedy)
     gpus = f"sees {len(wanted.devices)} GPUs" if wanted.devices else "the node has no GPU to be seen"
     found = f"a container ran on {wanted.binary}; wrapper and NVIDIA's runtime took part; {gpus}"
     return Proof(wanted.engine, wanted.runtime, OK, found)
 
 
-def _find_problem(wanted: Wanted, observed: Observed) -> tuple[str, str]:
-    """Return what is missing, and what to do about it; "" where nothing is."""
+def _find_problems(wanted: Wanted, observed: Observed) -> Iterator[tuple[object, str, str]]:
+    """Yield what could be missing: whether it is, the problem, and what to do about it."""
     title, doctor = ENGINES[wanted.engine].title, "see toolkit-installer doctor"
     lines = observed.said.splitlines()
-    libraries = [line for line in lines if line.startswith("library ")]
-    if observed.failure:
-        return f"no container could be run: {observed.failure}", f"see the log of {title}; {doctor}"
-    if MARK not in lines:
-        return f"the container printed {observed.said[:200]!r}", doctor
-    if wanted.runtime and observed.started_by != wanted.binary:
-        by = observed.started_by or "a runtime that is not ours"
-        return f"it was started by {by}", f"{title} serves another runtime of that name; {doctor}"
-    if not observed.wrapper:
-        return f"{wanted.binary} was not started", doctor
-    if not observed.real:
-        reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
-        anew = "where status names a program that is missing, install again"
-        return f"NVIDIA's runtime took no part ({reason})", f"load the driver; {anew}; {doctor}"
+    yield (
+        observed.failure,
+        f"no container could be run: {observed.failure}",
+        f"see the log of {title}; {doctor}",
+    )
+    yield MARK not in lines, f"the container printed {observed.said[:200]!r}", doctor
+    by, other = observed.started_by or "a runtime that is not ours", wanted.runtime and wanted.binary
+    another = f"{title} serves another runtime of that name; {doctor}"
+    yield other and observed.started_by != other, f"it was started by {by}", another
+    yield not observed.wrapper, f"{wanted.binary} was not started", doctor
+    reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
+    remedy = f"load the driver; where status names a program that is missing, install again; {doctor}"
+    yield not observed.real, f"NVIDIA's runtime took no part ({reason})", remedy
     absent = [device for device in wanted.devices if f"device {device}" not in lines]
-    if absent:
-        return f"not in the container: {', '.join(absent)}", doctor
-    if wanted.devices and wanted.driver and not any(each.endswith(wanted.driver) for each in libraries):
-        return f"no library of driver {wanted.driver} in the container", doctor
-    if observed.left:
-        return f"not removed: {observed.left}", "remove it by hand"
-    return "", ""
+    yield absent, f"not in the container: {', '.join(absent)}", doctor
+    driver = any(line.startswith("library ") and line.endswith(wanted.driver) for line in lines)
+    lacks = wanted.devices and wanted.driver and not driver
+    yield lacks, f"no library of driver {wanted.driver} in the container", doctor
+    yield observed.left, f"not removed: {observed.left}", "remove it by hand"
 
 
 def _lines(found: tuple[Proof, ...]) -> Iterator[str]:

@@ -33,16 +33,12 @@ def by_engine(
     return make
 
 
-def _read_options(exam: EngineExam, name: str) -> dict[str, object]:
-    """Return the options of a runtime, by their names in lower case."""
-    handler = exam.serving.handlers.get(name) if exam.serving else None
-    options = handler.table.get("options") if handler else None
-    return {key.lower(): value for key, value in options.items()} if isinstance(options, dict) else {}
-
-
 def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
-    """Return the cgroup driver that a runtime of containerd uses."""
-    return "systemd" if _read_options(exam, name).get("systemdcgroup") else "cgroupfs"
+    """Return the cgroup driver that a runtime of containerd uses; "" where its options do not tell."""
+    handler = exam.serving.handlers.get(name) if exam.serving and exam.is_containerd else None
+    if handler is None or not handler.options:
+        return ""
+    return "systemd" if handler.options.get("systemdcgroup") else "cgroupfs"
 
 
 @by_engine(lambda node: list_words([exam.label for exam in node.engines]))
@@ -122,9 +118,7 @@ def check_cgroup_driver(node: Node) -> Verdict:
     kubelet = node.system.kubelet_cgroups
 
     def other(exam: EngineExam) -> str:
-        used = exam.cgroup_driver
-        if exam.is_containerd and exam.serving and _read_options(exam, exam.serving.default):
-            used = _read_cgroup_driver(exam, exam.serving.default)
+        used = _read_cgroup_driver(exam, exam.serving.default if exam.serving else "") or exam.cgroup_driver
         return f"uses {used}" if used and used != kubelet else ""
 
     verdict = judge_engines(node, other, f"all use {kubelet}")
@@ -186,10 +180,9 @@ def check_runtime_programs(node: Node) -> Verdict:
 
 @by_engine("as the runtime that they wrap")
 def check_runtime_options(exam: EngineExam) -> str:
-    if not exam.is_containerd or not _read_options(exam, "runc"):
-        return ""
-    wanted = _read_cgroup_driver(exam, "runc")
-    wrong = sorted(name for name in exam.nvidia_runtimes if _read_cgroup_driver(exam, name) != wanted)
+    wanted, unset = _read_cgroup_driver(exam, "runc"), "cgroupfs"
+    used = {name: _read_cgroup_driver(exam, name) or unset for name in exam.nvidia_runtimes if wanted}
+    wrong = sorted(name for name in used if used[name] != wanted)
     return f"runc uses {wanted}, {', '.join(wrong)} not" if wrong else ""
 
 
