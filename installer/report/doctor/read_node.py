@@ -22,26 +22,7 @@ from installer.model.options import GPU_KIND, Options
 from installer.model.paths import DRIVER_LIBRARY_DIRS
 from installer.model.record import Record
 from installer.nri.state import lines as plugin_lines
-from installer.report.doctor import system
-from installer.report.doctor.model import (
-    ROOT,
-    DeviceNode,
-    Driver,
-    EngineExam,
-    Function,
-    Node,
-    Space,
-    Spec,
-    System,
-    Toolkit,
-)
-from installer.report.doctor.read_programs import (
-    ask_processes,
-    ask_runc,
-    read_engines,
-    read_toolkits,
-    read_unit_state,
-)
+from installer.report.doctor import model, read_programs, system
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
 VENDOR: Final = "0x10de"
@@ -76,25 +57,27 @@ CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b"
 INOTIFY_LIMIT: Final = PurePosixPath("/proc/sys/fs/inotify/max_user_instances")
 
 
-def read_node(host: Host, options: Options) -> Node:
+def read_node(host: Host, options: Options) -> model.Node:
     """Return everything that is judged; nothing is written, locked, started or signalled."""
     installation = _read_installation(host, options)
     record = installation.record or Record()
     processes = tuple(of_root(host, unread=True))
-    toolkits = tuple(read_toolkits(host, options))
-    engines = read_engines(host, options, processes)
-    return Node(
+    toolkits = tuple(read_programs.read_toolkits(host, options))
+    engines = read_programs.read_engines(host, options, processes)
+    return model.Node(
         driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
         specs=tuple(read_specifications(host)),
         toolkits=toolkits,
         engines=engines,
-        processes=ask_processes(host, processes),
-        runc=ask_runc(host),
+        processes=read_programs.ask_processes(host, processes),
+        runc=read_programs.ask_runc(host),
         programs=_find_programs(host, toolkits, engines),
         installed=tuple((line.what, line.state, line.good) for line in installation.files),
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
-        configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
+        configured={
+            row.name: (row.unit, read_programs.read_unit_state(host, row.unit)) for row in record.engines
+        },
         system=_read_system(host, processes),
         sees_host=sees_host(host),
     )
@@ -107,18 +90,18 @@ def _read_installation(host: Host, options: Options) -> Installation:
         return Installation(None, None, (Line("status", error.problem, good=False),), ())
 
 
-def _choose_driver_root(host: Host, options: Options, toolkits: tuple[Toolkit, ...]) -> PurePosixPath:
+def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Toolkit, ...]) -> PurePosixPath:
     """Return where the toolkit looks for the driver: as its config says, else where there is one."""
     for toolkit in toolkits:
         root = toolkit.value("nvidia-container-cli", "root")
         if isinstance(root, str) and root.startswith("/"):
             return PurePosixPath(root)
     usual = PurePosixPath(driver_root(host, options)[0])
-    return usual if _list_names(host, usual) else ROOT
+    return usual if _list_names(host, usual) else model.ROOT
 
 
 def _find_programs(
-    host: Host, toolkits: tuple[Toolkit, ...], engines: tuple[EngineExam, ...]
+    host: Host, toolkits: tuple[model.Toolkit, ...], engines: tuple[model.EngineExam, ...]
 ) -> frozenset[str]:
     """Return those programs that a config names by a path and that are there."""
     words = {program for exam in engines for program in exam.binaries.values()}
@@ -131,7 +114,7 @@ def _find_programs(
     return frozenset(path for path in paths if is_file(host, PurePosixPath(path)))
 
 
-def read_driver(host: Host, root: PurePosixPath) -> Driver:
+def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
     """Return the driver whose libraries are below ``root``."""
     libraries = (
         name
@@ -144,7 +127,7 @@ def read_driver(host: Host, root: PurePosixPath) -> Driver:
     found = VERSION.search(version[:1000])
     characters = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")[0]
     links = (CHAR_LINK.fullmatch(name) for name in _list_names(host, DEV / "char"))
-    return Driver(
+    return model.Driver(
         functions=tuple(_read_functions(host)),
         modules=frozenset(name for name in modules if host.exists(MODULES / name)),
         version=found[1] if found else "",
@@ -168,19 +151,19 @@ def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
         return ()
 
 
-def _read_functions(host: Host) -> Iterator[Function]:
+def _read_functions(host: Host) -> Iterator[model.Function]:
     for address in _list_names(host, PCI):
         if text(host, PCI / address / "vendor").strip() == VENDOR:
             driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
             with suppress(ValueError):
-                yield Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
+                yield model.Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
 
 
-def _read_device_nodes(host: Host) -> Iterator[DeviceNode]:
+def _read_device_nodes(host: Host) -> Iterator[model.DeviceNode]:
     for directory in (DEV, DEV / "nvidia-caps"):
         with suppress(InstallerError):
             for name, major, minor, label in character_devices(host, directory, "nvidia"):
-                yield DeviceNode(directory / name, major, minor, label)
+                yield model.DeviceNode(directory / name, major, minor, label)
 
 
 def _read_mig_minors(host: Host) -> Iterator[int]:
@@ -192,7 +175,7 @@ def _read_mig_minors(host: Host) -> Iterator[int]:
                     yield int(found[1])
 
 
-def read_specifications(host: Host) -> Iterator[Spec]:
+def read_specifications(host: Host) -> Iterator[model.Spec]:
     """Yield the CDI specifications that engines would read."""
     for path in (directory / name for directory in SPEC_DIRS for name in _list_names(host, directory)):
         if path.suffix in SPEC_SUFFIXES:
@@ -200,27 +183,31 @@ def read_specifications(host: Host) -> Iterator[Spec]:
             paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
             gone = tuple(each for each in paths if is_absent(host, PurePosixPath(each)))
             try:
-                yield Spec(path, content, gone, devices(content, GPU_KIND))
+                yield model.Spec(path, content, gone, devices(content, GPU_KIND))
             except InstallerError as error:
-                yield Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
+                yield model.Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
 
 
-def _read_system(host: Host, processes: Sequence[Seen]) -> System:
+def _read_system(host: Host, processes: Sequence[Seen]) -> model.System:
     units = sorted({unit for each in ENGINES.values() for unit in (each.unit, *each.units)})
     selinux = SYS / "fs/selinux"
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
     limit = text(host, INOTIFY_LIMIT).strip()
     shares = [(path, used(host, path)) for path in map(PurePosixPath, PLACES)]
-    return System(
+    return model.System(
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
         tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),
         selinux_enforcing=text(host, selinux / "enforce").strip() == "1",
         devices_for_containers=any(boolean.startswith("1") for boolean in booleans),
         apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
         inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
-        spaces=tuple(Space(path, *share) for path, share in shares if share is not None),
-        units={unit: state for unit in (*system.UNITS, *units) if (state := read_unit_state(host, unit))},
+        spaces=tuple(model.Space(path, *share) for path, share in shares if share is not None),
+        units={
+            unit: state
+            for unit in (*system.UNITS, *units)
+            if (state := read_programs.read_unit_state(host, unit))
+        },
         kubelet_cgroups=_read_kubelet_cgroups(host, processes),
         refused=dict(_find_refused_files(host)),
     )
