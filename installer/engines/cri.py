@@ -6,6 +6,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -58,8 +59,6 @@ _CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
 
 # A plugin that chose not to load; a part of CRI that is in disabled_plugins.
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
-
-FOUND = 200
 
 
 class CriStatus(Struct, frozen=True):
@@ -158,25 +157,26 @@ class Calls:
         try:
             return grpc.call(self._path, method, request, timeout_s=self.left_s())
         except TimeoutError as error:
-            raise self._not_answering(f"no answer within {self._timeout_s:g} s") from error
+            raise _not_answering(self._socket_path, f"no answer within {self._timeout_s:g} s") from error
         except OSError as error:
-            raise self._not_answering(str(error)) from error
+            raise _not_answering(self._socket_path, error) from error
         except grpc.StatusError as error:
             if error.code == "UNIMPLEMENTED":
                 return None
             if error.code in {"DEADLINE_EXCEEDED", "UNAVAILABLE"}:
-                raise self._not_answering(error.words) from error
+                raise _not_answering(self._socket_path, error.words) from error
             raise InstallerError(
                 f"ask the engine on {self._socket_path} ({error})",
                 remedy="see the engine's log",
                 code="engine-not-answering",
             ) from error
 
-    def _not_answering(self, reason: str) -> NotAnsweringError:
-        return NotAnsweringError(
-            f"reach the engine on {self._socket_path} ({reason})",
-            remedy="check that it runs and that this is its socket",
-        )
+
+def _not_answering(socket_path: Path, reason: object) -> NotAnsweringError:
+    return NotAnsweringError(
+        f"reach the engine on {socket_path} ({reason})",
+        remedy="check that it runs and that this is its socket",
+    )
 
 
 @contextmanager
@@ -203,13 +203,13 @@ def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> Installer
         return InstallerError(
             f"find CRI on {socket_path}", remedy="check that it is the engine's socket", code="engine-unknown"
         )
-    off = any(words in error for words in _SWITCHED_OFF for error in plugins.values())
-    if off or _CRI_SERVICE not in plugins:
+    failed = [error for error in plugins.values() if not any(words in error for words in _SWITCHED_OFF)]
+    if len(failed) < len(plugins) or _CRI_SERVICE not in plugins:
         return CriDisabledError(
             f"use CRI on {socket_path} (it is switched off)",
             remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",
         )
-    if failure := _failure(plugins):
+    if failure := next(filter(None, failed), ""):  # those after the first say that they need it
         return CriFailedError(
             f"use CRI on {socket_path} (containerd's plugin did not load: {failure})",
             remedy="correct containerd's config and restart it",
@@ -219,11 +219,6 @@ def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> Installer
         remedy="update containerd to 1.6 or later",
         code="cri-failed",
     )
-
-
-def _failure(plugins: dict[str, str]) -> str | None:
-    wanted = (error for error in plugins.values() if not any(words in error for words in _SWITCHED_OFF))
-    return next(filter(None, wanted), None)  # those after the first say that they need it
 
 
 def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:
@@ -248,9 +243,7 @@ def _crio_config(here: Path, timeout_s: float) -> str:
     try:
         said, body = ask_http(here, ("GET", "/config", None, {}), deadline=time.monotonic() + timeout_s)
     except OSError as error:
-        raise NotAnsweringError(
-            f"reach the engine on {here} ({error})", remedy="check that it runs and that this is its socket"
-        ) from error
-    if said.status != FOUND:
+        raise _not_answering(here, error) from error
+    if said.status != HTTPStatus.OK:
         raise AnswerError(f"{said.status} {said.reason}"[:100])
     return body.decode()

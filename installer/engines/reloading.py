@@ -207,22 +207,17 @@ def reasons_of_install(
     steps: Sequence[Step], written: Iterable[ConfigChange], engine: EngineState, record: Record
 ) -> Iterator[str]:
     """Yield why each step of an install is taken."""
-    changes = {change.step.path: change for change in written if change.step is not None}
-
-    def explain(write: WriteConfig) -> str:
-        change = changes.get(write.path)
-        return _explain_write(change, record.config(write.path)) if change is not None else PASSED
-
-    return _explain_steps(steps, engine, explain, "its config changes")
+    changes = ((each.step.path, each) for each in written if each.step is not None)
+    reasons = {path: _explain_write(change, record.config(path)) for path, change in changes}
+    return _explain_steps(steps, engine, lambda write: reasons.get(write.path, PASSED), "its config changes")
 
 
 def reasons_of_undo(steps: Sequence[Step], engine: EngineState) -> Iterator[str]:
     """Yield why each step of an undo is taken."""
-
-    def explain(write: WriteConfig) -> str:
-        return "an install made it" if write.after is None else "an install changed it"
-
-    return _explain_steps(steps, engine, explain, "its config is restored")
+    verbs = {True: "made", False: "changed"}
+    return _explain_steps(
+        steps, engine, lambda write: f"an install {verbs[write.after is None]} it", "its config is restored"
+    )
 
 
 def _explain_steps(

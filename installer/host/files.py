@@ -19,7 +19,6 @@ from installer.host.inodes import (
     copy_label,
     exchange_names,
     is_mount_point,
-    kind_of,
     meta_of,
     opened,
     refuse,
@@ -36,6 +35,7 @@ from installer.model.typed_json import loads
 T = TypeVar("T")
 
 MOST_BYTES: Final = 16 << 20  # of a file, which may be anybody's
+KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
 READ_ONLY, NOEXEC = "read-only", "noexec"
 
 
@@ -67,7 +67,8 @@ class Host(Places):
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return what stands at ``path``."""
         try:
-            return kind_of(self.local_path(path, last=last).lstat())
+            mode = self.local_path(path, last=last).lstat().st_mode
+            return KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
         except (FileNotFoundError, NotADirectoryError):
             return Kind.ABSENT
         except OSError as error:

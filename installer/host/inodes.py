@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from installer.errors import InstallerError
 from installer.host.kernel import mounts
-from installer.model.files import Kind, Meta
+from installer.model.files import Meta
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
 STAGED: Final = ".toolkit-installer"
@@ -142,12 +142,6 @@ def copy_label(local: Path, meta: Meta) -> Meta:
     beside = sorted(path for path in local.parent.iterdir() if path.is_file() and not path.is_symlink())
     like = local if local in beside else next(iter(beside), None)
     return replace(meta, xattrs=label_of(like)) if like else meta
-
-
-def kind_of(status: os.stat_result) -> Kind:
-    """Return what ``status`` describes."""
-    kinds = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
-    return kinds.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
 
 
 def staged_name(local: Path) -> Path:

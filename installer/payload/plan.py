@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import Final, TypeGuard
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -77,8 +77,11 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     damaged, reason = _find_flaws(facts, files, version, current)
     steps: list[Step] = []
     if reason:
-        edited = tuple(replace(file, content=config) if _is_config(file) else file for file in files)
-        steps.append(InstallVersion(version, edited, repairs=current == version))
+        edited = (
+            replace(file, content=config) if isinstance(file, Text) and file.path == CONFIG else file
+            for file in files
+        )
+        steps.append(InstallVersion(version, tuple(edited), repairs=current == version))
     if now != f"{VERSIONS}{version}":
         steps += _remove_superseded(facts)
         steps.append(SwitchToolkit(now, f"{VERSIONS}{version}"))
@@ -94,10 +97,6 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
         notes=(*used, *notes, *damaged),
         obstacles=tuple(_find_lack_of_room(facts, options, files)) if steps else (),
     )
-
-
-def _is_config(shipped: PayloadFile) -> TypeGuard[Text]:
-    return isinstance(shipped, Text) and shipped.path == CONFIG
 
 
 def _write_config(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -22,7 +23,6 @@ from installer.host import units
 from installer.host.files import Host, is_file
 from installer.host.processes import Seen, holds, root_wrote
 from installer.host.programs import run_in
-from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import Api, EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File
@@ -155,28 +155,27 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | Non
         return None  # its sibling, on the same socket
     engine = with_readable_configs(host, spec, engine)
     contents, trees, unreadable = _read_configs(host, engine.files)
+    on_disk, unable = None, ""
+    with suppress(InstallerError):
+        on_disk = None if spec.finds or engine.another else Trials(host, contents)(engine, {})
+    try:  # what keeps an engine that answers from starting containers
+        if engine.serving:
+            below(host, engine, options.layout.toolkit, Below())
+    except InstallerError as error:
+        unable = error.problem
     is_docker = spec.api is Api.DOCKER
     cgroup_driver, live_restore = settings(socket, timeout_s=ENGINE_S) if is_docker else ("", None)
     return EngineExam(
         engine,
-        on_disk=None if spec.finds or engine.another else _ask_program(host, engine, contents),
+        on_disk=on_disk,
         trees=trees,
         unreadable=unreadable,
         unit_state=read_unit_state(host, engine.unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
         has_hook=_look_for_hook(host, engine) if is_docker else None,
-        unable=_find_obstacle(host, engine, options) if engine.serving else "",
+        unable=unable,
     )
-
-
-def _find_obstacle(host: Host, engine: EngineState, options: Options) -> str:
-    """Return why an engine that answers could start no container; "" where it could."""
-    try:
-        below(host, engine, options.layout.toolkit, Below())
-    except InstallerError as error:
-        return error.problem
-    return ""
 
 
 def _read_configs(
@@ -193,15 +192,6 @@ def _read_configs(
         except InstallerError as error:
             unreadable = unreadable or error.problem
     return contents, trees, unreadable
-
-
-def _ask_program(
-    host: Host, engine: EngineState, contents: Mapping[PurePosixPath, File | None]
-) -> EffectiveConfig | None:
-    try:
-        return Trials(host, contents)(engine, {})
-    except InstallerError:
-        return None
 
 
 def read_unit_state(host: Host, unit: str) -> str:
