@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from installer.cdi.mode import against_cdi, without_effect
 from installer.engines.config_edits import withdraw, without_us
-from installer.model.facts import Facts, GpuSpecification, observed
+from installer.model.facts import Facts, GpuSpecification, list_some, observed
 from installer.model.files import File, Meta
 from installer.model.options import GPU_KIND, Mode, Options
 from installer.model.record import OWNER, CdiRow, ConfigRow, Record, Saved
@@ -179,8 +179,7 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[list[tuple[Step, s
 
 def _describe_missing(spec: GpuSpecification) -> str:
     """Return what nobody has of the devices that ours would have."""
-    more = f" and {len(spec.missing) - NAMED} more" if len(spec.missing) > NAMED else ""
-    return f", without {', '.join(spec.missing[:NAMED])}{more}" if spec.missing else ""
+    return f", without {list_some(spec.missing, NAMED)}" if spec.missing else ""
 
 
 def roll_back_gpus(record: Record, done: Iterable[Step]) -> Record:

@@ -16,7 +16,7 @@ from installer.engines.docker.reload_model import DockerdModel, find_differences
 from installer.errors import InstallerError, NotIdleError
 from installer.model.effective import NAMELESS, EffectiveConfig
 from installer.model.engine_spec import Extras, ReloadMethod, RuntimeEntry
-from installer.model.facts import NAMED, EngineState, Facts
+from installer.model.facts import EngineState, Facts, list_some
 from installer.model.files import File
 from installer.model.options import Options, RestartMode
 from installer.model.record import ConfigRow, Record, Saved
@@ -279,10 +279,9 @@ def is_left(engine: EngineState, reload: Reload, options: Options) -> bool:
 
 def not_idle(engine: EngineState, creating: Sequence[str]) -> NotIdleError:
     """Return why the restart of an engine is left for later."""
-    names = ", ".join(each[:SHORT] for each in sorted(creating)[:NAMED])
-    more = f" and {len(creating) - NAMED} more" if len(creating) > NAMED else ""
+    names = list_some([each[:SHORT] for each in sorted(creating)])
     return NotIdleError(
-        f"restart {engine.title} yet (it has created containers that are not started: {names}{more})",
+        f"restart {engine.title} yet (it has created containers that are not started: {names})",
         remedy="wait for run to find none, or restart it at once with toolkit-installer reconcile; where "
         "no run waits, run install again",
     )

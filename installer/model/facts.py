@@ -1,6 +1,6 @@
 """What was found on the host: everything a decision may depend on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final, TypeVar
 
@@ -44,9 +44,13 @@ class Container(Struct, frozen=True):
 
 def names_of(containers: Iterable[Container]) -> str:
     """Return the containers as part of a sentence, the first few of many."""
-    names = sorted({f"{each.name} ({each.engine})" for each in containers})
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return list_some(sorted({f"{each.name} ({each.engine})" for each in containers}))
+
+
+def list_some(names: Sequence[str], most: int = NAMED) -> str:
+    """Return the first few of many names."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 class EngineState(Struct, frozen=True):

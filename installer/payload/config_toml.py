@@ -5,10 +5,10 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from installer.config_text import ABSENT, Absent, Key, Syntax, Tree, Value, Want, apply, parse
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse
 from installer.config_text.tree import dotted, same
 from installer.errors import InstallerError
-from installer.model.engine_spec import value_at
+from installer.model.engine_spec import leaves, value_at
 from installer.model.options import ToolkitConfig
 
 
@@ -112,9 +112,9 @@ def carry_over(
     before = parse(previous_rendered, Syntax.TOML, name=name)
     after = parse(rendered, Syntax.TOML, name=name)
     wants = [
-        Want(key, _look_up(after, key))
+        Want(key, ABSENT if (value := value_at(after, key)) is None else value)
         for key in _keys(before, after)
-        if same(_look_up(before, key), _look_up(installed, key)) and _within_tables(installed, key)
+        if same(value_at(before, key), value_at(installed, key)) and _within_tables(installed, key)
     ]
     text, _ = apply(installed_now, wants, Syntax.TOML, name=name)
     return text, edited_keys(rendered, text, name=name)
@@ -129,7 +129,7 @@ def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, .
     installed = _parse_installed(installed_now, name)
     ours = parse(rendered, Syntax.TOML, name=name)
     keys = _keys(ours, installed)
-    return tuple(dotted(key) for key in keys if not same(_look_up(ours, key), _look_up(installed, key)))
+    return tuple(dotted(key) for key in keys if not same(value_at(ours, key), value_at(installed, key)))
 
 
 def _nest_features(names: Sequence[str]) -> Tree:
@@ -162,22 +162,9 @@ def _parse_installed(text: str, name: str) -> Tree:
 
 def _keys(one: Tree, other: Tree) -> list[Key]:
     """Return where the trees hold something; where only one of them has a table, its keys are one key."""
-    leaves = {*_leaves(one, ()), *_leaves(other, ())}
-    return sorted(key for key in leaves if not any(key[:depth] in leaves for depth in range(1, len(key))))
-
-
-def _leaves(tree: Tree, prefix: Key) -> Iterator[Key]:
-    """Yield the keys that hold something; an empty table says nothing to the toolkit."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, (*prefix, key))
-        else:
-            yield (*prefix, key)
-
-
-def _look_up(tree: Tree, key: Key) -> "Value | Absent":
-    value = value_at(tree, key)
-    return ABSENT if value is None else value
+    # An empty table says nothing to the toolkit.
+    held = {key for tree in (one, other) for key, value in leaves(tree) if not isinstance(value, Mapping)}
+    return sorted(key for key in held if not any(key[:depth] in held for depth in range(1, len(key))))
 
 
 def _within_tables(tree: Tree, key: Key) -> bool:

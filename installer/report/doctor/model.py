@@ -10,7 +10,7 @@ from installer.config_text import Tree
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
 from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import is_ours
+from installer.model.engine_spec import is_ours, value_at
 from installer.model.facts import EngineState
 from installer.model.record import CdiRow
 from installer.report.doctor.verdict import Verdict, none, spell_version
@@ -94,10 +94,7 @@ class Toolkit(Struct, frozen=True):
 
     def value(self, *key: str) -> object:
         """Return a value of config.toml, None where it is not there."""
-        found: object = self.config
-        for part in key:
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
+        return value_at(self.config, key)
 
 
 class Process(Struct, frozen=True):

@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from installer.model.facts import list_some
+
 
 class Level(StrEnum):
     """What a check comes to; NONE where it does not apply, or cannot be made from here."""
@@ -54,8 +56,7 @@ def judge(wrong: Sequence[str], problem: str, fine: str, level: Callable[[str], 
 
 def list_words(words: Sequence[str]) -> str:
     """Return the first few of many words."""
-    more = len(words) - SHOWN
-    return ", ".join(words[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return list_some(words, SHOWN)
 
 
 def spell_version(version: tuple[int, ...]) -> str:
