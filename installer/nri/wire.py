@@ -69,30 +69,28 @@ class Messages:
             WireError: a frame or a message is longer than the protocol allows.
         """
         self._bytes += content
-        while len(self._bytes) >= _MUX.size:
-            number, size = _MUX.unpack_from(self._bytes)
-            if size > MAX_MESSAGE_BYTES + _TTRPC.size:
-                raise WireError(f"a frame of {size} bytes")
-            if len(self._bytes) < _MUX.size + size:
-                return
-            payload = bytes(self._bytes[_MUX.size : _MUX.size + size])
-            del self._bytes[: _MUX.size + size]
+        for (number, _), payload in _cut(self._bytes, _MUX, 1, MAX_MESSAGE_BYTES + _TTRPC.size, "frame"):
             if number in self._connections:
-                yield from self._cut(number, payload)
+                waiting = self._connections[number]
+                waiting += payload
+                for (_, stream, kind, _), whole in _cut(waiting, _TTRPC, 0, MAX_MESSAGE_BYTES, "message"):
+                    yield Message(number, stream, kind, whole)
 
-    def _cut(self, number: int, payload: bytes) -> Iterator[Message]:
-        waiting = self._connections[number]
-        waiting += payload
-        while len(waiting) >= _TTRPC.size:
-            size, stream, kind, _ = _TTRPC.unpack_from(waiting)
-            if size > MAX_MESSAGE_BYTES:
-                raise WireError(f"a message of {size} bytes")
-            end = _TTRPC.size + size
-            if len(waiting) < end:
-                return
-            content = bytes(waiting[_TTRPC.size : end])
-            del waiting[:end]
-            yield Message(number, stream, kind, content)
+
+def _cut(
+    waiting: bytearray, header: struct.Struct, place: int, most: int, what: str
+) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Take off each header that has come whole, with what it announces; its size stands at ``place``."""
+    while len(waiting) >= header.size:
+        words = header.unpack_from(waiting)
+        end = header.size + words[place]
+        if words[place] > most:
+            raise WireError(f"a {what} of {words[place]} bytes")
+        if len(waiting) < end:
+            return
+        content = bytes(waiting[header.size : end])
+        del waiting[:end]
+        yield words, content
 
 
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
