@@ -251,9 +251,9 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     parent = SYSTEMD if runtime and runtime.options.get("systemdcgroup") else "/"
     linux = message((1, "" if status.name == "cri-o" else parent), (2, security))
     pod = message((1, metadata), (8, linux))
-    with calling(socket, timeout_s) as engine:
-        sandbox = engine.call("RunPodSandbox", message((1, pod), (2, handler)), ID)["id"]
-        try:
+    try:
+        with calling(socket, timeout_s) as engine:
+            sandbox = engine.call("RunPodSandbox", message((1, pod), (2, handler)), ID)["id"]
             config = _container(status.pause_image or _image(engine, sandbox), tools, environment)
             request = message((1, sandbox), (2, config), (3, pod))
             made = engine.call("CreateContainer", request, ID)["id"]
@@ -265,10 +265,9 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
                 return str(engine.call("ExecSync", request, {1: ("stdout", str)})["stdout"])
 
             yield made, run
-        finally:
-            # With time of its own: what was made has to go although the rest took too long.
-            with calling(socket, timeout_s) as again:
-                _remove(again, sandbox)
+    finally:
+        # With time of its own: what was made has to go although the rest took too long.
+        remove_pods(socket, name, timeout_s=timeout_s)
 
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
@@ -277,13 +276,12 @@ def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
     Raises:
         InstallerError: the engine refuses, or does not answer in time.
     """
-    removed = []
     with calling(socket, timeout_s) as engine:
-        for pod in engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]:
-            if pod["metadata"]["name"] == name:
-                _remove(engine, pod["id"])
-                removed.append("pod")
-    return removed
+        listed = engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]
+        found = [each["id"] for each in listed if each["metadata"]["name"] == name]
+        for sandbox in found:
+            _remove(engine, sandbox)
+    return ["pod"] * len(found)
 
 
 def _remove(calls: Calls, sandbox: str) -> None:
