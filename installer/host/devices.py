@@ -98,10 +98,9 @@ def is_full(host: Host, path: PurePosixPath) -> bool:
 
 
 def _file_system(host: Host, path: PurePosixPath) -> os.statvfs_result | None:
-    try:
+    with suppress(OSError):
         return os.statvfs(host.local_path(path))
-    except OSError:
-        return None
+    return None
 
 
 def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:

@@ -188,10 +188,9 @@ class Host(Places):
 
     def link_target(self, path: PurePosixPath) -> str | None:
         """Return what the symbolic link at ``path`` holds; None where there is none."""
-        try:
+        with suppress(OSError):
             return str(self.local_path(path, last=False).readlink())
-        except OSError:
-            return None
+        return None
 
     def link(self, path: PurePosixPath, target: str) -> None:
         """Let ``path`` be a symbolic link to ``target``, in one rename."""
@@ -226,10 +225,9 @@ class Host(Places):
 
     def status(self, path: PurePosixPath, *, last: bool = True) -> os.stat_result | None:
         """Return what the kernel tells of what is at ``path``; None where there is nothing."""
-        try:
+        with suppress(OSError):
             return self.local_path(path, last=last).lstat()
-        except OSError:
-            return None
+        return None
 
     def size(self, path: PurePosixPath) -> int:
         """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
@@ -321,10 +319,9 @@ def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
 
 def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
     """Return what stands at ``path``, no link followed in the last place; None where there is nothing."""
-    try:
+    with suppress(OSError):
         return _entry(host.local_path(path, last=False), trusted_uids())
-    except OSError:
-        return None
+    return None
 
 
 def _entry(local: Path, trusted: frozenset[int]) -> Entry:
@@ -340,10 +337,9 @@ def _entry(local: Path, trusted: frozenset[int]) -> Entry:
 
 
 def _has_capabilities(local: Path) -> bool:
-    try:
+    with suppress(OSError):  # none, or a file system that has none
         return bool(os.getxattr(local, CAPABILITIES, follow_symlinks=False))
-    except OSError:  # none, or a file system that has none
-        return False
+    return False
 
 
 def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
@@ -360,10 +356,9 @@ def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
 
 def text(host: Host, path: PurePosixPath) -> str:
     """Return the text of a file, whatever its bytes; "" where it cannot be read."""
-    try:
+    with suppress(InstallerError):
         return text_of(host.read(path))
-    except InstallerError:
-        return ""
+    return ""
 
 
 def text_of(file: File | None) -> str:
@@ -379,24 +374,21 @@ def text_of(file: File | None) -> str:
 
 def told_by_root(host: Host, path: PurePosixPath, kind: type[T]) -> T | None:
     """Return what a file of root's says in JSON; None where that cannot be had, or is of another kind."""
-    try:
+    with suppress(InstallerError, RecursionError, ValueError):
         file = host.read(path)
         return loads(file.content, kind) if file is not None and file.meta.uid in trusted_uids() else None
-    except (InstallerError, RecursionError, ValueError):
-        return None
+    return None
 
 
 def is_file(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a file is seen at ``path``: not behind a link that somebody who is not root can place."""
-    try:
+    with suppress(InstallerError):
         return host.kind(path) is Kind.FILE
-    except InstallerError:
-        return False
+    return False
 
 
 def is_absent(host: Host, path: PurePosixPath) -> bool:
     """Tell whether nothing is at ``path``; not where nobody can tell, as ``is_file``."""
-    try:
+    with suppress(InstallerError):
         return not host.exists(path)
-    except InstallerError:
-        return False
+    return False

@@ -126,10 +126,9 @@ def meta_of(fd: int, status: os.stat_result) -> Meta:
 
 def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:
     """Return the SELinux label of a file as an extended attribute; none where there is none."""
-    try:
+    with suppress(OSError):
         return ((LABEL, os.getxattr(local, LABEL)),)
-    except OSError:
-        return ()
+    return ()
 
 
 def copy_label(local: Path, meta: Meta) -> Meta:
@@ -168,7 +167,6 @@ def is_mount_point(local: Path) -> bool:
 
 def changed_s(local: Path) -> float:
     """Return when a file or directory was changed, its name included; 0 where there is none."""
-    try:
+    with suppress(OSError):
         return local.stat().st_ctime
-    except OSError:
-        return 0.0
+    return 0.0

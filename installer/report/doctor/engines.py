@@ -69,14 +69,10 @@ def check_engine_unit(node: Node) -> Verdict:
     return judge([*wrong, *down], "", list_words([f"{unit} is active" for unit in states]))
 
 
-@by_engine("the node's own", warn)
-def check_engine_kind(exam: EngineExam) -> str:
-    return exam.engine.another
-
-
-@by_engine("nothing is missing")
-def check_engine_below(exam: EngineExam) -> str:
-    return exam.unable and f"cannot {exam.unable}"
+check_engine_kind: Final = by_engine("the node's own", warn)(lambda exam: exam.engine.another)
+check_engine_below: Final = by_engine("nothing is missing")(
+    lambda exam: exam.unable and f"cannot {exam.unable}"
+)
 
 
 @by_engine("each starts with the configs it has")

@@ -145,10 +145,9 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
 
 def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
     """Return the names in a directory; none where it cannot be read."""
-    try:
+    with suppress(InstallerError):
         return host.names(path)
-    except InstallerError:
-        return ()
+    return ()
 
 
 def _read_functions(host: Host) -> Iterator[model.Function]:

@@ -80,11 +80,10 @@ def _find_version(pattern: "re.Pattern[str]", words: str) -> Version:
 
 
 def _read_tree(host: Host, path: PurePosixPath) -> Tree | None:
-    try:
+    with suppress(InstallerError):
         file = host.read(path)
         return tree_of(file, path) if file is not None else None
-    except InstallerError:
-        return None
+    return None
 
 
 def find_version(text: str) -> tuple[Version, str]:
