@@ -278,33 +278,25 @@ def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
     """
     with calling(socket, timeout_s) as engine:
         listed = engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]
-        found = [each["id"] for each in listed if each["metadata"]["name"] == name]
-        for sandbox in found:
-            _remove(engine, sandbox)
+        found = [message((1, each["id"])) for each in listed if each["metadata"]["name"] == name]
+        for request in found:
+            while True:
+                with suppress(InstallerError):  # removal stops what runs, too
+                    engine.call("StopPodSandbox", request)
+                try:
+                    engine.call("RemovePodSandbox", request)
+                    break
+                except InstallerError as error:
+                    if isinstance(error, NotAnsweringError) or engine.left_s() < 1:
+                        raise
+                    time.sleep(RETRY_S)
     return ["pod"] * len(found)
-
-
-def _remove(calls: Calls, sandbox: str) -> None:
-    """Stop and remove a pod; containerd refuses for some seconds while one of its containers is starting."""
-    while True:
-        with suppress(InstallerError):  # removal stops what runs, too
-            calls.call("StopPodSandbox", message((1, sandbox)))
-        try:
-            calls.call("RemovePodSandbox", message((1, sandbox)))
-        except NotAnsweringError:
-            raise
-        except InstallerError:
-            if calls.left_s() < 1:
-                raise
-            time.sleep(RETRY_S)
-        else:
-            return
 
 
 def _image(calls: Calls, sandbox: str) -> str:
     """Return the image that a sandbox was made of, as the engine tells."""
     answer = calls.call("PodSandboxStatus", message((1, sandbox), (2, 1)), {2: ("info", dict)})
-    with suppress(ValueError):
+    with suppress(ValueError, AttributeError):
         image = json.loads(answer["info"].get("info", "")).get("image")
         if isinstance(image, str) and image:
             return image
