@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from installer.change.references import programs_named
 from installer.engines import ENGINES, generating
-from installer.engines.command_line import PATH, flags_of
+from installer.engines.command_line import flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, with_places, with_readable_configs
 from installer.engines.crio.effective import HOOK_DIR
@@ -22,10 +22,10 @@ from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
 from installer.model.effective import flat
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import EngineState, Facts, Reference
+from installer.model.facts import EngineState, Facts, Reference, Started
 from installer.model.files import Artifact, Kind
 from installer.model.options import Options, Places
-from installer.model.paths import Layout
+from installer.model.paths import PATH, Layout
 from installer.model.record import OWNER
 from installer.payload.files import EXECUTABLES, LINKS
 
@@ -187,12 +187,12 @@ def _search_engines(host: Host, facts: Facts) -> Iterator[Reference]:
             continue
         runs, unit = f"{row.title} of {unit or f'pid {seen.pid}'} runs and", unit or f"pid {seen.pid}"
         remedy = f"correct that, stop or restart {unit}"
-        for name, program in flags_of(row, seen.cmdline, {}).runtimes.items():
+        for name, program in flags_of(row, Started(seen.cmdline)).runtimes.items():
             yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-        engine = EngineState(row.name, row.config, row.drop_in, None, (), row.socket, unit)
+        engine = replace(EngineState.usual(row), unit=unit, started=Started(seen.cmdline))
         with suppress(InstallerError):
-            engine = with_places(host, engine, seen.cmdline, Places())
-            files = contents_of(host, with_readable_configs(host, row, engine).files)
+            engine = with_places(host, engine, Places())
+            files = contents_of(host, with_readable_configs(host, engine).files)
             for path in (each for each in files if each not in facts.contents):
                 for program in programs_named(files[path], path):
                     yield Reference(f"{runs} reads {path}, which names", program, remedy)

@@ -32,28 +32,29 @@ DEVICES: Final = PurePosixPath("/dev")
 TICK_S: Final = 0.01  # the start of a process is told in these
 
 
-def with_places(host: Host, engine: EngineState, cmdline: tuple[str, ...], places: Places) -> EngineState:
+def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
     """Return an engine with the root file that it reads, and with a drop-in where it looks for one.
 
     NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
     """
     spec = ENGINES[engine.name]
     beside = engine.drop_in is not None and spec.drop_ins is DropIns.READ
-    unread = beside and places.config and (cmdline or host.kind(places.config) is not Kind.FILE)
+    unread = beside and places.config and (engine.words or host.kind(places.config) is not Kind.FILE)
     if places.config is None or unread:
-        engine = replace(engine, config=path_of(cmdline, spec.cmdline.config) or spec.config)
-    directory = path_of(cmdline, spec.cmdline.drop_ins)
+        engine = replace(engine, config=path_of(engine.words, spec.cmdline.config) or spec.config)
+    directory = path_of(engine.words, spec.cmdline.drop_ins)
     if places.drop_in is None and directory and engine.drop_in:
         engine = replace(engine, drop_in=directory / engine.drop_in.name)
     return engine
 
 
-def with_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
+def with_configs(host: Host, engine: EngineState) -> EngineState:
     """Return the facts with the configs an engine reads; none where nobody can edit them.
 
     Raises:
         InstallerError: the root file is not valid, so that nobody knows what it imports.
     """
+    spec = ENGINES[engine.name]
     if spec.finds:
         return replace(engine, files=())
     named: set[PurePosixPath] = set()
@@ -81,15 +82,15 @@ def with_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineSta
     )
 
 
-def with_readable_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
+def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
     """Return the facts with the configs an engine reads; of a root file that is not valid that file alone."""
     try:
-        return with_configs(host, spec, engine)
+        return with_configs(host, engine)
     except InstallerError:
         return replace(engine, files=(engine.config,))
 
 
-def with_drop_in(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
+def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with a drop-in where its root file is read-only and imports a directory that is not.
 
     As on Flatcar, where the root file is part of the image.
@@ -97,7 +98,7 @@ def with_drop_in(host: Host, spec: EngineSpec, engine: EngineState) -> EngineSta
     Raises:
         InstallerError: the root file is not valid.
     """
-    asked = engine.drop_in is not None or spec.drop_ins is not DropIns.IMPORTED
+    asked = engine.drop_in is not None or ENGINES[engine.name].drop_ins is not DropIns.IMPORTED
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
     for pattern in patterns(engine.config, tree_of(read_config(host, engine.config), engine.config)):
@@ -164,8 +165,8 @@ def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
 
 def usual_configs(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
     """Return the configs of an engine at its usual place, whether it runs or not."""
-    usual = EngineState(spec.name, spec.config, None, None, (), spec.socket, spec.unit)
-    return (*with_readable_configs(host, spec, usual).files, *copies_of(host, spec))
+    usual = replace(EngineState.usual(spec), drop_in=None)
+    return (*with_readable_configs(host, usual).files, *copies_of(host, spec))
 
 
 def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
@@ -178,7 +179,7 @@ def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
     return tuple(path for path in found.values() if spec.is_copy(path))
 
 
-def unread(host: Host, engine: EngineState, cmdline: tuple[str, ...]) -> Iterator[InstallerError]:
+def unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would not read what is written for it."""
     spec = ENGINES[engine.name]
     if engine.hook is not None:
@@ -191,7 +192,7 @@ def unread(host: Host, engine: EngineState, cmdline: tuple[str, ...]) -> Iterato
                 code="engine-flags",
             )
     elif engine.drop_in is not None and spec.drop_ins is DropIns.READ:
-        directory = path_of(cmdline, spec.cmdline.drop_ins) or spec.drop_in_dir
+        directory = path_of(engine.words, spec.cmdline.drop_ins) or spec.drop_in_dir
         place = host.resolve(engine.drop_in.parent)
         if directory is not None and not _read_there(spec, place, engine.drop_in, host.resolve(directory)):
             read = directory / spec.drop_in_names if spec.drop_in_names else f"the files below {directory}"
@@ -211,12 +212,12 @@ def _read_there(
     return place.is_relative_to(directory)
 
 
-def outdated(host: Host, spec: EngineSpec, since_s: float | None, paths: Iterable[PurePosixPath]) -> bool:
+def outdated(host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]) -> bool:
     """Tell whether a config was changed after its start, ``since_s``, so that its words may not be its deeds.
 
     A file that is not there any more left its directory changed.
     """
-    if since_s is None or not spec.reload_misreports:
+    if since_s is None or not ENGINES[engine.name].reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
     return any(changed_s(host.local_path(path)) > since_s + TICK_S for path in seen)

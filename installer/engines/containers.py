@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from installer.change.search import leads_to
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH, how_started, path_of
+from installer.engines.command_line import path_of
 from installer.engines.config_edits import text_of
 from installer.engines.crio.config import CRIO
 from installer.engines.dependencies import data_of
@@ -32,7 +32,7 @@ from installer.host.programs import can_be_started
 from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
 from installer.model.facts import Container, EngineState
 from installer.model.files import Kind
-from installer.model.paths import Layout
+from installer.model.paths import PATH, Layout
 from installer.model.record import EngineRow, Record
 
 ASK_S: Final = 3.0
@@ -152,11 +152,9 @@ def _known_to_docker(
 
 
 def _data_root(host: Host, engine: EngineState) -> PurePosixPath | None:
-    how = how_started(host, engine)
-    words = how.words if how else ()
-    return data_of(
-        host, engine.name, path_of(words, ENGINES[engine.name].cmdline.config) or engine.config, words
-    )
+    words = engine.next_start.words if engine.next_start else ()
+    config = path_of(words, ENGINES[engine.name].cmdline.config) or engine.config
+    return data_of(host, replace(engine, config=config), words)
 
 
 def low_level_runtime(host: Host, record: Record) -> PurePosixPath | None:

@@ -1,31 +1,30 @@
 """What an engine has in force with texts in memory, or will have at its next start: its own program tells."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path, PurePosixPath
+from contextlib import ExitStack
+from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH, Started, started, without
+from installer.engines.command_line import began_s, read_start, without
 from installer.engines.config_edits import RUNTIMES, runtime_of, text_of, value_at
 from installer.engines.config_files import TICK_S, contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
-from installer.engines.observe import with_start
+from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import elsewhere
 from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us, texts_alone
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
 from installer.host.inodes import changed_s
-from installer.host.processes import started_in
 from installer.host.programs import ENVIRONMENT, Held, Ran, can_be_started, held_directory, held_texts, run_in
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
 from installer.model.files import File, Kind
+from installer.model.paths import PATH
 from installer.model.record import EngineRow, Record
 from installer.model.steps import Step, WriteConfig
 
@@ -131,7 +130,7 @@ class Trials:
         too, with which it runs, is no reason against another: it comes of flags or an environment that it has
         not got.
         """
-        as_running = started(self._host, engine)
+        as_running = engine.started
         ran = self._staged(program, check, as_running)
         if as_running is not None or not check.by_start:
             return ran
@@ -219,7 +218,7 @@ def _written(steps: Iterable[Step]) -> dict[PurePosixPath, str]:
 
 def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, str]) -> str:
     """Return why an engine would not come up, "" where it would or nothing has changed."""
-    now = with_readable_configs(host, ENGINES[engine.name], engine)
+    now = with_readable_configs(host, engine)
     now = replace(now, files=tuple(dict.fromkeys((*now.files, *engine.files))))
     contents = contents_of(host, now.files)
     changed = [
@@ -248,7 +247,7 @@ def refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
 
 
 def _refusal(host: Host, engine: EngineState) -> str:
-    now = with_readable_configs(host, ENGINES[engine.name], engine)
+    now = with_readable_configs(host, engine)
     try:
         contents = contents_of(host, now.files)
         return Trials(host, contents)(now, contents).fatal
@@ -273,10 +272,8 @@ def lacking(
         return "", (), lambda _: False, None
     paths = (each.path for each in record.configs if each.engine == row.name and each.written)
     drop_in = next((path for path in paths if path != row.config), engine.drop_in)
-    facts = EngineState(
-        row.name, row.config, drop_in, None, (), row.socket, row.unit, version=row.version, state=row.state
-    )
-    facts = with_configs(host, engine, facts)
+    facts = replace(engine_of_row(row), drop_in=drop_in)
+    facts = with_configs(host, replace(facts, started=read_start(host, facts)))
     contents = contents_of(host, facts.files)
     if row.proven == digest_of(contents) and not facts.unreadable:
         return "", (), lambda _: True, None
@@ -340,12 +337,9 @@ def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tre
 def unread(host: Host, record: Record, engine: EngineState) -> bool:
     """Tell whether somebody else has written to a config since the start of an engine that we see."""
     ours = {digest for row in record.configs for digest in row.ours}
-    with suppress(OSError):
-        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        since_s = booted_s + started_in(Path(f"/proc/{engine.pid}/stat").read_text())
-        return any(
-            changed_s(host.local_path(path)) > since_s + TICK_S
-            for path in engine.files
-            if (file := host.read(path)) is not None and file.digest not in ours
-        )
-    return False
+    since_s = began_s(host, engine)
+    return since_s is not None and any(
+        changed_s(host.local_path(path)) > since_s + TICK_S
+        for path in engine.files
+        if (file := host.read(path)) is not None and file.digest not in ours
+    )

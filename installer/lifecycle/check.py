@@ -10,7 +10,7 @@ from installer.cdi.plan import STALE
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.containers import handed_over_to
-from installer.engines.dependencies import Below, below
+from installer.engines.dependencies import Dependencies, find_dependencies
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
 from installer.host import signals
 from installer.host.events import internal_errors, log
@@ -286,11 +286,11 @@ class _Check(Struct, frozen=True):
         ``asking`` has their own programs say whether they would come up with the configs that lie there.
 
         Raises:
-            InstallerError: an engine that answers could start no container with what is below it.
+            InstallerError: an engine that answers could start no container with its containerd and programs.
         """
         host, known = self.work.host, {each.name: each for each in self.before.engines}
-        below_each = {
-            each.name: self.find_below(each, known.get(each.name)) for each in plan.engines.values()
+        depends = {
+            each.name: self.find_dependencies(each, known.get(each.name)) for each in plan.engines.values()
         }
         refusals = dry_run.refusals(host, plan.engines.values()) if asking else {}
         reasons = {
@@ -306,8 +306,8 @@ class _Check(Struct, frozen=True):
                 differs=reasons.get(name, ""),
                 process=watching.process_of(host, engine),
                 refused=refusals.get(name, ""),
-                containerd=below_each[name].containerd,
-                monitor=below_each[name].monitor,
+                containerd=depends[name].containerd,
+                monitor=depends[name].monitor,
             )
             for name, engine in plan.engines.items()
         ]
@@ -319,12 +319,12 @@ class _Check(Struct, frozen=True):
         engines_since = readiness.with_since(engines, self.before.engines)
         return self.note(plan=plan.digest, engines=engines_since, failures=0)
 
-    def find_below(self, engine: EngineState, last: EngineCheck | None) -> Below:
-        """Return what is below an engine that answers."""
+    def find_dependencies(self, engine: EngineState, last: EngineCheck | None) -> Dependencies:
+        """Return what an engine that answers starts containers with."""
         if engine.serving is None:
-            return Below()
-        known = Below(last.containerd, last.monitor) if last else Below()
-        return below(self.work.host, engine, self.work.options.layout.toolkit, known)
+            return Dependencies()
+        known = Dependencies(last.containerd, last.monitor) if last else Dependencies()
+        return find_dependencies(self.work.host, engine, self.work.options.layout.toolkit, known)
 
     def stopped(self, plan: Plan) -> tuple[str, ...]:
         """Return the engines that we have configured, are asked to configure, and did not find running."""

@@ -11,7 +11,6 @@ from typing import Final
 
 from installer.change.ledger import Ledger, read_record
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH
 from installer.engines.containers import pid_of_own
 from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
 from installer.host import units
@@ -22,7 +21,7 @@ from installer.host.locks import Lock, claimed, is_claimed, is_held_pidfile, loc
 from installer.host.supervision import BARE, START, command, run
 from installer.model.files import File, Kind, Meta
 from installer.model.options import Options, RestartMode
-from installer.model.paths import Layout
+from installer.model.paths import PATH, Layout
 from installer.model.record import Record
 
 RECENT_S: Final = 5.0

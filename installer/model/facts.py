@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from posixpath import normpath
-from typing import Final
+from typing import Final, Self
 
 from msgspec import Struct, field
 
 from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags
+from installer.model.engine_spec import EngineSpec
 from installer.model.files import Artifact, Entry, File, Kind
-from installer.model.paths import DEFAULT_DRIVER_ROOT, Layout
+from installer.model.paths import DEFAULT_DRIVER_ROOT, PATH, Layout
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload
 
@@ -38,6 +39,20 @@ def names_of(containers: Iterable[Container]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+class Started(Struct, frozen=True):
+    """How an engine was started, or will be: the words behind its ``program``, and the environment."""
+
+    words: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    program: str = ""
+
+    @property
+    def paths(self) -> tuple[PurePosixPath, ...]:
+        """Where programs are looked for that a word names; systemd sets a PATH where a unit does not."""
+        places = self.environment.get("PATH", "").split(":")
+        return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
+
+
 class EngineState(Struct, frozen=True):
     """One engine of this run: where it is configured, and what the running one says.
 
@@ -49,11 +64,11 @@ class EngineState(Struct, frozen=True):
     one build of that binary from another, ``start`` one way in which its unit starts it from another;
     ``state`` is where the state of its containers is, if not at the usual place. ``outdated`` tells that it
     may serve less than it says: a config changed since its start, and no install has proven it.
-    ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``flags`` are those of its
-    start that say more than its files, ``next_flags`` those that its unit will give it at its next, and
-    ``next_words`` that whole command line, () where nobody knows it. ``unreadable`` are the names that it
-    imports which are there without a text as well, as symbolic links and directories are: with such a one
-    it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
+    ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``started`` is how its process
+    was started, ``next_start`` how its unit will start it; None where nobody can tell. ``flags`` are those of
+    its start that say more than its files, ``next_flags`` those of its next. ``unreadable`` are the names
+    that it imports which are there without a text as well, as symbolic links and directories are: with such a
+    one it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
     ``rendered`` is what it made of its configs at its last start, where it does not read them as they are.
     ``not_restarted`` is why it is not to be restarted by us, as far as anybody can tell, ``places_by_files``
     are those of its places that its configs alone will give it. ``paths`` are the PATHs by which it finds
@@ -84,9 +99,10 @@ class EngineState(Struct, frozen=True):
     state: PurePosixPath | None = None
     outdated: bool = False
     hooks: tuple[PurePosixPath, ...] = ()
+    started: Started | None = None
     flags: Flags = field(default_factory=Flags)
     next_flags: Flags = field(default_factory=Flags)
-    next_words: tuple[str, ...] = ()
+    next_start: Started | None = None
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
     rendered: File | None = None
@@ -94,6 +110,16 @@ class EngineState(Struct, frozen=True):
     places_by_files: frozenset[str] = frozenset()
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()
     creating: tuple[str, ...] = ()
+
+    @classmethod
+    def usual(cls, spec: EngineSpec) -> Self:
+        """Return an engine at its usual places, of which nothing was observed."""
+        return cls(spec.name, spec.config, spec.drop_in, None, (), spec.socket, spec.unit)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that the running process was started with, () where nobody can tell."""
+        return self.started.words if self.started else ()
 
     @property
     def title(self) -> str:

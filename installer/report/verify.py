@@ -18,6 +18,7 @@ from installer.change.lost import elsewhere
 from installer.engines import ENGINES, trial_containers
 from installer.engines.containers import running_containers
 from installer.engines.hints import driver_root
+from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
 from installer.engines.trial_containers import MARK, Exec, Tools, opens, shell_of
 from installer.errors import Exit, InstallerError
@@ -25,7 +26,6 @@ from installer.host.files import Host
 from installer.host.locks import alone
 from installer.lifecycle.uninstall import remove_made, written_down
 from installer.model.engine_spec import Api
-from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.record import EngineRow, Record
 from installer.payload.wrapper import real_name
@@ -165,9 +165,7 @@ def _started_by(
     host: Host, options: Options, record: Record, row: EngineRow, made: str
 ) -> PurePosixPath | None:
     """Return the program that the records of the engine's shims, or of CRI-O, name for a container."""
-    config = ENGINES[row.name].config
-    facts = EngineState(row.name, config, None, None, (), row.socket, row.unit, state=row.state)
-    running = running_containers(host, options.layout, record, (facts,))
+    running = running_containers(host, options.layout, record, (engine_of_row(row),))
     return next((each.binary for each in running if each.id == made), None)
 
 

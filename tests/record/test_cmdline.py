@@ -6,6 +6,7 @@ from installer.engines import ENGINES
 from installer.engines.command_line import flags_of, overruling, state_of, value_of
 from installer.host.files import Host
 from installer.model.effective import Flags
+from installer.model.facts import Started
 from installer.model.options import Options
 
 
@@ -102,4 +103,4 @@ def test_a_flag_that_is_stronger_than_the_config_is_reported(
 def test_what_an_engine_was_told_of_runtimes_at_its_start(
     engine: str, cmdline: str, environment: dict[str, str], told: Flags
 ) -> None:
-    assert flags_of(ENGINES[engine], cmdline.split(), environment) == told
+    assert flags_of(ENGINES[engine], Started(tuple(cmdline.split()), environment)) == told

@@ -10,14 +10,12 @@ from msgspec.structs import replace
 
 from installer.config_text import Tree
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH, started
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import with_readable_configs
-from installer.engines.dependencies import Below, below
+from installer.engines.dependencies import Dependencies, find_dependencies
 from installer.engines.docker.api import settings
 from installer.engines.dry_run import Trials
-from installer.engines.observe import looked_for, observe
-from installer.engines.restart import ask, is_held
+from installer.engines.observe import look_for, observe
 from installer.errors import InstallerError
 from installer.host import units
 from installer.host.files import Host, is_file
@@ -26,9 +24,10 @@ from installer.host.processes import Seen, holds, root_wrote
 from installer.host.programs import run_in
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import Api, EngineSpec
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from installer.model.files import File
 from installer.model.options import Options, Places
+from installer.model.paths import PATH
 from installer.report.doctor.model import ROOT, EngineExam, Process, Toolkit, Version
 
 PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))
@@ -165,20 +164,18 @@ def engines(host: Host, options: Options, seen: Sequence[Seen]) -> tuple[EngineE
 
 
 def _exam(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
-    sought = replace(looked_for(spec, options), hook=None)
-    if is_held(host, spec, sought.socket, sought.unit):
+    sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ASK_S)
+    engine = observe(host, sought, asked, options.places.get(spec.name, Places()), awaits_s=0)
+    if engine.stopped and not engine.another:
         return None  # the process is another one's, or about to end
-    socket = host.local_path(sought.socket)
-    answer = ask(spec, socket, timeout_s=ASK_S)
-    if answer.stopped and answer.another is None:
-        return None
-    engine, _ = observe(host, sought, answer, options.places.get(spec.name, Places()))
     if spec.finds and engine.unit not in spec.units:
         return None  # its sibling, on the same socket
-    engine = with_readable_configs(host, spec, engine)
+    engine = with_readable_configs(host, engine)
     contents, trees, unreadable = _configs(host, engine.files)
     speaks_docker = spec.api is Api.DOCKER
-    cgroup_driver, live_restore = settings(socket, timeout_s=ASK_S) if speaks_docker else ("", None)
+    cgroup_driver, live_restore = (
+        settings(host.local_path(engine.socket), timeout_s=ASK_S) if speaks_docker else ("", None)
+    )
     return EngineExam(
         engine,
         told=None if spec.finds or engine.another else _told(host, engine, contents),
@@ -187,7 +184,7 @@ def _exam(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
         unit_state=unit_state(host, engine.unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
-        finds_hook=_finds_hook(host, engine) if speaks_docker else None,
+        finds_hook=_finds_hook(host, engine.started) if speaks_docker else None,
         unable=_unable(host, engine, options) if engine.serving else "",
     )
 
@@ -195,7 +192,7 @@ def _exam(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
 def _unable(host: Host, engine: EngineState, options: Options) -> str:
     """Return why an engine that answers could start no container; "" where it could."""
     try:
-        below(host, engine, options.layout.toolkit, Below())
+        find_dependencies(host, engine, options.layout.toolkit, Dependencies())
     except InstallerError as error:
         return error.problem
     return ""
@@ -235,8 +232,7 @@ def unit_state(host: Host, unit: str) -> str:
     return f"{now.active}/{now.sub}/{now.result}" if now and now.load != "not-found" else ""
 
 
-def _finds_hook(host: Host, engine: EngineState) -> bool | None:
-    found = started(host, engine)
-    if found is None or not found.environment.get("PATH"):
+def _finds_hook(host: Host, started: Started | None) -> bool | None:
+    if started is None or not started.environment.get("PATH"):
         return None
-    return any(is_file(host, place / DOCKER_HOOK) for place in found.paths)
+    return any(is_file(host, place / DOCKER_HOOK) for place in started.paths)
