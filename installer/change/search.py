@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import PurePosixPath
@@ -15,9 +15,9 @@ from installer.engines import ENGINES, generating
 from installer.engines.command_line import flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, with_places, with_readable_configs
+from installer.engines.containers import find_paths, leads_to, toolkit_places
 from installer.engines.crio.effective import HOOK_DIR
 from installer.errors import InstallerError, Option, Remedy
-from installer.host.devices import size_of
 from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
 from installer.model.effective import flat
@@ -49,8 +49,6 @@ SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # By which configs name more of them, in the words of Docker, containerd and CRI-O without case.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
 MOST_FILES: Final = 4096  # of which the host gives up to 16 MiB each
-SCRIPT_BYTES: Final = 64 << 10
-COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # Of several with one process the first is the one that others are made from.
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
@@ -87,20 +85,6 @@ def links_named(host: Host, facts: Facts, layout: Layout) -> dict[str, PurePosix
     return found
 
 
-def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
-    """Return the file of ours that a path leads to by links, or that a script there names; None for another.
-
-    Raises:
-        InstallerError: somebody who is not root may have placed a link on the way.
-    """
-    home, real = host.resolve(layout.home), host.resolve(path)
-    small = host.kind(real) is Kind.FILE and size_of(host, real) <= SCRIPT_BYTES
-    said = text(host, real) if small else ""
-    named = _find_in(said, _places_of_ours(host, layout)) if said.startswith("#!") else []
-    leads = (real, *map(host.resolve, named))
-    return next((file for file in leads if file.is_relative_to(home)), None)
-
-
 def loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterator[InstallerError]:
     """Yield which program of the host's is not its own but leads to our toolkit, and so to itself."""
     for artifact in artifacts if options.in_place else ():
@@ -114,25 +98,10 @@ def loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterat
 
 def _search_texts(host: Host, facts: Facts, layout: Layout) -> Iterator[Reference]:
     """Yield what texts name of the toolkit, and which of its device nodes."""
-    places = (*_places_of_ours(host, layout), *(str(node.path) for node in facts.held.nodes))
+    places = (*toolkit_places(host, layout), *(str(node.path) for node in facts.held.nodes))
     for path in islice(_list_texts(host, facts), MOST_FILES):
-        for named in dict.fromkeys(_find_in(text(host, path), places)):
+        for named in dict.fromkeys(find_paths(text(host, path), places)):
             yield Reference(f"{path} names", str(named))
-
-
-def _places_of_ours(host: Host, layout: Layout) -> tuple[str, ...]:
-    both = dict.fromkeys((layout, Layout(host.resolve(layout.install_dir))))
-    return tuple(str(place) for each in both for place in (each.toolkit, each.home))
-
-
-def _find_in(text: str, places: Collection[str]) -> list[PurePosixPath]:
-    """Return the words of a text, YAML, JSON or a script, that are a path below one of these places."""
-    text = text.replace("\\/", "/")
-    if not any(place in text for place in places):
-        return []
-    ours = "|".join(map(re.escape, places))  # which may hold what ends a word
-    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours})[^\s\0"',:;\[\](){{}}<|>]*"""
-    return [*map(PurePosixPath, re.findall(words, COMMENT.sub("", text)))]
 
 
 def _list_texts(host: Host, facts: Facts) -> Iterator[PurePosixPath]:

@@ -4,17 +4,18 @@ They are found by the binary that they were started with, from what shims and CR
 the name of a handler: the default handler has none, and a config may have changed since the start.
 """
 
-import json
+import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.search import leads_to
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import text_of
@@ -23,17 +24,24 @@ from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
 from installer.engines.docker.api import DockerContainer
 from installer.engines.docker.config import DOCKER
+from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
 from installer.engines.texts import toolkit_runtimes
 from installer.errors import InstallerError
+from installer.host.devices import size_of
 from installer.host.events import log
-from installer.host.files import Host
+from installer.host.files import Host, text
 from installer.host.programs import can_be_started
+from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
 from installer.model.facts import Container, EngineState
 from installer.model.files import Kind
 from installer.model.paths import PATH, Layout
 from installer.model.record import EngineRow, Record
+
+T = TypeVar("T")
+# Returns the file of the toolkit that a path leads to.
+Leads: TypeAlias = Callable[[str], PurePosixPath | None]
 
 ASK_S: Final = 3.0
 USUAL: Final = ("runc", "crun")
@@ -50,10 +58,33 @@ SHORT_ID: Final = 12
 HOOKS: Final = b'"hooks"'
 # Those of CDI, which run in createContainer, are done with before a container lives.
 STAGES: Final = ("prestart", "poststart", "poststop")
-# CRI-O puts the hooks of its directory, ours perhaps, into each container: `being_made` waits for those.
+# CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for those.
 CRIO_STAGES: Final = ("poststart", "poststop")
-# Returns the file of the toolkit that a path leads to.
-Leads: TypeAlias = Callable[[str], PurePosixPath | None]
+SCRIPT_BYTES: Final = 64 << 10
+COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
+
+
+class _Hook(Struct, frozen=True):
+    path: str = ""
+
+
+class _Spec(Struct, frozen=True):
+    """What counts here of an OCI spec, config.json in a bundle."""
+
+    annotations: dict[str, str] | None = None
+    hooks: dict[str, list[_Hook] | None] | None = None
+
+    def find_hook(self, leads: Leads, stages: Collection[str] | None = None) -> PurePosixPath | None:
+        """Return what of the toolkit it names as a hook, of these stages or of any."""
+        for stage, hooks in (self.hooks or {}).items():
+            for hook in hooks or () if stages is None or stage in stages else ():
+                if found := leads(hook.path):
+                    return found
+        return None
+
+
+class _ShimOptions(Struct, frozen=True):
+    binary_name: str = ""
 
 
 def running_containers(
@@ -76,18 +107,16 @@ def running_containers(
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
     leads = partial(_leads, host, layout)
     found = [*of_shims(host, _states(engines), binaries, leads)]
-    for row in record.engines:
-        usual = ENGINES[row.name].state
-        if usual.monitor is Monitor.CONMON:
-            engine = next((engine for engine in engines if engine.name == row.name), None)
-            # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
-            told = engine.serving if engine else None
-            paths = {name: PurePosixPath(path) for name, path in told.binaries.items()} if told else {}
-            handlers = {name: path for name, path in paths.items() if path in binaries} | dict(row.runtimes)
-            if told and told.default in handlers and not restarts:
-                handlers[""] = handlers[told.default]
-            state = (engine and engine.state) or row.state or usual.usual
-            found += of_crio(host, state, handlers, binaries, leads)
+    for row in (each for each in record.engines if ENGINES[each.name].state.monitor is Monitor.CONMON):
+        engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
+        # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
+        serving = engine.serving or EffectiveConfig({}, "")
+        paths = {name: PurePosixPath(path) for name, path in serving.binaries.items()}
+        handlers = {name: path for name, path in paths.items() if path in binaries} | dict(row.runtimes)
+        if serving.default in handlers and not restarts:
+            handlers[""] = handlers[serving.default]
+        state = engine.state or row.state or ENGINES[row.name].state.usual
+        found += of_crio(host, state, handlers, binaries, leads)
     return tuple(found)
 
 
@@ -96,6 +125,36 @@ def _leads(host: Host, layout: Layout, path: str) -> PurePosixPath | None:
     with suppress(InstallerError):
         return leads_to(host, PurePosixPath(path), layout) if path.startswith("/") else None
     return None
+
+
+def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
+    """Return the file of ours that a path leads to by links, or that a script there names; None for another.
+
+    Raises:
+        InstallerError: somebody who is not root may have placed a link on the way.
+    """
+    home, real = host.resolve(layout.home), host.resolve(path)
+    small = host.kind(real) is Kind.FILE and size_of(host, real) <= SCRIPT_BYTES
+    script = text(host, real) if small else ""
+    named = find_paths(script, toolkit_places(host, layout)) if script.startswith("#!") else []
+    leads = (real, *map(host.resolve, named))
+    return next((file for file in leads if file.is_relative_to(home)), None)
+
+
+def toolkit_places(host: Host, layout: Layout) -> tuple[str, ...]:
+    """Return the directories of the toolkit, by each name that they have."""
+    both = dict.fromkeys((layout, Layout(host.resolve(layout.install_dir))))
+    return tuple(str(place) for each in both for place in (each.toolkit, each.home))
+
+
+def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
+    """Return the words of a text, YAML, JSON or a script, that are a path below one of these places."""
+    text = text.replace("\\/", "/")
+    if not any(place in text for place in places):
+        return []
+    ours = "|".join(map(re.escape, places))  # which may hold what ends a word
+    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours})[^\s\0"',:;\[\](){{}}<|>]*"""
+    return [*map(PurePosixPath, re.findall(words, COMMENT.sub("", text)))]
 
 
 def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
@@ -128,7 +187,8 @@ def in_use(
     names = {each.id: each.name for each in known}
     ours = dict(row.runtimes)
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
-    shims = of_docker(host, _states(engines))
+    places = {host.resolve(state / TASKS / DOCKER.state.namespace) for state in _states(engines)}
+    shims = {name for place in places for name in host.names(place)}
     again = [
         Container(row.name, each.id, each.name, ours[each.runtime])
         for each in named
@@ -147,14 +207,12 @@ def _known_to_docker(
     if answers or not is_held(host, ENGINES[row.name], row.socket, row.unit):
         with suppress(InstallerError):
             return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
-    data = _data_root(host, engine) if engine and engine.stopped else None
-    return dockerd.containers_on_disk(host, data) if data else ()
-
-
-def _data_root(host: Host, engine: EngineState) -> PurePosixPath | None:
+    if engine is None or not engine.stopped:
+        return ()
     words = engine.next_start.words if engine.next_start else ()
     config = path_of(words, ENGINES[engine.name].cmdline.config) or engine.config
-    return data_of(host, replace(engine, config=config), words)
+    data = data_of(host, replace(engine, config=config), words)
+    return dockerd.containers_on_disk(host, data) if data else ()
 
 
 def low_level_runtime(host: Host, record: Record) -> PurePosixPath | None:
@@ -198,7 +256,7 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
     time.sleep(NOTICED_S)
     deadline = time.monotonic() + CREATED_S
     state = engine.state or ENGINES[engine.name].state.usual
-    while waiting := tuple(being_made(host, state, layout.toolkit)):
+    while waiting := tuple(_being_made(host, state, layout.toolkit)):
         if time.monotonic() > deadline:
             log.warning("containers stuck in CREATED", containers=[each[:12] for each in waiting])
             return
@@ -226,16 +284,10 @@ def of_shims(
             for name in host.names(tasks / namespace):
                 binary, spec = known(_binary(directory / name)), _read(directory / name / "config.json")
                 if binary is None and HOOKS in spec:
-                    binary = _hooked(_object(spec), STAGES, leads)
+                    binary = _decode(spec, _Spec).find_hook(leads, STAGES)
                 if binary is not None:
-                    pod = _pod(_object(spec))
-                    yield Container(NAMESPACES.get(namespace, owner), name, pod or name[:SHORT_ID], binary)
-
-
-def of_docker(host: Host, states: Iterable[PurePosixPath]) -> frozenset[str]:
-    """Return the ids of Docker's containers that have a shim, whatever that starts."""
-    places = {host.resolve(state / TASKS / DOCKER.state.namespace) for state in states}
-    return frozenset(name for place in places for name in host.names(place))
+                    pod = _pod(_decode(spec, _Spec)) or name[:SHORT_ID]
+                    yield Container(NAMESPACES.get(namespace, owner), name, pod, binary)
 
 
 def of_crio(
@@ -255,23 +307,22 @@ def of_crio(
     """
     known = _known(host, binaries)
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
-    specs = {name: _object(_read(bundle / "config.json")) for name, bundle in bundles.items()}
-    said = {name: _annotations(spec) for name, spec in specs.items()}
-    for name, annotations in said.items():
-        if not annotations:
+    specs = {name: _decode(_read(bundle / "config.json"), _Spec) for name, bundle in bundles.items()}
+    for name, spec in specs.items():
+        if not (annotations := spec.annotations):
             continue
-        sandbox = annotations.get(f"{ANNOTATED}SandboxID", name)
-        handler = said.get(sandbox, annotations).get(f"{ANNOTATED}RuntimeHandler", "")
+        sandbox = specs.get(annotations.get(f"{ANNOTATED}SandboxID", name), spec)
+        handler = (sandbox.annotations or {}).get(f"{ANNOTATED}RuntimeHandler", "")
         started_by = known(_conmon(host, bundles[name], name))
         binary = handlers.get(handler) or (started_by if handler else None)
-        binary = binary or _hooked(specs[name], CRIO_STAGES, leads)
+        binary = binary or spec.find_hook(leads, CRIO_STAGES)
         if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
             yield Container(CRIO.name, name, f"{space}/{pod}", binary)
 
 
-def being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
+def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
     """Yield CRI-O's containers that have a hook of the toolkit still to run: no first process is told yet."""
 
     def leads(path: str) -> PurePosixPath | None:
@@ -279,8 +330,7 @@ def being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iter
 
     for name in host.names(state):
         bundle = host.local_path(state) / name / "userdata"
-        config = _object(_read(bundle / "config.json"))
-        if _hooked(config, config.get("hooks") or (), leads) and not _read(bundle / "pidfile"):
+        if _decode(_read(bundle / "config.json"), _Spec).find_hook(leads) and not _read(bundle / "pidfile"):
             yield name
 
 
@@ -328,41 +378,24 @@ def _conmon(host: Host, bundle: Path, name: str) -> str:
 
 
 def _binary(bundle: Path) -> str:
-    path = _object(_read(bundle / "options.json")).get("binary_name")
-    return str(path or _read(bundle / "runtime").decode(errors="surrogateescape").strip())
+    """Return the program that a shim has recorded in its bundle."""
+    path = _decode(_read(bundle / "options.json"), _ShimOptions).binary_name
+    return path or _read(bundle / "runtime").decode(errors="surrogateescape").strip()
 
 
-def _hooked(config: dict[str, Any], stages: Iterable[str], leads: Leads) -> PurePosixPath | None:
-    """Return what of the toolkit a spec names as a hook, None where it names nothing of it."""
-    said = config.get("hooks")
-    hooks = said if isinstance(said, dict) else {}
-    for stage in stages:
-        named = hooks.get(stage)
-        for hook in named if isinstance(named, list) else ():
-            path = hook.get("path") if isinstance(hook, dict) else None
-            if isinstance(path, str) and (found := leads(path)):
-                return found
-    return None
-
-
-def _pod(config: dict[str, Any]) -> str:
+def _pod(spec: _Spec) -> str:
     """Return namespace and name of the pod, "" for a container that is in none."""
-    annotations = _annotations(config)
+    annotations = spec.annotations or {}
     pod = annotations.get("io.kubernetes.cri.sandbox-name", "")
     return f"{annotations.get('io.kubernetes.cri.sandbox-namespace', '-')}/{pod}" if pod else ""
 
 
-def _annotations(config: dict[str, Any]) -> dict[str, Any]:
-    annotations = config.get("annotations")
-    return annotations if isinstance(annotations, dict) else {}
-
-
-def _object(content: bytes) -> dict[str, Any]:
+def _decode(content: bytes, kind: type[T]) -> T:
+    """Return what a file says; nothing of one that is being written, or that no engine has written."""
     try:
-        said = json.loads(content or b"{}")
-    except (ValueError, RecursionError):  # being written in this moment, or nobody's honest work
-        return {}
-    return said if isinstance(said, dict) else {}
+        return msgspec.json.decode(content or b"{}", type=kind)
+    except (ValueError, RecursionError):
+        return kind()
 
 
 def _read(file: Path) -> bytes:

@@ -7,8 +7,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.search import SCRIPT_BYTES, leads_to, links_named, with_references
+from installer.change.search import links_named, with_references
 from installer.engines import ENGINES
+from installer.engines.containers import SCRIPT_BYTES, leads_to
 from installer.host.files import MOST_BYTES, Host
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts
