@@ -13,7 +13,7 @@ from installer.change.lost import elsewhere, left_behind, lost_specification
 from installer.config_text import Edit, unheld
 from installer.engines.config_edits import relocated, text_of
 from installer.engines.dependencies import list_crowded, mounted
-from installer.engines.dry_run import lacking
+from installer.engines.dry_run import compare_configs
 from installer.errors import InstallerError
 from installer.host.devices import is_read_only
 from installer.host.files import NOEXEC, Host
@@ -176,7 +176,9 @@ def _config_lines(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             fatal, lacks[row.engine], refused = "", (), None
             with suppress(InstallerError):  # told where the config is
                 engine = engines[row.engine]
-                fatal, lacks[row.engine], in_force[row.engine], refused = lacking(host, engine, record)
+                fatal, lacks[row.engine], in_force[row.engine], refused = compare_configs(
+                    host, engine, record
+                )
             if fatal:
                 state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
                 yield Line(row.engine, state, good=False, later=True)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES
-from installer.engines.dry_run import lacking
+from installer.engines.dry_run import compare_configs
 from installer.errors import Exit, InstallerError, StoppedError
 from installer.host import signals, supervision
 from installer.host.events import internal_errors, log
@@ -208,7 +208,7 @@ def _and_restarts(counted: Mapping[str, int], ledger: Ledger) -> dict[str, int]:
 
 def _drifted(host: Host, row: EngineRow, record: Record) -> bool:
     try:
-        return any(lacking(host, row, record)[:2])
+        return any(compare_configs(host, row, record)[:2])
     except InstallerError:
         return True
 
