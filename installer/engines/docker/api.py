@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from installer.engines.docker.client import Client
 
 PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
+ID: Final = re.compile(r"[0-9a-f]{64}")
+NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
+MAX_BYTES: Final = 1 << 20  # of one file; a usual one has 3 kB
+SHORT_ID: Final = 12
 
 
 class NotServedError(InstallerError):
@@ -61,22 +65,16 @@ def info(address: Path, *, timeout_s: float) -> DockerInfo:
     with _understood(address, timeout_s) as client:
         answer = client.info()
         _refuse_others(address, client.answer.headers, answer)
-        return DockerInfo(
-            serving=EffectiveConfig(
-                {
-                    # ``status`` is what the program says of itself, and no setting.
-                    name: Runtime(
-                        runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"}
-                    )
-                    for name, runtime in answer["Runtimes"].items()
-                },
-                answer["DefaultRuntime"],
-                # 20.10 has no such key, nor CDI.
-                cdi=bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None,
-                cdi_dirs=tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ())),
-            ),
-            version=answer["ServerVersion"],
-        )
+        runtimes = {
+            # ``status`` is what the program says of itself, and no setting.
+            name: Runtime(runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"})
+            for name, runtime in answer["Runtimes"].items()
+        }
+        # 20.10 has no such key, nor CDI.
+        cdi = bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None
+        directories = tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ()))
+        serving = EffectiveConfig(runtimes, answer["DefaultRuntime"], cdi=cdi, cdi_dirs=directories)
+        return DockerInfo(serving, answer["ServerVersion"])
 
 
 def settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
@@ -172,10 +170,11 @@ def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
         ) from error
 
 
-ID: Final = re.compile(r"[0-9a-f]{64}")
-NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
-MAX_BYTES: Final = 1 << 20  # of one file; a usual one has 3 kB
-SHORT_ID: Final = 12
+class _OnDisk(Struct, frozen=True, rename="pascal"):
+    """What counts here of a container's files, hostconfig.json and config.v2.json."""
+
+    runtime: str = ""
+    name: str = ""
 
 
 def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerContainer, ...]:
@@ -183,26 +182,20 @@ def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerCont
 
     The files are the same with dockerd 20.10, 26.1 and 28.5.
     """
-    directory = data_root / "containers"
-    found = []
-    try:
-        names = host.names(directory)
-    except InstallerError:
-        return ()
-    for name in filter(ID.fullmatch, names):
-        runtime = _object(host, directory / name / "hostconfig.json").get("Runtime")
-        if isinstance(runtime, str) and runtime:
-            said = _object(host, directory / name / "config.v2.json").get("Name")
-            called = NAME.fullmatch(said) if isinstance(said, str) else None
-            found.append(
-                DockerContainer(name, called[1] if called else name[:SHORT_ID], runtime, running=False)
-            )
+    found: list[DockerContainer] = []
+    with suppress(InstallerError):
+        for name in filter(ID.fullmatch, host.names(data_root / "containers")):
+            directory = data_root / "containers" / name
+            if runtime := _read_on_disk(host, directory / "hostconfig.json").runtime:
+                named = NAME.fullmatch(_read_on_disk(host, directory / "config.v2.json").name)
+                title = named[1] if named else name[:SHORT_ID]
+                found.append(DockerContainer(name, title, runtime, running=False))
     return tuple(found)
 
 
-def _object(host: Host, path: PurePosixPath) -> dict[str, Any]:
-    """Return the JSON object in a file of root's; an empty one where there is none."""
+def _read_on_disk(host: Host, path: PurePosixPath) -> _OnDisk:
+    """Return what a file of root's says; nothing where there is none."""
     with suppress(InstallerError):
         if size_of(host, path) <= MAX_BYTES:
-            return told_by_root(host, path, dict[str, Any]) or {}
-    return {}
+            return told_by_root(host, path, _OnDisk) or _OnDisk()
+    return _OnDisk()
