@@ -16,7 +16,7 @@ import pytest
 
 from installer.engines import ENGINES
 from installer.engines.command_line import overruling, path_of
-from installer.engines.hints import without_cri
+from installer.engines.dependencies import without_cri
 from installer.engines.restart import numbers
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import inodes

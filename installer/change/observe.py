@@ -17,7 +17,7 @@ from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
 from installer.engines.config_files import contents_of, copies_of, usual_configs
 from installer.engines.containers import hook_files, in_use, low_level_runtime
-from installer.engines.hints import driver_root, is_suse, served_by_image
+from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import observe_row, running_engines, without_unused
 from installer.engines.restart import ASK_S, with_creating
 from installer.engines.restart_checks import unit_obstacles
@@ -187,9 +187,7 @@ def probe_undo(host: Host, options: Options, record: Record, *, awaits_s: float 
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
     named |= {
-        path
-        for each in engines
-        if each.next_start and (path := path_of(each.next_start.words, ENGINES[each.name].cmdline.config))
+        path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
     }
     facts = _with_taken_over(_facts(host, options, record, tuple(engines), named), told)
     facts = with_references(host, facts, options.layout)

@@ -191,25 +191,25 @@ def unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
                 remedy=f"add {engine.hook.parent} to hooks_dir in its config, or configure runtimes instead",
                 code="engine-flags",
             )
-    elif engine.drop_in is not None and spec.drop_ins is DropIns.READ:
-        directory = path_of(engine.words, spec.cmdline.drop_ins) or spec.drop_in_dir
-        place = host.resolve(engine.drop_in.parent)
-        if directory is not None and not _read_there(spec, place, engine.drop_in, host.resolve(directory)):
-            read = directory / spec.drop_in_names if spec.drop_in_names else f"the files below {directory}"
-            yield InstallerError(
-                f"configure {engine.title} in {engine.drop_in} (it reads {read})",
-                remedy=f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}",
-                code="engine-flags",
-            )
-
-
-def _read_there(
-    spec: EngineSpec, place: PurePosixPath, drop_in: PurePosixPath, directory: PurePosixPath
-) -> bool:
-    """Tell whether an engine that reads ``directory`` reads a drop-in whose own directory is ``place``."""
+        return
+    directory = path_of(engine.words, spec.cmdline.drop_ins) or spec.drop_in_dir
+    if engine.drop_in is None or spec.drop_ins is not DropIns.READ or directory is None:
+        return
+    place, real = host.resolve(engine.drop_in.parent), host.resolve(directory)
     if spec.drop_in_names:
-        return place == directory and fnmatchcase(drop_in.name, spec.drop_in_names)
-    return place.is_relative_to(directory)
+        read, is_read = (
+            str(directory / spec.drop_in_names),
+            fnmatchcase(engine.drop_in.name, spec.drop_in_names),
+        )
+        is_read = is_read and place == real
+    else:
+        read, is_read = f"the files below {directory}", place.is_relative_to(real)
+    if not is_read:
+        yield InstallerError(
+            f"configure {engine.title} in {engine.drop_in} (it reads {read})",
+            remedy=f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}",
+            code="engine-flags",
+        )
 
 
 def outdated(host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]) -> bool:
@@ -236,17 +236,14 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
     """
     file, limit, free = host.read(path), memory_limit_bytes(), free_memory_bytes()
     grows = GROWS * len(file.content) if file else 0
-    if file is None or (grows <= free and (limit is None or BASE_BYTES + grows <= limit)):
+    need = BASE_BYTES + grows
+    if file is None or (grows <= free and (limit is None or need <= limit)):
         return file
-    what, need = f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take", BASE_BYTES + grows
     if limit is not None and need > limit:
-        raise InstallerError(
-            f"{what} {need >> 20} MiB of memory, the limit of this process is {limit >> 20} MiB)",
-            remedy="raise the memory limit of the pod or unit, or make the file smaller",
-            code="no-memory",
-        )
-    raise InstallerError(
-        f"{what} {grows >> 20} MiB more of memory, {max(free, 0) >> 20} MiB are free)",
-        remedy="free some memory of the node, raise ulimit -v where it is set, or make the file smaller",
-        code="no-memory",
-    )
+        lacks = f"{need >> 20} MiB of memory, the limit of this process is {limit >> 20} MiB"
+        remedy = "raise the memory limit of the pod or unit, or make the file smaller"
+    else:
+        lacks = f"{grows >> 20} MiB more of memory, {max(free, 0) >> 20} MiB are free"
+        remedy = "free some memory of the node, raise ulimit -v where it is set, or make the file smaller"
+    what = f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take {lacks})"
+    raise InstallerError(what, remedy=remedy, code="no-memory")

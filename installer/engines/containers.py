@@ -209,9 +209,8 @@ def _known_to_docker(
             return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
     if engine is None or not engine.stopped:
         return ()
-    words = engine.next_start.words if engine.next_start else ()
-    config = path_of(words, ENGINES[engine.name].cmdline.config) or engine.config
-    data = data_of(host, replace(engine, config=config), words)
+    config = path_of(engine.next_words, ENGINES[engine.name].cmdline.config) or engine.config
+    data = data_of(host, replace(engine, config=config), engine.next_words)
     return dockerd.containers_on_disk(host, data) if data else ()
 
 

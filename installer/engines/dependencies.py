@@ -1,6 +1,6 @@
-"""What has to be there below an engine for a container to start: its containerd, what holds one, and room."""
+"""What the node gives its engines: a containerd, what holds a container, room, the driver, its distribution."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -21,7 +21,8 @@ from installer.model.effective import Runtime
 from installer.model.engine_spec import Api, Monitor
 from installer.model.facts import EngineState
 from installer.model.files import Kind
-from installer.model.paths import PATH
+from installer.model.options import AUTO, Options
+from installer.model.paths import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH
 
 ASK_S: Final = 3.0
 CONTAINERD_FLAG: Final = ("--containerd",)
@@ -39,6 +40,18 @@ MONITORS: Final = {
 # Where containerd looks as well: its plugin "opt" has it added to its own PATH.
 OPT: Final = PurePosixPath("/opt/containerd/bin")
 ROOT: Final = PurePosixPath("/")
+# By ID in os-release: systems whose root is an image and whose engines' configs are made of their settings.
+IMAGES: Final = {
+    "talos": (
+        "on Talos the toolkit is a system extension, and runtimes come from the machine config",
+        "add both there",
+    ),
+    "bottlerocket": (
+        "Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing is installed",
+        "start this node from that image",
+    ),
+}
+OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 
 
 class Dependencies(Struct, frozen=True):
@@ -232,3 +245,47 @@ def mounted(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[st
     with suppress(InstallerError):
         return host.mounted(path)
     return ()
+
+
+def is_suse(host: Host) -> bool:
+    """Tell whether the host is of the SUSE family."""
+    return "suse" in _os_release(host).get("ID_LIKE", "")
+
+
+def without_cri(host: Host, beside: Collection[str]) -> str:
+    """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
+    served = next((each for each in beside if ENGINES[each].uses), "")
+    usual = f", it serves {ENGINES[served].title}" if served else ""
+    image = IMAGES.get(_os_release(host).get("ID", ""))
+    return f"its CRI is switched off{f': {image[0]}' if image else usual}"
+
+
+def served_by_image(host: Host) -> Iterator[InstallerError]:
+    """Yield why nothing is installed on a system that brings the toolkit in its own way."""
+    image = IMAGES.get(_os_release(host).get("ID", ""))
+    if image is not None:
+        yield InstallerError(f"install on this node ({image[0]})", remedy=image[1], code="not-supported")
+
+
+def _os_release(host: Host) -> dict[str, str]:
+    file = host.read(OS_RELEASE)
+    lines = file.content.decode(errors="replace").splitlines() if file else []
+    return {name: value.strip("\"'") for name, _, value in (line.partition("=") for line in lines)}
+
+
+def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
+    """Return where the host finds the driver, and a note where it is on the host itself.
+
+    A container's driver goes first, as it does for the GPU Operator; where there is none, one may come yet.
+    """
+    usual = str(DEFAULT_DRIVER_ROOT)
+    named = usual if options.driver_root == AUTO else options.driver_root
+    if named != usual or host.names(DEFAULT_DRIVER_ROOT):
+        return named, ()
+    for directory in DRIVER_LIBRARY_DIRS:
+        if any(name.startswith("libnvidia-ml.so.") for name in host.names(directory)):
+            found = f"{usual} is empty and {directory} holds the driver"
+            if options.driver_root == AUTO:
+                return "/", (f"{found}: the toolkit looks for it in /",)
+            return usual, (f"{found}: consider --driver-root /",)
+    return usual, ()

@@ -31,8 +31,7 @@ from installer.engines.config_files import (
     with_places,
     with_readable_configs,
 )
-from installer.engines.dependencies import RESTART, silence
-from installer.engines.hints import without_cri
+from installer.engines.dependencies import RESTART, silence, without_cri
 from installer.engines.restart import ASK_S, Answer, ask, is_held
 from installer.engines.restart_checks import Restart, not_restarted, places_by_files
 from installer.errors import InstallerError, Option, Remedy
@@ -311,18 +310,16 @@ def _left_alone(host: Host, engine: EngineState, others: Iterable[EngineState]) 
 
 def _overruling(spec: EngineSpec, engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Yield what of the command line of an engine, or of its next start, stands against what is asked for."""
-    later = engine.next_start.words if engine.next_start else ()
     against = [*overruling(spec, engine.words, options, "it was started")]
-    yield from against or overruling(spec, later, options, "its unit starts it")
+    yield from against or overruling(spec, engine.next_words, options, "its unit starts it")
     yield from moving(engine)
 
 
 def moving(engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
     flags, usual = ENGINES[engine.name].cmdline.config, ENGINES[engine.name].config
-    words = engine.next_start.words if engine.next_start else ()
-    now, later = path_of(engine.words, flags) or usual, path_of(words, flags) or usual
-    if not (engine.words and words) or now == later:
+    now, later = path_of(engine.words, flags) or usual, path_of(engine.next_words, flags) or usual
+    if not (engine.words and engine.next_words) or now == later:
         return
     if engine.not_restarted is not None and engine.not_restarted.code == "restart-moves-engine":
         yield engine.not_restarted

@@ -122,6 +122,11 @@ class EngineState(Struct, frozen=True):
         return self.started.words if self.started else ()
 
     @property
+    def next_words(self) -> tuple[str, ...]:
+        """The words that its unit will start it with, () where nobody can tell."""
+        return self.next_start.words if self.next_start else ()
+
+    @property
     def title(self) -> str:
         """How a sentence calls it."""
         return ENGINES[self.name].title

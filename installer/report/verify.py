@@ -17,7 +17,7 @@ from installer.change.ledger import read_record
 from installer.change.lost import elsewhere
 from installer.engines import ENGINES, trial_containers
 from installer.engines.containers import running_containers
-from installer.engines.hints import driver_root
+from installer.engines.dependencies import driver_root
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
 from installer.engines.trial_containers import MARK, Exec, Tools, opens, shell_of

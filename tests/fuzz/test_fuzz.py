@@ -34,8 +34,8 @@ from installer.engines.command_line import overruling, path_of, state_of, value_
 from installer.engines.config_edits import syntax_of
 from installer.engines.containers import TASKS, of_crio, of_shims
 from installer.engines.crio.effective import STATE, effect
+from installer.engines.dependencies import is_suse
 from installer.engines.docker import api as dockerd
-from installer.engines.hints import is_suse
 from installer.engines.texts import toolkit_runtimes
 from installer.errors import InstallerError
 from installer.host import kubernetes, systemd

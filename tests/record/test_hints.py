@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from installer.change.observe import in_place, moved
 from installer.engines import ENGINES
-from installer.engines.hints import (
+from installer.engines.dependencies import (
     driver_root,
     is_suse,
     served_by_image,
