@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias, TypeVar
 
@@ -88,16 +88,9 @@ class _ShimOptions(Struct, frozen=True):
 
 
 def running_containers(
-    host: Host,
-    layout: Layout,
-    record: Record,
-    engines: Collection[EngineState],
-    *,
-    restarts: bool = True,
+    host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[Container, ...]:
-    """Return the containers that were started by the runtimes of this install-dir and are not removed yet.
-
-    So are those that have a hook of this install-dir still to run, whoever started them.
+    """Return the containers on runtimes of this install-dir, or with a hook of it still to run.
 
     An engine that has been undone may still run some: a forced undo leaves them links.
     Where nobody ``restarts`` CRI-O, a container that asked for nothing needs what is its default now.
@@ -105,7 +98,12 @@ def running_containers(
     if record.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
-    leads = partial(_leads, host, layout)
+
+    def leads(path: str) -> PurePosixPath | None:
+        with suppress(InstallerError):
+            return leads_to(host, PurePosixPath(path), layout) if path.startswith("/") else None
+        return None
+
     found = [*of_shims(host, _states(engines), binaries, leads)]
     for row in (each for each in record.engines if ENGINES[each.name].state.monitor is Monitor.CONMON):
         engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
@@ -118,13 +116,6 @@ def running_containers(
         state = engine.state or row.state or ENGINES[row.name].state.usual
         found += of_crio(host, state, handlers, binaries, leads)
     return tuple(found)
-
-
-def _leads(host: Host, layout: Layout, path: str) -> PurePosixPath | None:
-    """Return the file of the toolkit that a hook leads to."""
-    with suppress(InstallerError):
-        return leads_to(host, PurePosixPath(path), layout) if path.startswith("/") else None
-    return None
 
 
 def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
@@ -167,12 +158,7 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
 
 
 def in_use(
-    host: Host,
-    layout: Layout,
-    record: Record,
-    engines: Collection[EngineState],
-    *,
-    restarts: bool = True,
+    host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
     """Return the containers that need our runtimes, and the names of Docker's stopped ones that do.
 
@@ -269,11 +255,10 @@ def of_shims(
     binaries: frozenset[PurePosixPath],
     leads: Leads = lambda _: None,
 ) -> Iterator[Container]:
-    """Yield the containers below containerd's state directories whose shim starts one of ``binaries``.
+    """Yield the containers whose shim starts one of ``binaries``, or that have a hook of the toolkit.
 
-    So are those that have a hook which ``leads`` to the toolkit: what a spec was made with stays its own.
-    ``states`` says to which engine a directory belongs, but for a namespace that is of another alone.
-    A shim records the path in its bundle (engine-facts.md#containerd-shim-records).
+    ``states`` says to which engine a state directory of containerd's belongs, but for a namespace that is of
+    another alone. A shim records the path in its bundle (engine-facts.md#containerd-shim-records).
     """
     known = _known(host, binaries)
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
@@ -298,11 +283,9 @@ def of_crio(
 ) -> Iterator[Container]:
     """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes.
 
-    CRI-O finds the runtime by the handler of the container's sandbox. CRI does not tell that one, and a
-    restarted CRI-O reads it where we do, in the annotations of the sandbox
-    (engine-facts.md#crio-sandbox-handler). A sandbox without one takes the default of the moment, so none of
-    ours once that is another.
-    A pod can overwrite the annotation: what conmon was started with tells of ours whatever it says.
+    CRI-O finds the runtime by the handler of the sandbox, which it reads in its annotations after a restart
+    (engine-facts.md#crio-sandbox-handler). A sandbox without one takes the default of the moment. A pod can
+    overwrite the annotation: what conmon was started with tells of ours whatever it says.
     """
     known = _known(host, binaries)
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
@@ -334,10 +317,7 @@ def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Ite
 
 
 def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
-    """Return the host's number of the first process of the container of CRI-O's that we run in, if any.
-
-    The container is the one that has our mount namespace.
-    """
+    """Return the host's pid of the container of CRI-O's that has our mount namespace, None where none has."""
     own = str(Path("/proc/self/ns/mnt").readlink())
     for name in host.names(state):
         pid = _read(host.local_path(state) / name / "userdata/pidfile").decode(errors="replace").strip()
@@ -348,9 +328,9 @@ def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
 
 
 def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], PurePosixPath | None]:
-    """Return what tells which of the binaries a path is, None for another; links of others count.
+    """Return a function that tells which of the binaries a path is, itself or by a link of others.
 
-    A link that leads on to a program of another name, as a forced undo leaves them, is none of ours.
+    A link that leads to a program of another name, as a forced undo leaves them, is none of ours.
     """
 
     def resolved(path: str) -> PurePosixPath | None:

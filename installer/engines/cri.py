@@ -94,11 +94,7 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
 
 
 def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of containers that are created but not started: a restart now would strand them.
-
-    Raises:
-        InstallerError: as ``status``.
-    """
+    """Return the ids of containers in state CREATED, which a restart would strand; raises as ``status``."""
     return _list_ids(socket_path, "ListContainers", _CREATED, timeout_s)
 
 

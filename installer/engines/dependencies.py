@@ -1,4 +1,4 @@
-"""What the node gives its engines: a containerd, what holds a container, room, the driver, its distribution."""
+"""What a node gives its engines: a containerd, what holds a container, room, the driver; and what it is."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress

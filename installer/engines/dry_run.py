@@ -38,9 +38,8 @@ UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
 class Trials:
     """Asks engines' own programs, in the host's own root, each question once.
 
-    Texts are handed over in memory: no secret of a config gets onto a disk, and nothing is
-    left by a crash. Where a program cannot be run the texts alone have to tell; the running engine is asked
-    afterwards in any case.
+    Texts are handed over in memory: no secret gets onto a disk, and a crash leaves nothing. Where a program
+    cannot be run the texts alone have to tell; the running engine is asked afterwards in any case.
     """
 
     def __init__(self, host: Host, contents: Texts) -> None:
@@ -169,8 +168,7 @@ def refuse_changed(
 ) -> None:
     """Raise where an engine would not come up with what others have written since the gate was asked.
 
-    ``seen`` are the digests of what was read then, ``done`` the steps since. Where nothing has changed but by
-    these nobody is asked.
+    ``seen`` are the digests of what was read then, ``done`` the steps since.
 
     Raises:
         ConflictError: it would not; or it is signalled, and nobody knows what it makes of such a text.
@@ -213,10 +211,7 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
 
 
 def refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
-    """Return why engines that serve would not come up with the configs that lie there, by name.
-
-    Their own programs are asked, as at the gate; nothing is said of an engine that would.
-    """
+    """Return by name why engines that serve would not come up with the configs that lie there."""
     found: dict[str, str] = {}
     for engine in (each for each in engines if each.serving is not None):
         now = with_readable_configs(host, engine)
@@ -287,10 +282,7 @@ def _in_force(found: EffectiveConfig, edit: Edit) -> bool:
 def _inherited(
     row: EngineRow, record: Record, engine: EngineState, contents: Texts, ask: Ask
 ) -> tuple[Mapping[str, Tree], InstallerError | None]:
-    """Return what an install would have the engine show of our runtimes, where its own program tells.
-
-    And why it can have it show nothing.
-    """
+    """Return what an install would have the engine show of our runtimes, or why it could not."""
     known = {each.path: None for each in record.configs} | dict(contents)
     # Saved texts are of the install: what our runtimes inherit is what the present ones say without us.
     facts = Facts((engine,), known, {}, frozenset(), (), ToolkitFacts(), record, lost=frozenset(known))

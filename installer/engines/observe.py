@@ -51,10 +51,9 @@ ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
 
 class RunningEngines(Struct, frozen=True):
-    """The engines that are asked for and run here.
+    """The engines that are asked for and run here, with ``notes`` about the others.
 
-    The ``notes`` are about the others, ``overruled`` is what stands against what is asked for; ``refused``
-    tells, by the name of an engine, why nobody knows its configs.
+    ``overruled`` is what stands against what is asked for, ``refused`` by name why configs are not known.
     """
 
     engines: tuple[EngineState, ...]
@@ -148,8 +147,7 @@ def observe(  # noqa: PLR0913 - one question for all who ask
     """Return an engine with what it says, and what its process and unit tell; its configs are not read.
 
     ``sought`` is where it is looked for, ``places`` what an operator has named, ``row`` its entry in the
-    ledger where it may have been moved since. One that has crashed is waited for ``crash_s``, one that
-    restarts itself for ``awaits_s``.
+    ledger. One that has crashed is waited for ``crash_s``, one that restarts itself for ``awaits_s``.
     """
     answer = ask_for(host, sought, options, awaits_s)
     # One that was stopped has taken its socket along.

@@ -20,7 +20,7 @@ from installer.host.sockets import AnswerError
 from installer.model.protobuf import fields, message
 
 if TYPE_CHECKING:
-    import docker
+    from installer.engines.docker.client import Client
 
 MARK: Final = "toolkit-installer-verify"  # with which the name of all begins that is made here
 DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and what it links to
@@ -137,30 +137,32 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
 
     try:
         with _connected(socket, "run", timeout_s) as client:
-            client.api.import_image_from_data(NOTHING, repository=name, tag="1")
-            made = client.containers.create(
+            client.import_image_from_data(NOTHING, repository=name, tag="1")
+            mounts = [Mount(str(inside), str(at), type="bind", read_only=True) for at, inside in tools.files]
+            host_config = client.create_host_config(
+                runtime=runtime,
+                network_mode="none",
+                mounts=mounts,
+                log_config=LogConfig(type="none"),
+                security_opt=["label=disable"],
+            )
+            made = client.create_container(
                 f"{name}:1",
                 tools.command(WAITS),
                 name=name,
-                runtime=runtime,
                 environment=dict(environment),
-                network_mode="none",
-                mounts=[
-                    Mount(str(inside), str(at), type="bind", read_only=True) for at, inside in tools.files
-                ],
-                log_config=LogConfig(type="none"),
-                security_opt=["label=disable"],
+                host_config=host_config,
                 # A terminal that nobody types at: reading from it waits.
                 stdin_open=True,
                 tty=True,
-            )
-            made.start()
+            )["Id"]
+            client.start(made)
 
             def run(script: str) -> str:
-                asked = client.api.exec_create(str(made.id), tools.command(script))["Id"]
-                return client.api.exec_start(asked).decode(errors="replace")
+                asked = client.exec_create(made, tools.command(script))["Id"]
+                return client.exec_start(asked).decode(errors="replace")
 
-            yield str(made.id), run
+            yield made, run
     finally:
         remove_containers(socket, name, timeout_s=timeout_s)
 
@@ -176,32 +178,30 @@ def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]
     removed, until = [], time.monotonic() + timeout_s - 1
     with _connected(socket, "remove", timeout_s) as client:
         with suppress(NotFound):
-            client.containers.get(name)
+            client.inspect_container(name)
             removed.append("container")
             while True:
                 try:
-                    client.api.remove_container(name, force=True)
+                    client.remove_container(name, force=True)
                     break
                 except APIError as error:  # it is being removed, or dockerd has not seen its end yet
                     if isinstance(error, NotFound) or time.monotonic() > until:
                         raise
                     time.sleep(RETRY_S)
         with suppress(NotFound):
-            client.images.remove(f"{name}:1", force=True)
+            client.remove_image(f"{name}:1", force=True)
             removed.append("image")
     return removed
 
 
 @contextmanager
-def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["docker.DockerClient"]:
-    import docker
+def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["Client"]:
     from docker.errors import DockerException
 
     from installer.engines.docker.client import Client
 
-    client = object.__new__(docker.DockerClient)  # its constructor makes a client of its own
     try:
-        with Client(socket, timeout_s) as client.api:
+        with Client(socket, timeout_s) as client:
             yield client
     except (DockerException, OSError, AnswerError) as error:
         words = str(getattr(error, "explanation", None) or error)[:500]
@@ -225,9 +225,9 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     """
     status = cri.status(socket, timeout_s=timeout_s)
     pod = _pod(name, _cgroup_parent(status, handler))
-    with calling(socket, timeout_s) as engine:
-        sandbox = text_in(engine.call("RunPodSandbox", message((1, pod), (2, handler))), 1)
-        try:
+    try:
+        with calling(socket, timeout_s) as engine:
+            sandbox = text_in(engine.call("RunPodSandbox", message((1, pod), (2, handler))), 1)
             config = _container(status.pause_image or _image(engine, sandbox), tools, environment)
             request = message((1, sandbox), (2, config), (3, pod))
             made = text_in(engine.call("CreateContainer", request), 1)
@@ -238,42 +238,37 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
                 return text_in(engine.call("ExecSync", message((1, made), *words, (3, EXEC_S))), 1)
 
             yield made, run
-        finally:
-            # With time of its own: what was made has to go although the rest took too long.
-            with calling(socket, timeout_s) as again:
-                _remove(again, sandbox)
+    finally:
+        # With time of its own: what was made has to go although the rest took too long.
+        remove_pods(socket, name, timeout_s=timeout_s)
 
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
     """Remove the pods of a name, the stopped ones included; return what was there of them.
+
+    containerd refuses for some seconds while a container of a pod is starting.
 
     Raises:
         InstallerError: the engine refuses, or does not answer in time.
     """
     removed = []
     with calling(socket, timeout_s) as engine:
-        for number, pod in fields(engine.call("ListPodSandbox", b"")):
-            if number == 1 and text_in(dict(fields(pod)).get(2, b""), 1) == name:  # its metadata
-                _remove(engine, text_in(pod, 1))
-                removed.append("pod")
+        pods = [pod for number, pod in fields(engine.call("ListPodSandbox")) if number == 1]
+        # By the name in its metadata.
+        for pod in (each for each in pods if text_in(dict(fields(each)).get(2, b""), 1) == name):
+            request = message((1, text_in(pod, 1)))
+            while True:
+                with suppress(InstallerError):  # removal stops what runs, too
+                    engine.call("StopPodSandbox", request)
+                try:
+                    engine.call("RemovePodSandbox", request)
+                    break
+                except InstallerError as error:
+                    if isinstance(error, NotAnsweringError) or engine.left_s() < 1:
+                        raise
+                    time.sleep(RETRY_S)
+            removed.append("pod")
     return removed
-
-
-def _remove(calls: Calls, sandbox: str) -> None:
-    """Stop and remove a pod; containerd refuses for some seconds while one of its containers is starting."""
-    while True:
-        with suppress(InstallerError):  # removal stops what runs, too
-            calls.call("StopPodSandbox", message((1, sandbox)))
-        try:
-            calls.call("RemovePodSandbox", message((1, sandbox)))
-        except NotAnsweringError:
-            raise
-        except InstallerError:
-            if calls.left_s() < 1:
-                raise
-            time.sleep(RETRY_S)
-        else:
-            return
 
 
 def _cgroup_parent(status: cri.CriStatus, handler: str) -> str:

@@ -43,9 +43,9 @@ class DockerInfo(Struct, frozen=True):
 
 
 class DockerContainer(Struct, frozen=True):
-    """One container; ``runtime`` is the name it was created with, the default's included.
+    """One container, with the name of the runtime that it was created with, the default's included.
 
-    ``restarting`` is one that has ended and that dockerd is about to start again: it counts as running, too.
+    ``restarting`` is one that dockerd is about to start again: it counts as running, too.
     """
 
     id: str
@@ -101,13 +101,10 @@ def _refuse_others(address: Path, headers: Mapping[str, str], answer: Mapping[st
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
-    """Return how many reloads dockerd has completed since ``moment_s``, in seconds of the wall clock.
+    """Return how many reloads dockerd has completed since ``moment_s`` of the wall clock; raises as ``info``.
 
-    A reload is asynchronous, and one that fails is only in dockerd's log; each that succeeds is an
-    event (engine-facts.md#dockerd-reload-event).
-
-    Raises:
-        InstallerError: as ``info``.
+    One that fails is only in dockerd's log; one that succeeds is an event
+    (engine-facts.md#dockerd-reload-event).
     """
     window = {"since": f"{moment_s:.9f}", "until": f"{time.time():.9f}"}
     wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
@@ -119,11 +116,7 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
 
 
 def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
-    """Return all containers, the stopped ones included.
-
-    Raises:
-        InstallerError: as ``info``.
-    """
+    """Return all containers, the stopped ones included; raises as ``info``."""
     found = []
     with _understood(socket_path, timeout_s) as client:
         from docker.errors import APIError
