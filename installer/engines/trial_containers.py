@@ -1,10 +1,9 @@
-"""Containers that verify makes of the node's own shell, by Docker and by CRI; which files were opened."""
+"""Containers that verify makes of the node's own shell, by Docker and by CRI."""
 
 import json
-import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -34,9 +33,6 @@ ELF64: Final = b"\x7fELF\x02\x01"
 HEAD_BYTES: Final = 4096  # linkers put the name of the dynamic loader behind the headers of a program
 LOADER_NAME: Final = re.compile(rb"\0(/[!-~]+/ld[!-~]*\.so[!-~]*)\0")
 LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
-IN_OPEN: Final = 0x20
-IN_ONESHOT: Final = 0x80000000
-WATCHED: Final = re.compile(r"^inotify wd:([0-9a-f]+)", re.MULTILINE)
 RETRY_S: Final = 0.2
 NOTHING: Final = bytes(1024)  # a tar archive without a file: the shell comes by mounts
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
@@ -92,36 +88,6 @@ def _unusable(reason: str) -> InstallerError:
         remedy="run a GPU pod of your own instead",
         code="verify-failed",
     )
-
-
-@contextmanager
-def opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
-    """Watch files for the block; yield what returns which of them somebody has opened so far.
-
-    The kernel forgets a watch of one shot when it has fired, and lists the others (proc(5)). A file that
-    cannot be watched is never called opened.
-    """
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = libc.inotify_init1(os.O_CLOEXEC)
-    if fd < 0:  # no instance left: nobody can tell
-        yield frozenset
-        return
-    try:
-        watched = {
-            file: libc.inotify_add_watch(fd, os.fsencode(file), IN_OPEN | IN_ONESHOT) for file in files
-        }
-
-        def opened() -> frozenset[Path]:
-            left = {
-                int(number, 16) for number in WATCHED.findall(Path(f"/proc/self/fdinfo/{fd}").read_text())
-            }
-            return frozenset(file for file, number in watched.items() if number >= 0 and number not in left)
-
-        yield opened
-    finally:
-        os.close(fd)
 
 
 @contextmanager

@@ -20,9 +20,10 @@ from installer.engines.containers import running_containers
 from installer.engines.dependencies import driver_root
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
-from installer.engines.trial_containers import MARK, Exec, Tools, opens, shell_of
+from installer.engines.trial_containers import MARK, Exec, Tools, shell_of
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
+from installer.host.inodes import watch_opens
 from installer.host.locks import alone
 from installer.lifecycle.uninstall import remove_made, written_down
 from installer.model.engine_spec import Api
@@ -149,7 +150,7 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
     try:
         with (
             written_down(host, options.layout, (row.name, str(row.socket), row.unit, name)),
-            opens((wrapper, real)) as watch,
+            watch_opens((wrapper, real)) as watch,
             run(socket, name, wanted.runtime, tools, environment, timeout_s=timeout_s) as (made, script),
         ):
             said = ask_container(script, timeout_s=timeout_s)

@@ -5,9 +5,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.engines.trial_containers import LOADER, SHELL, Tools, opens, shell_of
+from installer.engines.trial_containers import LOADER, SHELL, Tools, shell_of
 from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.host.inodes import watch_opens
 
 HERE = Host.under(PurePosixPath("/"))
 
@@ -62,7 +63,7 @@ def test_a_program_that_is_started_was_opened_and_one_that_is_looked_at_was_not(
         path.write_text("#!/bin/sh\n")
         path.chmod(0o755)
 
-    with opens((started, looked_at, absent)) as watch:
+    with watch_opens((started, looked_at, absent)) as watch:
         before = watch()
         subprocess.run([started], check=True)
         looked_at.stat()
