@@ -16,9 +16,9 @@ from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
 from installer.engines.config_files import contents_of, copies_of, usual_configs
-from installer.engines.containers import hook_files, in_use, low_level_runtime
+from installer.engines.containers import find_substitute_runtime, in_use, list_hooks
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
-from installer.engines.observe import observe_row, running_engines, without_unused
+from installer.engines.observe import find_engines, observe_row, without_unused
 from installer.engines.restart import ASK_S, with_creating
 from installer.engines.restart_checks import unit_obstacles
 from installer.engines.write_config import (
@@ -64,7 +64,7 @@ def probe_install(host: Host, options: Options, record: Record, patience_s: floa
         ask_version(options.toolkit_source, sums) as version,
         digests_below(host, version_in_place, noted_digests(host, version_in_place)) as digests,
     ):
-        found = running_engines(host, options, record, patience_s)
+        found = find_engines(host, options, record, patience_s)
         engines, left = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
         if options.restart_mode is RestartMode.WHEN_IDLE:
             engines = with_creating(host, engines)
@@ -161,10 +161,10 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    found = running_engines(host, options, Record())
+    found = find_engines(host, options, Record())
     for error in found.refused.values():
         raise error
-    engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in found.engines)
+    engines = tuple(replace(engine, hooks=tuple(list_hooks(host, engine))) for engine in found.engines)
     return replace(_facts(host, options, Record(), engines), notes=found.notes)
 
 
@@ -194,7 +194,7 @@ def probe_undo(host: Host, options: Options, record: Record, *, awaits_s: float 
     restarts = options.restart_mode is not RestartMode.NONE
     used, idle = in_use(host, options.layout, record, engines, restarts=restarts)
     return replace(
-        facts, running=used, idle=idle, low_level=low_level_runtime(host, record) if used else None
+        facts, running=used, idle=idle, low_level=find_substitute_runtime(host, record) if used else None
     )
 
 

@@ -17,7 +17,7 @@ from installer.cdi.plan import generated
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan, plan_rollback
 from installer.engines import ENGINES
-from installer.engines.containers import await_created, low_level_runtime, running_containers
+from installer.engines.containers import await_created, find_running_containers, find_substitute_runtime
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.dry_run import refuse_changed
 from installer.engines.restart import reload, write_when_idle
@@ -280,7 +280,7 @@ def _is_faultless(error: InstallerError) -> bool:
 def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, cause: InstallerError) -> None:
     try:
         with internal_errors():
-            running = running_containers(
+            running = find_running_containers(
                 context.host, context.layout, plan.in_progress, plan.engines.values()
             )
             back = plan_rollback(plan, tuple(done), record, running)
@@ -316,7 +316,7 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
             write_when_idle(host, step, plan.engines, patience)
         case InstallVersion(version, files):
             host.make_directory(layout.versions)
-            like = low_level_runtime(host, plan.in_progress)
+            like = find_substitute_runtime(host, plan.in_progress)
             install_tree(host, layout.version(version), files, like)
         case RemoveVersion(version):
             remove_tree(host, layout.version(version))
@@ -366,7 +366,9 @@ def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) 
 def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
     if hooked:
         await_created(context.host, plan.engines[hooked], context.layout, check)
-    running = running_containers(context.host, context.layout, context.ledger.held, plan.engines.values())
+    running = find_running_containers(
+        context.host, context.layout, context.ledger.held, plan.engines.values()
+    )
     if running:
         raise InstallerError(
             f"remove the toolkit (it has just started {names_of(running)})",

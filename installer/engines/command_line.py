@@ -84,7 +84,7 @@ def state_of(host: Host, spec: EngineSpec, cmdline: Words, config: PurePosixPath
     return found and found / place.below
 
 
-def overruling(
+def explain_overruling(
     spec: EngineSpec, cmdline: Words, options: Options, whose: str = "it was started"
 ) -> Iterator[InstallerError]:
     """Yield why a flag on the command line stands against what we would write; ``whose`` says which start."""

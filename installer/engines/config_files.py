@@ -179,7 +179,7 @@ def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
     return tuple(path for path in found.values() if spec.is_copy(path))
 
 
-def unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
+def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would not read what is written for it."""
     spec = ENGINES[engine.name]
     if engine.hook is not None:
@@ -212,7 +212,9 @@ def unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
         )
 
 
-def outdated(host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]) -> bool:
+def is_outdated(
+    host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]
+) -> bool:
     """Tell whether a config was changed after its start, ``since_s``, so that its words may not be its deeds.
 
     A file that is not there any more left its directory changed.

@@ -87,7 +87,7 @@ class _ShimOptions(Struct, frozen=True):
     binary_name: str = ""
 
 
-def running_containers(
+def find_running_containers(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[Container, ...]:
     """Return the containers on runtimes of this install-dir, or with a hook of it still to run.
@@ -104,7 +104,7 @@ def running_containers(
             return leads_to(host, PurePosixPath(path), layout) if path.startswith("/") else None
         return None
 
-    found = [*of_shims(host, _states(engines), binaries, leads)]
+    found = [*list_shim_containers(host, _states(engines), binaries, leads)]
     for row in (each for each in record.engines if ENGINES[each.name].state.monitor is Monitor.CONMON):
         engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
@@ -114,7 +114,7 @@ def running_containers(
         if serving.default in handlers and not restarts:
             handlers[""] = handlers[serving.default]
         state = engine.state or row.state or ENGINES[row.name].state.usual
-        found += of_crio(host, state, handlers, binaries, leads)
+        found += list_crio_containers(host, state, handlers, binaries, leads)
     return tuple(found)
 
 
@@ -167,7 +167,7 @@ def in_use(
     """
     row = next((row for row in record.engines if ENGINES[row.name].api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
-    running = running_containers(host, layout, record, engines, restarts=restarts)
+    running = find_running_containers(host, layout, record, engines, restarts=restarts)
     if row is None:
         return running, ()
     names = {each.id: each.name for each in known}
@@ -200,13 +200,13 @@ def _known_to_docker(
     return dockerd.containers_on_disk(host, data) if data else ()
 
 
-def low_level_runtime(host: Host, record: Record) -> PurePosixPath | None:
+def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:
     """Return the path of the runtime that ours wrap, as the host finds it; None where there is none."""
     words = toolkit_runtimes(record.toolkit.rendered) if record.toolkit else ()
     return next((path for path in _places((*words, *USUAL)) if host.kind(path) is Kind.FILE), None)
 
 
-def handed_over_to(host: Host, layout: Layout, record: Record) -> PurePosixPath | None:
+def find_low_level_runtime(host: Host, layout: Layout, record: Record) -> PurePosixPath | None:
     """Return the runtime that ours hand over to, as the config.toml that lies there says; None if not found.
 
     An engine may find one elsewhere, by a PATH of its own.
@@ -225,7 +225,7 @@ def _places(words: Collection[str]) -> Iterator[PurePosixPath]:
         yield from (PurePosixPath(word),) if word.startswith("/") else (place / word for place in PATH)
 
 
-def hook_files(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
+def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the OCI hooks that an engine runs, in what is its usual place where it does not tell."""
     usual = ENGINES[engine.name].hook_dir
     for directory in (engine.serving and engine.serving.hook_dirs) or ((usual,) if usual else ()):
@@ -249,7 +249,7 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
         time.sleep(CREATED_POLL_S)
 
 
-def of_shims(
+def list_shim_containers(
     host: Host,
     states: Mapping[PurePosixPath, str],
     binaries: frozenset[PurePosixPath],
@@ -274,7 +274,7 @@ def of_shims(
                     yield Container(NAMESPACES.get(namespace, owner), name, pod, binary)
 
 
-def of_crio(
+def list_crio_containers(
     host: Host,
     state: PurePosixPath,
     handlers: Mapping[str, PurePosixPath],
@@ -316,7 +316,7 @@ def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Ite
             yield name
 
 
-def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
+def find_own_pid(host: Host, state: PurePosixPath) -> int | None:
     """Return the host's pid of the container of CRI-O's that has our mount namespace, None where none has."""
     own = str(Path("/proc/self/ns/mnt").readlink())
     for name in host.names(state):

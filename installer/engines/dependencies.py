@@ -77,7 +77,7 @@ def find_dependencies(
     """
     for place in (*((engine.state,) if engine.state else ()), *usual_states(engine.name)):
         _refuse_unwritable(host, engine, place, STATE)
-    if NOEXEC in mounted(host, toolkit, engine.pid):
+    if NOEXEC in mount_options(host, toolkit, engine.pid):
         flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
         raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
     _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
@@ -102,7 +102,7 @@ def find_dependencies(
     return Dependencies(str(socket or ""), str(monitor or ""))
 
 
-def silence(host: Host, engine: EngineState) -> str:
+def explain_silence(host: Host, engine: EngineState) -> str:
     """Return why an engine may not answer that waits for its containerd; "" where that answers."""
     socket = containerd_of(host, engine)
     answer = _ask_containerd(host, socket) if socket is not None else None
@@ -147,7 +147,7 @@ def _refuse_unwritable(host: Host, engine: EngineState, place: PurePosixPath | N
         return
     if is_full(host, place):
         raise _unable(engine, f"{place}, {what}, is full", "make room there", "no-space")
-    if READ_ONLY in mounted(host, place, engine.pid):
+    if READ_ONLY in mount_options(host, place, engine.pid):
         flaw = f"{place}, {what}, is mounted {READ_ONLY}"
         remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
         raise _unable(engine, flaw, remedy, "engine-not-proven")
@@ -237,7 +237,7 @@ def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
     yield from (place for place in places if is_full(host, place))
 
 
-def mounted(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[str, ...]:
+def mount_options(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[str, ...]:
     """Return how the file system of ``path`` is mounted for a process: ours may be mounted otherwise."""
     with suppress(InstallerError):
         if pid is not None:

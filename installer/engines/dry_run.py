@@ -310,7 +310,7 @@ def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tre
         yield f"the default runtime is {found.default}, not {row.default}"
 
 
-def unread(host: Host, record: Record, engine: EngineState) -> bool:
+def has_unread_configs(host: Host, record: Record, engine: EngineState) -> bool:
     """Tell whether somebody else has written to a config since the start of an engine that we see."""
     ours = {digest for row in record.configs for digest in row.ours}
     since_s = began_s(host, engine)

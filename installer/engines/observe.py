@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from installer.engines import ENGINES, cri, generating
 from installer.engines.command_line import (
     began_s,
+    explain_overruling,
     flags_of,
     next_start,
-    overruling,
     path_of,
     process_path,
     read_start,
@@ -24,14 +24,14 @@ from installer.engines.command_line import (
     unit_start,
 )
 from installer.engines.config_files import (
-    outdated,
-    unread,
+    explain_unread,
+    is_outdated,
     with_configs,
     with_drop_in,
     with_places,
     with_readable_configs,
 )
-from installer.engines.dependencies import RESTART, silence, without_cri
+from installer.engines.dependencies import RESTART, explain_silence, without_cri
 from installer.engines.restart import ASK_S, Answer, ask, is_held
 from installer.engines.restart_checks import Restart, not_restarted, places_by_files
 from installer.errors import InstallerError, Option, Remedy
@@ -62,7 +62,7 @@ class RunningEngines(Struct, frozen=True):
     refused: Mapping[str, InstallerError]
 
 
-def running_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
+def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
     """Return the engines that are asked for and run here, and what is to be said of them.
 
     One that has crashed, and that systemd is about to start again, is waited for ``crash_s``.
@@ -91,10 +91,10 @@ def running_engines(host: Host, options: Options, record: Record, crash_s: float
         overruled += _overruling(spec, engine, options)
         try:
             engine = with_drop_in(host, engine)
-            overruled += unread(host, engine)
+            overruled += explain_unread(host, engine)
             if not (record.finished and row is not None and not row.pending):
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
-                engine = replace(engine, outdated=outdated(host, engine, began_s(host, engine), ours))
+                engine = replace(engine, outdated=is_outdated(host, engine, began_s(host, engine), ours))
             if spec.generated is None:
                 refuse_generated(engine)
             engines.append(with_configs(host, engine))
@@ -116,7 +116,7 @@ def observe_row(
     engine = observe(host, engine_of_row(row), options, row=row, awaits_s=awaits_s)
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
     read = (path for path in paths if path.parent != spec.hook_dir)
-    engine = replace(engine, outdated=outdated(host, engine, began_s(host, engine), read))
+    engine = replace(engine, outdated=is_outdated(host, engine, began_s(host, engine), read))
     engine = with_readable_configs(host, engine)
     return replace(engine, files=tuple(dict.fromkeys((*engine.files, *paths))))
 
@@ -168,7 +168,7 @@ def with_answer(host: Host, sought: EngineState, answer: Answer, places: Places)
     engine = replace(sought, unit=unit, pid=peer.pid if peer else None, exe=exe)
     engine = with_places(host, replace(engine, started=read_start(host, engine)), places)
     waits = answer.serving is None and not (answer.stopped or answer.failed)
-    why = silence(host, engine) if waits else ""
+    why = explain_silence(host, engine) if waits else ""
     engine = replace(
         engine,
         version=answer.version,
@@ -308,12 +308,12 @@ def _left_alone(host: Host, engine: EngineState, others: Iterable[EngineState]) 
 
 def _overruling(spec: EngineSpec, engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Yield what of the command line of an engine, or of its next start, stands against what is asked for."""
-    against = [*overruling(spec, engine.words, options, "it was started")]
-    yield from against or overruling(spec, engine.next_words, options, "its unit starts it")
-    yield from moving(engine)
+    against = [*explain_overruling(spec, engine.words, options, "it was started")]
+    yield from against or explain_overruling(spec, engine.next_words, options, "its unit starts it")
+    yield from explain_moving(engine)
 
 
-def moving(engine: EngineState) -> Iterator[InstallerError]:
+def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
     flags, usual = ENGINES[engine.name].cmdline.config, ENGINES[engine.name].config
     now, later = path_of(engine.words, flags) or usual, path_of(engine.next_words, flags) or usual

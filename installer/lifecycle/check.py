@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from installer.cdi.plan import STALE
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
-from installer.engines.containers import handed_over_to
+from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
 from installer.host import signals
@@ -80,7 +80,9 @@ def conclude_install(work: Work, plan: Plan) -> Watch:
     # A driver that has changed since nvidia-ctk looked at it shows in no file of ours; and an install that
     # changes nothing does not ask an engine about what others have written since its start.
     held = work.held()
-    unread = held.cdi or any(dry_run.unread(work.host, held, engine) for engine in plan.engines.values())
+    unread = held.cdi or any(
+        dry_run.has_unread_configs(work.host, held, engine) for engine in plan.engines.values()
+    )
     return replace(check, baseline=CHECK_AGAIN if unread else "").with_error(None).end(plan)
 
 
@@ -339,7 +341,7 @@ class _Check(Struct, frozen=True):
             InstallerError: there was one, and is none any more.
         """
         layout, known = self.work.options.layout, self.now.hands_over_to
-        found = handed_over_to(self.work.host, layout, self.work.held())
+        found = find_low_level_runtime(self.work.host, layout, self.work.held())
         if found is None and known:
             raise InstallerError(
                 f"start containers with our runtimes ({known}, which they start, is no program any more)",

@@ -11,7 +11,7 @@ from typing import Final
 
 from installer.change.ledger import Ledger, read_record
 from installer.engines import ENGINES
-from installer.engines.containers import pid_of_own
+from installer.engines.containers import find_own_pid
 from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
 from installer.host import units
 from installer.host.events import log
@@ -95,7 +95,7 @@ def handed_over(host: Host, options: Options, record: Record) -> bool:
     pids = [
         pid
         for row in rows
-        if (pid := pid_of_own(host, row.state or ENGINES[row.name].state.usual)) is not None
+        if (pid := find_own_pid(host, row.state or ENGINES[row.name].state.usual)) is not None
     ]
     if not pids or options.restart_mode is RestartMode.NONE:
         return False

@@ -12,7 +12,7 @@ from installer.change.ledger import is_lost, ledger_lost, read_record
 from installer.change.lost import elsewhere, left_behind, lost_specification
 from installer.config_text import Edit, unheld
 from installer.engines.config_edits import relocated, text_of
-from installer.engines.dependencies import list_crowded, mounted
+from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import compare_configs
 from installer.errors import InstallerError
 from installer.host.devices import is_read_only
@@ -113,7 +113,7 @@ def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     )
     for path in (path for path in record.published if is_foreign(host, path)):
         yield Line(str(path), "not from us: it is not written; move it away", good=True)
-    if NOEXEC in mounted(host, layout.toolkit):
+    if NOEXEC in mount_options(host, layout.toolkit):
         yield Line(str(layout.toolkit), NOT_STARTED, good=False)
     for path in list_crowded(host, record.served):
         yield Line(str(path), CROWDED, good=False)

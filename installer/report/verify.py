@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from installer.change.ledger import read_record
 from installer.change.lost import elsewhere
 from installer.engines import ENGINES, trial_containers
-from installer.engines.containers import running_containers
+from installer.engines.containers import find_running_containers
 from installer.engines.dependencies import driver_root
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
@@ -166,7 +166,7 @@ def _started_by(
     host: Host, options: Options, record: Record, row: EngineRow, made: str
 ) -> PurePosixPath | None:
     """Return the program that the records of the engine's shims, or of CRI-O, name for a container."""
-    running = running_containers(host, options.layout, record, (engine_of_row(row),))
+    running = find_running_containers(host, options.layout, record, (engine_of_row(row),))
     return next((each.binary for each in running if each.id == made), None)
 
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from installer.change.search import ROWS
 from installer.engines import ENGINES
-from installer.engines.config_files import outdated
-from installer.engines.observe import ask_for, running_engines
+from installer.engines.config_files import is_outdated
+from installer.engines.observe import ask_for, find_engines
 from installer.engines.restart import ask, limit_s
 from installer.errors import InstallerError
 from installer.host.files import Host
@@ -76,7 +76,7 @@ def test_where_nobody_listens_all_sockets_that_were_tried_are_named(tmp_path: Pa
     with pytest.raises(
         InstallerError, match=r"^cannot find a running engine \(nobody listens on /"
     ) as caught:
-        running_engines(Host.under(PurePosixPath(tmp_path)), Options(), Record())
+        find_engines(Host.under(PurePosixPath(tmp_path)), Options(), Record())
 
     tried = dict.fromkeys(str(engine.socket) for engine in ENGINES.values())
     assert f"nobody listens on {', '.join(tried)})" in str(caught.value)
@@ -93,11 +93,11 @@ def test_an_engine_that_misreports_is_outdated_where_its_config_changed_after_it
     gone = [PurePosixPath("/conf.d/gone/ours")]
     (tmp_path / "conf.d/gone").mkdir()
 
-    assert outdated(host, engine, now - 1, paths)
-    assert outdated(host, engine, now - 1, gone)
-    assert not outdated(host, engine, now + 60, [*paths, *gone])
-    assert not outdated(host, engine, None, paths)
-    assert not outdated(host, EngineState.usual(ENGINES["containerd"]), now - 1, paths)
+    assert is_outdated(host, engine, now - 1, paths)
+    assert is_outdated(host, engine, now - 1, gone)
+    assert not is_outdated(host, engine, now + 60, [*paths, *gone])
+    assert not is_outdated(host, engine, None, paths)
+    assert not is_outdated(host, EngineState.usual(ENGINES["containerd"]), now - 1, paths)
 
 
 def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:

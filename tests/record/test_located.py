@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.command_line import began_s, read_start
 from installer.engines.dependencies import refuse_unseen
-from installer.engines.observe import locate, running_engines, with_answer
+from installer.engines.observe import find_engines, locate, with_answer
 from installer.engines.restart import Answer
 from installer.errors import InstallerError
 from installer.host.files import Host
@@ -90,7 +90,7 @@ def test_only_one_of_the_ledger_whose_socket_nobody_names_is_looked_for(
 ) -> None:
     with live(tmp_path) as node:
         node.systemd.units[UNIT] = FakeUnit(active="activating", sub="auto-restart")
-        (found,) = running_engines(node.host, replace(options, engines=("containerd",)), held).engines
+        (found,) = find_engines(node.host, replace(options, engines=("containerd",)), held).engines
 
     assert found.stopped is not asks
 

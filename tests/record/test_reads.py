@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.config_files import TICK_S, outdated, unread, with_places
-from installer.engines.observe import moving
+from installer.engines.config_files import TICK_S, explain_unread, is_outdated, with_places
+from installer.engines.observe import explain_moving
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.inodes import changed_s
@@ -37,10 +37,12 @@ def test_what_was_written_after_the_start_makes_its_words_doubtful(
     started_s = changed_s(file) - after_s
 
     assert (
-        outdated(Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine]), started_s, [CONFIG])
+        is_outdated(
+            Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine]), started_s, [CONFIG]
+        )
         is expected
     )
-    assert not outdated(
+    assert not is_outdated(
         Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine]), None, [CONFIG]
     )
 
@@ -77,7 +79,9 @@ def start(engine: EngineState, words: tuple[str, ...]) -> EngineState:
 def test_a_drop_in_where_an_engine_does_not_look_is_refused(
     tmp_path: Path, facts: EngineState, words: tuple[str, ...], said: str
 ) -> None:
-    found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), start(facts, words))]
+    found = [
+        error.problem for error in explain_unread(Host.under(PurePosixPath(tmp_path)), start(facts, words))
+    ]
 
     assert len(found) == bool(said)
     assert all(said in problem for problem in found)
@@ -98,7 +102,7 @@ def test_a_hook_where_an_engine_does_not_look_is_refused(
     )
     facts = replace(crio(PurePosixPath("/srv/x.conf"), PurePosixPath("/hooks/ours.json")), serving=serving)
 
-    found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), facts)]
+    found = [error.problem for error in explain_unread(Host.under(PurePosixPath(tmp_path)), facts)]
 
     assert len(found) == told
     assert all("(it looks for hooks in /srv/hooks)" in problem for problem in found)
@@ -155,4 +159,4 @@ def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
 ) -> None:
     facts = replace(containerd(), next_start=Started(later), not_restarted=why)
 
-    assert [error.problem for error in moving(start(facts, now))] == ([said] if said else [])
+    assert [error.problem for error in explain_moving(start(facts, now))] == ([said] if said else [])
