@@ -49,7 +49,7 @@ def _values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
 
 
 def flags_of(spec: EngineSpec, start: Started) -> Flags:
-    """Return what an engine was told of runtimes when it was started; a flag wins over a variable."""
+    """Return what flags and variables say of runtimes; a flag wins over a variable."""
     by = spec.cmdline.telling
     if by is None:
         return Flags()
@@ -70,11 +70,11 @@ def place_of(
     host: Host, cmdline: Words, flags: Sequence[str], config: PurePosixPath, key: str
 ) -> PurePosixPath | None:
     """Return the path that a flag, or else a key of the config, gives; None for none, and a relative one."""
-    said: object = value_of(cmdline, flags)
-    if said is None and key:
+    value: object = value_of(cmdline, flags)
+    if value is None and key:
         with suppress(InstallerError):
-            said = tree_of(host.read(config), config).get(key)
-    return PurePosixPath(said) if isinstance(said, str) and said.startswith("/") else None
+            value = tree_of(host.read(config), config).get(key)
+    return PurePosixPath(value) if isinstance(value, str) and value.startswith("/") else None
 
 
 def state_of(host: Host, spec: EngineSpec, cmdline: Words, config: PurePosixPath) -> PurePosixPath | None:
@@ -102,16 +102,16 @@ def explain_overruling(
     conflicts = {**(by.conflicts_as_default if options.set_as_default else {}), **by.conflicts}
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
     if found:
-        told = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
+        words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
         yield InstallerError(
-            f"configure {name} ({whose} with {told})",
+            f"configure {name} ({whose} with {words})",
             remedy=f"move {' and '.join(found)} from its command line to its config, and restart it",
             code="engine-flags",
         )
 
 
 def read_start(host: Host, engine: EngineState) -> Started | None:
-    """Return how the engine that runs was started; None where nobody can tell.
+    """Return how the engine that runs was started; None where that is not known.
 
     Of a process that is not seen from here, as in a pod without the host's pid namespace, systemd tells the
     number and the host's own /proc the rest.
@@ -127,7 +127,7 @@ def read_start(host: Host, engine: EngineState) -> Started | None:
 
 
 def began_s(host: Host, engine: EngineState) -> float | None:
-    """Return when the process of an engine began, in seconds of the wall clock; None where nobody knows."""
+    """Return when the process of an engine began, in seconds of the wall clock; None if unknown."""
     process = process_path(host, engine)
     after_boot_s = started_of(int(process.name), process.parent) if process else None
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

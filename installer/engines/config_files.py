@@ -49,10 +49,10 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
 
 
 def with_configs(host: Host, engine: EngineState) -> EngineState:
-    """Return the facts with the configs an engine reads; none where nobody can edit them.
+    """Return an engine with the configs that it reads; none where no edit of them lasts.
 
     Raises:
-        InstallerError: the root file is not valid, so that nobody knows what it imports.
+        InstallerError: the root file is not valid, so that its imports are not known.
     """
     spec = ENGINES[engine.name]
     if spec.finds:
@@ -83,7 +83,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
 
 
 def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
-    """Return the facts with the configs an engine reads; of a root file that is not valid that file alone."""
+    """Return an engine with the configs that it reads; of a root file that is not valid that file alone."""
     try:
         return with_configs(host, engine)
     except InstallerError:

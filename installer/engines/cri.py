@@ -216,7 +216,7 @@ def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:
         config["containerd"]["defaultRuntimeName"],
         cdi=config.get("enableCDI"),
         cdi_dirs=tuple(PurePosixPath(each) for each in config.get("cdiSpecDirs") or ()),
-        places={name: said for name, said in places.items() if said},
+        places={name: place for name, place in places.items() if place},
     )
 
 

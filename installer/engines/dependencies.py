@@ -194,8 +194,8 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
         return
     for path in binaries:
         try:
-            theirs = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
-            there = not theirs.names(ROOT) or theirs.kind(path) is Kind.FILE
+            root = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
+            there = not root.names(ROOT) or root.kind(path) is Kind.FILE
         except InstallerError:  # without CAP_SYS_PTRACE nobody looks into another process's root
             return
         if not there:

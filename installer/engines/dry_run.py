@@ -150,11 +150,11 @@ class Trials:
             )
         if ran is None:
             return None
-        said = ran.stderr
+        stderr = ran.stderr
         # The longest first: /proc/self/fd/1 begins the name of /proc/self/fd/11 too.
         for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
-            said = said.replace(place.name, str(path))
-        return replace(ran, stderr=said)
+            stderr = stderr.replace(place.name, str(path))
+        return replace(ran, stderr=stderr)
 
 
 def _question(engine: EngineState, files: Mapping[PurePosixPath, File]) -> Question:
@@ -288,13 +288,13 @@ def _inherited(
     facts = Facts((engine,), known, {}, frozenset(), (), ToolkitFacts(), record, lost=frozenset(known))
     before = ask(engine, texts := files_without_us(engine, facts))
     entries = tuple(RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes)
-    told = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
+    known_by_it = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
         decision = next(iter(ENGINES[row.name].edits(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
-    return decision.shown if told else {}, None
+    return decision.shown if known_by_it else {}, None
 
 
 def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:

@@ -223,8 +223,8 @@ def locate(
 ) -> tuple[EngineState, Answer]:
     """Return an engine of the ledger where it listens, and its answer there.
 
-    An administrator may have started it with another address. Where nobody listens, or another unit does, the
-    socket is asked that the operator names, and each that the process of the unit listens on.
+    An administrator may have started it with another address. Where no process listens, or that of another
+    unit, the socket is asked that the operator names, and each that the process of the unit listens on.
     """
     spec, peer = ENGINES[engine.name], answer.peer
     if not row.unit or not (answer.stopped or (peer is not None and peer.unit not in {None, row.unit})):
@@ -299,7 +299,7 @@ def _hangs_below(engine: EngineState, others: Iterable[EngineState], record: Rec
 
 
 def _left_alone(host: Host, engine: EngineState, others: Iterable[EngineState]) -> Iterator[str]:
-    """Yield why an engine that nobody asked for by name is not configured, though somebody answers."""
+    """Yield why an engine that was not asked for by name is not configured, though its socket answers."""
     if engine.disabled:
         yield f"left {engine.name} alone: {without_cri(host, [each.name for each in others])}"
     if engine.another:
@@ -385,9 +385,9 @@ def _runs_pods(host: Host, engine: EngineState) -> bool:
 def _nobody_runs(host: Host, options: Options, notes: list[str]) -> InstallerError:
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
     dead = dict.fromkeys(units.died(host, ENGINES[name].unit) for name in options.engine_names)
-    told = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
+    reason = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
     return InstallerError(
-        f"find a running engine ({told})",
+        f"find a running engine ({reason})",
         remedy=Remedy(
             "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
         ),

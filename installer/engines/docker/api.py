@@ -80,9 +80,9 @@ def info(address: Path, *, timeout_s: float) -> DockerInfo:
 def settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
     """Return the cgroup driver, systemd or cgroupfs, and live-restore; "" and None where it does not tell."""
     with suppress(InstallerError), _understood(address, timeout_s) as client:
-        said = client.info()
-        live = said.get("LiveRestoreEnabled")
-        return str(said.get("CgroupDriver", "")), live if isinstance(live, bool) else None
+        answer = client.info()
+        live = answer.get("LiveRestoreEnabled")
+        return str(answer.get("CgroupDriver", "")), live if isinstance(live, bool) else None
     return "", None
 
 
@@ -110,9 +110,9 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
     wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
     with _understood(socket_path, timeout_s) as client:
         # Not by the SDK's events(), which knows no deadline.
-        said = client.get(f"{client.base_url}/events", params={**window, "filters": wanted})
-        said.raise_for_status()
-        return len(said.content.splitlines())
+        answer = client.get(f"{client.base_url}/events", params={**window, "filters": wanted})
+        answer.raise_for_status()
+        return len(answer.content.splitlines())
 
 
 def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
@@ -123,12 +123,12 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
 
         for listed in client.containers(all=True):
             try:
-                said = client.inspect_container(listed["Id"])
+                container = client.inspect_container(listed["Id"])
             except APIError:  # removed meanwhile
                 continue
-            name, runtime = said["Name"].lstrip("/"), said["HostConfig"].get("Runtime") or ""
-            running, restarting = bool(said["State"]["Running"]), bool(said["State"]["Restarting"])
-            found.append(DockerContainer(said["Id"], name, runtime, running, restarting))
+            name, runtime = container["Name"].lstrip("/"), container["HostConfig"].get("Runtime") or ""
+            running, restarting = bool(container["State"]["Running"]), bool(container["State"]["Restarting"])
+            found.append(DockerContainer(container["Id"], name, runtime, running, restarting))
     return tuple(found)
 
 
@@ -154,8 +154,8 @@ def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
             code="engine-unknown",
         ) from error
     except (OSError, ValueError) as error:
-        said = getattr(error, "response", None)
-        reason = error if said is None else f"{said.status_code} {said.reason}"
+        answer = getattr(error, "response", None)
+        reason = error if answer is None else f"{answer.status_code} {answer.reason}"
         raise InstallerError(
             f"ask dockerd on {address} ({reason})",
             remedy="check that dockerd runs and that this is its socket",
