@@ -31,12 +31,13 @@ print(used.ru_utime + used.ru_stime, Path("/proc/self/status").read_text().parti
 VERB = "from installer.cli.app import main; main(sys.argv[1:])"
 LOOK = """
 from pathlib import PurePosixPath
-from installer.engines.containers import of_shims
+from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
 host = Host.under(PurePosixPath(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF)
 binary = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-assert len(list(of_shims(host, {PurePosixPath("/run/containerd"): "containerd"}, frozenset({binary})))) == 1
+states = {PurePosixPath("/run/containerd"): "containerd"}
+assert len(list(list_shim_containers(host, states, frozenset({binary})))) == 1
 after = resource.getrusage(resource.RUSAGE_SELF)
 print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 """

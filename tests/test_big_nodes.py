@@ -12,7 +12,7 @@ import pytest
 
 from installer.config_text import Syntax, Want, apply, parse, undo
 from installer.config_text.toml import is_deep
-from installer.engines.containers import of_shims
+from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
 from installer.host.limits import free_memory_bytes, memory_limit_bytes
 from tests.support.big import OURS, config, shims
@@ -139,7 +139,9 @@ def test_ten_thousand_shims_are_looked_at_in_seconds(tmp_path: Path) -> None:
     host = Host.under(PurePosixPath(tmp_path))
     began = resource.getrusage(resource.RUSAGE_SELF)
 
-    found = list(of_shims(host, {PurePosixPath("/run/containerd"): "containerd"}, frozenset({OURS})))
+    found = list(
+        list_shim_containers(host, {PurePosixPath("/run/containerd"): "containerd"}, frozenset({OURS}))
+    )
 
     ended = resource.getrusage(resource.RUSAGE_SELF)
     assert [container.id for container in found] == [f"{9_999:064x}"]
@@ -155,7 +157,7 @@ def test_what_a_shim_left_may_be_anything(tmp_path: Path, content: str) -> None:
     options.write_text(content, errors="surrogateescape")
 
     found = list(
-        of_shims(
+        list_shim_containers(
             Host.under(PurePosixPath(tmp_path)), {PurePosixPath("/run/containerd"): "x"}, frozenset({OURS})
         )
     )

@@ -6,6 +6,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -51,8 +52,6 @@ _CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
 # A plugin that chose not to load; a part of CRI that is in disabled_plugins.
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
-FOUND = 200
-
 
 class CriStatus(Struct, frozen=True):
     """What the engine (containerd or cri-o) serves; ``version`` is its own, CRI-O's ``pause_image`` too."""
@@ -87,34 +86,25 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
             config = tomllib.loads(_crio_config(socket_path, engine.left_s()))
             serving, pause_image = crio_effect(config), config["crio"].get("image", {}).get("pause_image", "")
         else:
-            info = dict(_entry(part) for part in _all(answer, 2))
+            info = {text_in(part, 1): text_in(part, 2) for part in _all(answer, 2)}
             serving = _containerd_effect(json.loads(info.get("config", "{}")))
         ready = any(each.get(1) == b"RuntimeReady" and each.get(2) == 1 for each in conditions)
         return CriStatus(name, version[3].decode(), replace(serving, ready=ready), pause_image)
 
 
 def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of containers that are created but not started: a restart now would strand them.
-
-    Raises:
-        InstallerError: as ``status``.
-    """
-    with calling(socket_path, timeout_s) as engine:
-        answer = engine.call("ListContainers", _CREATED)
-    with _understood(socket_path):
-        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
+    """Return the ids of containers in state CREATED, which a restart would strand; raises as ``status``."""
+    return _list_ids(socket_path, "ListContainers", _CREATED, timeout_s)
 
 
 def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of all pods that CRI knows.
+    """Return the ids of all pods that CRI knows; raises as ``status``."""
+    return _list_ids(socket_path, "ListPodSandbox", b"", timeout_s)
 
-    Raises:
-        InstallerError: as ``status``.
-    """
-    with calling(socket_path, timeout_s) as engine:
-        answer = engine.call("ListPodSandbox")
-    with _understood(socket_path):
-        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
+
+def _list_ids(socket_path: Path, method: str, request: bytes, timeout_s: float) -> tuple[str, ...]:
+    with calling(socket_path, timeout_s) as engine, _understood(socket_path):
+        return tuple(dict(fields(part))[1].decode() for part in _all(engine.call(method, request), 1))
 
 
 class Calls:
@@ -132,45 +122,34 @@ class Calls:
         """Return the answer of a method; may raise as ``status`` does."""
         answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
         if answer is None:
-            raise _without_cri(self._socket_path, self._cri_plugins())
+            raise _without_cri(self._socket_path, self._ask(_PLUGINS, b""))
         return answer
-
-    def _cri_plugins(self) -> dict[str, str] | None:
-        """Return the plugins that make up CRI with their errors or ""; None if it is not containerd."""
-        answer = self._ask(_PLUGINS, b"")
-        if answer is None:
-            return None
-        plugins = {}
-        with _understood(self._socket_path):
-            for plugin in (dict(fields(part)) for part in _all(answer, 1)):
-                error = dict(fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
-                plugins[f"{plugin[1].decode()}.{plugin[2].decode()}"] = error.decode()
-        return {name: plugins[name] for name in _CRI_PARTS if name in plugins}
 
     def _ask(self, method: str, request: bytes) -> bytes | None:
         """Return the answer as raw protobuf; None if the engine does not know this call."""
         try:
             return grpc.call(self._path, method, request, timeout_s=self.left_s())
         except TimeoutError as error:
-            raise self._not_answering(f"no answer within {self._timeout_s:g} s") from error
+            raise _not_answering(self._socket_path, f"no answer within {self._timeout_s:g} s") from error
         except OSError as error:
-            raise self._not_answering(str(error)) from error
+            raise _not_answering(self._socket_path, str(error)) from error
         except grpc.StatusError as error:
             if error.code == "UNIMPLEMENTED":
                 return None
             if error.code in {"DEADLINE_EXCEEDED", "UNAVAILABLE"}:
-                raise self._not_answering(error.words) from error
+                raise _not_answering(self._socket_path, error.words) from error
             raise InstallerError(
                 f"ask the engine on {self._socket_path} ({error})",
                 remedy="see the engine's log",
                 code="engine-not-answering",
             ) from error
 
-    def _not_answering(self, reason: str) -> NotAnsweringError:
-        return NotAnsweringError(
-            f"reach the engine on {self._socket_path} ({reason})",
-            remedy="check that it runs and that this is its socket",
-        )
+
+def _not_answering(socket_path: Path, reason: str) -> NotAnsweringError:
+    return NotAnsweringError(
+        f"reach the engine on {socket_path} ({reason})",
+        remedy="check that it runs and that this is its socket",
+    )
 
 
 @contextmanager
@@ -192,18 +171,25 @@ def _understood(socket_path: Path) -> Iterator[None]:
         ) from error
 
 
-def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> InstallerError:
-    if plugins is None:
+def _without_cri(socket_path: Path, answer: bytes | None) -> InstallerError:
+    """Return why containerd, which has told its plugins, serves no CRI; it is none if it tells nothing."""
+    if answer is None:
         return InstallerError(
             f"find CRI on {socket_path}", remedy="check that it is the engine's socket", code="engine-unknown"
         )
-    off = any(words in error for words in _SWITCHED_OFF for error in plugins.values())
-    if off or _CRI_SERVICE not in plugins:
+    errors = {}
+    with _understood(socket_path):
+        for plugin in (dict(fields(part)) for part in _all(answer, 1)):
+            error = dict(fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
+            errors[f"{plugin[1].decode()}.{plugin[2].decode()}"] = error.decode()
+    errors = {name: errors[name] for name in _CRI_PARTS if name in errors}
+    failures = [error for error in errors.values() if not any(words in error for words in _SWITCHED_OFF)]
+    if len(failures) < len(errors) or _CRI_SERVICE not in errors:
         return CriDisabledError(
             f"use CRI on {socket_path} (it is switched off)",
             remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",
         )
-    if failure := _failure(plugins):
+    if failure := next(filter(None, failures), ""):  # those after the first say that they need it
         return CriFailedError(
             f"use CRI on {socket_path} (containerd's plugin did not load: {failure})",
             remedy="correct containerd's config and restart it",
@@ -213,11 +199,6 @@ def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> Installer
         remedy="update containerd to 1.6 or later",
         code="cri-failed",
     )
-
-
-def _failure(plugins: dict[str, str]) -> str | None:
-    wanted = (error for error in plugins.values() if not any(words in error for words in _SWITCHED_OFF))
-    return next(filter(None, wanted), None)  # those after the first say that they need it
 
 
 def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:
@@ -234,26 +215,26 @@ def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:
         config["containerd"]["defaultRuntimeName"],
         cdi=config.get("enableCDI"),
         cdi_dirs=tuple(PurePosixPath(each) for each in config.get("cdiSpecDirs") or ()),
-        places={name: said for name, said in places.items() if said},
+        places={name: place for name, place in places.items() if place},
     )
 
 
-def _crio_config(here: Path, timeout_s: float) -> str:
+def _crio_config(socket_path: Path, timeout_s: float) -> str:
+    deadline = time.monotonic() + timeout_s
     try:
-        said, body = ask_http(here, ("GET", "/config", None, {}), deadline=time.monotonic() + timeout_s)
+        answer, body = ask_http(socket_path, ("GET", "/config", None, {}), deadline=deadline)
     except OSError as error:
-        raise NotAnsweringError(
-            f"reach the engine on {here} ({error})", remedy="check that it runs and that this is its socket"
-        ) from error
-    if said.status != FOUND:
-        raise AnswerError(f"{said.status} {said.reason}"[:100])
+        raise _not_answering(socket_path, str(error)) from error
+    if answer.status != HTTPStatus.OK:
+        raise AnswerError(f"{answer.status} {answer.reason}"[:100])
     return body.decode()
-
-
-def _entry(part: bytes) -> tuple[str, str]:
-    entry = dict(fields(part))
-    return entry[1].decode(), entry.get(2, b"").decode()
 
 
 def _all(message: bytes, number: int) -> list[bytes]:
     return [value for field, value in fields(message) if field == number]
+
+
+def text_in(message: bytes, number: int) -> str:
+    """Return a field that is a text, "" where there is none."""
+    found = dict(fields(message)).get(number, b"")
+    return found.decode(errors="replace") if isinstance(found, bytes) else ""

@@ -11,8 +11,8 @@ from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
-from installer.engines.containers import handed_over_to
-from installer.engines.dependencies import Below, below
+from installer.engines.containers import find_low_level_runtime
+from installer.engines.dependencies import Dependencies, find_dependencies
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
 from installer.host import signals
 from installer.host.events import internal_errors, log
@@ -302,10 +302,12 @@ class _Check:
         ``asking`` has their own programs say whether they would come up with the configs that lie there.
 
         Raises:
-            InstallerError: an engine that answers could start no container with what is below it.
+            InstallerError: an engine that answers could start no container with its containerd and programs.
         """
         known = {each.name: each for each in self.before.engines}
-        needs = {each.name: self.find_below(each, known.get(each.name)) for each in plan.engines.values()}
+        depends = {
+            each.name: self.find_dependencies(each, known.get(each.name)) for each in plan.engines.values()
+        }
         refusals = dry_run.refusals(self.host, plan.engines.values()) if asking else {}
         reasons = {
             step.engine: why
@@ -320,8 +322,8 @@ class _Check:
                 differs=reasons.get(name, ""),
                 process=watching.process_of(self.host, engine),
                 refused=refusals.get(name, ""),
-                containerd=needs[name].containerd,
-                monitor=needs[name].monitor,
+                containerd=depends[name].containerd,
+                monitor=depends[name].monitor,
             )
             for name, engine in plan.engines.items()
         ]
@@ -334,11 +336,12 @@ class _Check:
         engines_since = readiness.with_since(engines, self.before.engines)
         self.note(plan=plan.digest, engines=engines_since, failures=0)
 
-    def find_below(self, engine: EngineState, last: EngineCheck | None) -> Below:
+    def find_dependencies(self, engine: EngineState, last: EngineCheck | None) -> Dependencies:
+        """Return what an engine that answers starts containers with."""
         if engine.serving is None:
-            return Below()
-        known = Below(last.containerd, last.monitor) if last else Below()
-        return below(self.host, engine, self.options.layout.toolkit, known)
+            return Dependencies()
+        known = Dependencies(last.containerd, last.monitor) if last else Dependencies()
+        return find_dependencies(self.host, engine, self.options.layout.toolkit, known)
 
     def find_stopped(self, plan: Plan) -> tuple[str, ...]:
         """Return the engines that we have configured, are asked to configure, and did not find running."""
@@ -353,7 +356,7 @@ class _Check:
             InstallerError: there was one, and is none any more.
         """
         layout, known = self.options.layout, self.now.hands_over_to
-        found = handed_over_to(self.host, layout, self.record)
+        found = find_low_level_runtime(self.host, layout, self.record)
         if found is None and known:
             raise InstallerError(
                 f"start containers with our runtimes ({known}, which they start, is no program any more)",

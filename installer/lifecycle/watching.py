@@ -11,7 +11,7 @@ from msgspec import Struct
 from installer.cdi import generate as gpus
 from installer.cdi.mode import SPECIFICATION
 from installer.engines import ENGINES
-from installer.engines.dependencies import state_of, writes_to
+from installer.engines.dependencies import usual_data, usual_states
 from installer.errors import InstallerError
 from installer.host import signals, units
 from installer.host.files import Host
@@ -61,7 +61,9 @@ def places(host: Host, options: Options, record: Record, seen: LastCheck) -> tup
         found.append(str(host.local_path(options.nri.at(record.nri).state)))
     names = (seen.hands_over_to, *(each.monitor for each in seen.engines))
     found += [str(host.local_path(PurePosixPath(name), last=False)) for name in names if name]
-    of_engines = (place for each in seen.engines for place in (*state_of(each.name), *writes_to(each.name)))
+    of_engines = (
+        place for each in seen.engines for place in (*usual_states(each.name), *usual_data(each.name))
+    )
     kept = (options.layout.toolkit, *of_engines)
     found += [f"{KEPT}{host.local_path(path)}" for path in kept]
     below = (host.local_path(PurePosixPath(each.containerd)) for each in seen.engines if each.containerd)

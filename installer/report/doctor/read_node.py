@@ -12,7 +12,7 @@ from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of, value_of
 from installer.engines.config_edits import tree_of
-from installer.engines.hints import driver_root
+from installer.engines.dependencies import driver_root
 from installer.errors import InstallerError
 from installer.host.devices import character_devices, kernel_log, listens, used
 from installer.host.files import Host, is_absent, is_file, text
