@@ -32,24 +32,28 @@ class HeldLock:
 
         None where another process has the lock that has the name now.
         """
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
-                return False
-        try:
+        if has_name(self.fd, self.path):
+            return False
+        with suppress(
+            OSError
+        ):  # its directory is gone, something else stands there, or there are no more locks
             fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError:  # its directory is gone, or something else stands there
-            return False
-        try:
-            if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
-                flock(fd, LOCK_EX | LOCK_NB)
-                return bool(os.dup2(fd, self.fd, inheritable=False))
-        except BlockingIOError:
-            return None
-        except OSError:  # no more locks
-            return False
-        finally:
-            os.close(fd)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
+                    flock(fd, LOCK_EX | LOCK_NB)
+                    return bool(os.dup2(fd, self.fd, inheritable=False))
+            except BlockingIOError:
+                return None
+            finally:
+                os.close(fd)
         return False
+
+
+def has_name(fd: int, path: "str | os.PathLike[str]") -> bool:
+    """Tell whether an open inode still has its name."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    return False
 
 
 def fingerprint(places: "Sequence[str]") -> str:
