@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.rows import Row
-from installer.cli.demo import stand_in_payload
+from installer.cli.demo import make_toolkit
 from tests.support.big import config, shims
 
 PROJECT = Path(__file__).parent.parent
@@ -48,7 +48,7 @@ def measure() -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        stand_in_payload(scratch / "artifacts")
+        make_toolkit(scratch / "artifacts")
         bare, _ = min(_install(scratch, f"bare{run}", 0) for run in range(RUNS))
         for size, (seconds, mebibytes) in LIMITS.items():
             took = [_install(scratch, f"{size}-{run}", size) for run in range(RUNS)]

@@ -15,15 +15,14 @@ from installer.errors import InstallerError
 from installer.host.devices import is_read_only
 from installer.host.files import Host
 from installer.host.inodes import changed_s
-from installer.host.limits import free_memory_bytes, memory_limit_bytes
+from installer.host.limits import find_free_memory
 from installer.model.engine_spec import DropInKind, EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File, Kind
 from installer.model.options import Places
 
-# As measured with plan and install: what the program itself takes, and by how much it grows with each byte of
-# a dense config, which is much more than an engine's own takes.
-BASE_BYTES: Final = 30 << 20
+# By how much the program grows with each byte of a dense config, as measured with plan and install. What then
+# comes of too little memory is no error but a crash, a hang, or a kill (ulimit -v 100000, 1 MB of `k=1`).
 GROWS: Final = 160
 ALL: Final = "*.toml"
 DROP_IN: Final = "99-nvidia.toml"
@@ -233,16 +232,13 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
     Raises:
         InstallerError: it cannot be read, or could not be worked on within the memory that we may use.
     """
-    file, limit, free = host.read(path), memory_limit_bytes(), free_memory_bytes()
+    file, free = host.read(path), find_free_memory()
     grows = GROWS * len(file.content) if file else 0
-    need = BASE_BYTES + grows
-    if file is None or (grows <= free and (limit is None or need <= limit)):
+    if file is None or grows <= free:
         return file
-    if limit is not None and need > limit:
-        lacks = f"{need >> 20} MiB of memory, the limit of this process is {limit >> 20} MiB"
-        remedy = "raise the memory limit of the pod or unit, or make the file smaller"
-    else:
-        lacks = f"{grows >> 20} MiB more of memory, {max(free, 0) >> 20} MiB are free"
-        remedy = "free some memory of the node, raise ulimit -v where it is set, or make the file smaller"
-    what = f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take {lacks})"
-    raise InstallerError(what, remedy=remedy, code="no-memory")
+    raise InstallerError(
+        f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take {grows >> 20} MiB more of memory, "
+        f"{max(free, 0) >> 20} MiB are free)",
+        remedy="free some memory of the node, raise the limit of the pod or unit, or make the file smaller",
+        code="no-memory",
+    )

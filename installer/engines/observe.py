@@ -238,8 +238,9 @@ def locate(
         if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
             return replace(engine, socket=socket, unit=row.unit), found
     if answer.stopped and spec.reload is not ReloadMethod.HUP:
-        resting, crashing = units.at_rest(host, row.unit), units.crashes(host, row.unit)
-        return replace(engine, crashing=crashing and not resting), replace(answer, stopped=resting)
+        unit = units.look(host, row.unit)
+        crashing = unit.active == "activating"  # as one is all the time whose service ends at each start
+        return replace(engine, crashing=crashing), replace(answer, stopped=unit.is_at_rest)
     return engine, answer
 
 

@@ -168,7 +168,7 @@ def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: floa
 
 def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
     """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
-    stopped = units.is_stopped(host, engine.unit)
+    stopped = units.look(host, engine.unit).active == "inactive"  # else by itself, or by a config
     if stopped and not patience.may_rest:
         raise EngineStoppedError(
             f"prove that {engine.title} serves our runtimes (somebody has stopped {engine.unit})",

@@ -244,12 +244,11 @@ class _Check:
         )
         self.withdraw()
         metrics.publish_failure(host, options, self.work.ledger, error)
-        places, rooms = self.places(), watching.rooms(host, options, self.record)
-        unchanged = self.baseline in {"", fingerprint(places)}
-        self.baseline = fingerprint((*places, *rooms)) if unchanged else CHECK_AGAIN
-        return self.end(rooms=rooms)
+        found = fingerprint(self.places())
+        self.baseline = found if self.baseline in {"", found} else CHECK_AGAIN
+        return self.end()
 
-    def end(self, proven: Plan | None = None, rooms: tuple[str, ...] = ()) -> Watch:
+    def end(self, proven: Plan | None = None) -> Watch:
         """Tell the check, and return what is watched.
 
         A plan that is ``proven`` is published last, and only where ``status`` would say so: a probe looks no
@@ -276,7 +275,7 @@ class _Check:
         # What was written is what is on the disk, where the files are good: else somebody has written since.
         baseline = self.baseline or (found if files_good else CHECK_AGAIN)
         due = max(1.0, now.until_s - moment) if now.until_s else UNMADE_S if unmade else 0.0
-        watched = (*watched, *watching.processes(now), *rooms)
+        watched = (*watched, *watching.processes(now))
         if proven is not None:
             if not ready:
                 self.withdraw()

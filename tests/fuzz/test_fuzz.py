@@ -41,7 +41,7 @@ from installer.errors import InstallerError
 from installer.host import kubernetes, systemd
 from installer.host.files import Host
 from installer.host.kernel import mounts
-from installer.host.limits import memory_limit_bytes
+from installer.host.limits import find_free_memory
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.host.trees import sums_of
@@ -212,7 +212,7 @@ def _pidfile(directory: Path) -> Reader:
 def _kernel(path: Path) -> Reader:
     def read(content: bytes) -> object:
         path.write_bytes(content)
-        return mounts(path), memory_limit_bytes(path, path.parent)
+        return mounts(path), find_free_memory(path, path.parent)
 
     return read
 

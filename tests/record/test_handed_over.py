@@ -10,7 +10,7 @@ from installer.engines import ENGINES
 from installer.engines.containers import find_low_level_runtime, find_substitute_runtime
 from installer.host.files import Host
 from installer.lifecycle.readiness import EngineCheck, LastCheck
-from installer.lifecycle.watching import places, process_of, processes, rooms, running, signs, told
+from installer.lifecycle.watching import places, process_of, processes, running, signs, told
 from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.paths import Layout
@@ -134,19 +134,6 @@ def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(h
     assert running(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
     assert running(f"/proc/{(1 << 22) + 1}") == ""
     assert running("") == ""
-
-
-def test_rooms_are_those_of_what_is_written(tmp_path: Path, host: Host) -> None:
-    (tmp_path / "etc").mkdir()
-    held = replace(HELD, configs=(CONFIG,))
-
-    found = [path.replace(str(tmp_path), "") for path in rooms(host, Options(), held)]
-
-    assert len(found) == 2
-    assert found[0].endswith("/etc")
-    assert len(rooms(host, Options(), Record())) == 1
-    (tmp_path / "var/run").mkdir(parents=True)
-    assert rooms(host, Options(), replace(HELD, cdi=CdiRow(())))[0].endswith("/var/run")
 
 
 def test_what_is_told_is_to_be_there(tmp_path: Path, host: Host) -> None:
