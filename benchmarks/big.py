@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.rows import Row
-from installer.cli.demo import stand_in_payload
+from installer.cli.demo import make_toolkit
 from tests.support.big import config, shims
 
 PROJECT = Path(__file__).parent.parent
@@ -31,12 +31,13 @@ print(used.ru_utime + used.ru_stime, Path("/proc/self/status").read_text().parti
 VERB = "from installer.cli.app import main; main(sys.argv[1:])"
 LOOK = """
 from pathlib import PurePosixPath
-from installer.engines.containers import of_shims
+from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
 host = Host.under(PurePosixPath(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF)
 binary = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-assert len(list(of_shims(host, {PurePosixPath("/run/containerd"): "containerd"}, frozenset({binary})))) == 1
+states = {PurePosixPath("/run/containerd"): "containerd"}
+assert len(list(list_shim_containers(host, states, frozenset({binary})))) == 1
 after = resource.getrusage(resource.RUSAGE_SELF)
 print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 """
@@ -47,7 +48,7 @@ def measure() -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        stand_in_payload(scratch / "artifacts")
+        make_toolkit(scratch / "artifacts")
         bare, _ = min(_install(scratch, f"bare{run}", 0) for run in range(RUNS))
         for size, (seconds, mebibytes) in LIMITS.items():
             took = [_install(scratch, f"{size}-{run}", size) for run in range(RUNS)]

@@ -14,9 +14,8 @@ if TYPE_CHECKING:  # typing is not loaded to wait
 
 MANY = 512  # names in one directory
 PROC = "/proc/"
-# Before a path: one that is to be there; a directory that could not be written to; and one that is to stay
-# mounted as it is, with room in it.
-THERE, ROOM, KEPT = "!", "%", "="
+# Before a path: one that is to be there; and one that is to stay mounted as it is, with room in it.
+THERE, KEPT = "!", "="
 FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
 
@@ -33,40 +32,43 @@ class HeldLock:
 
         None where another process has the lock that has the name now.
         """
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
-                return False
-        try:
+        if has_name(self.fd, self.path):
+            return False
+        with suppress(
+            OSError
+        ):  # its directory is gone, something else stands there, or there are no more locks
             fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError:  # its directory is gone, or something else stands there
-            return False
-        try:
-            if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
-                flock(fd, LOCK_EX | LOCK_NB)
-                return bool(os.dup2(fd, self.fd, inheritable=False))
-        except BlockingIOError:
-            return None
-        except OSError:  # no more locks
-            return False
-        finally:
-            os.close(fd)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
+                    flock(fd, LOCK_EX | LOCK_NB)
+                    return bool(os.dup2(fd, self.fd, inheritable=False))
+            except BlockingIOError:
+                return None
+            finally:
+                os.close(fd)
         return False
+
+
+def has_name(fd: int, path: "str | os.PathLike[str]") -> bool:
+    """Tell whether an open inode still has its name."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    return False
 
 
 def fingerprint(places: "Sequence[str]") -> str:
     """Return a number, as text, that is another one as soon as one of ``places`` is not as it was.
 
     A place is a path, with / at its end all in a directory, with * all whose names begin so, behind ``THERE``
-    one that is to be there, whatever it is, behind ``ROOM`` a file system that may get writable or space, and
-    behind ``KEPT`` one that may lose either.
+    one that is to be there, whatever it is, and behind ``KEPT`` a file system that may get read-only or full.
     """
     # Of numbers alone: the same in each process.
     return str(hash(tuple(number for place in places for number in _look_at(place))))
 
 
 def _look_at(place: str) -> list[int]:
-    if place[0] in {ROOM, KEPT}:
-        return _room(place[1:], kept=place[0] == KEPT)
+    if place[0] == KEPT:
+        return _look_at_file_system(place[1:])
     if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
         return [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
     directory, _, start = place.rstrip("*").rpartition("/")
@@ -88,18 +90,13 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _room(path: str, *, kept: bool) -> list[int]:
-    """Return what is said of a file system once it is writable, and whenever its space has doubled.
-
-    Of one that is to be ``kept`` as it is: how it is mounted, and whether there is room in it.
-    """
+def _look_at_file_system(path: str) -> list[int]:
+    """Return how a file system is mounted, and whether there is no room in it."""
     try:
         space = os.statvfs(path)
     except OSError:
         return []
-    if kept:
-        return [space.f_flag, lacks_room(space)]
-    return [space.f_flag & os.ST_RDONLY, space.f_bavail.bit_length()]
+    return [space.f_flag, lacks_room(space)]
 
 
 def lacks_room(space: os.statvfs_result) -> bool:

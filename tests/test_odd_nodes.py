@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.command_line import overruling, path_of
-from installer.engines.hints import without_cri
+from installer.engines.command_line import explain_overruling, path_of
+from installer.engines.dependencies import without_cri
 from installer.engines.restart import numbers
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import inodes
@@ -246,7 +246,7 @@ def test_a_timeout_is_a_number_of_seconds(timeout: str) -> None:
 def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
     cmdline = ("dockerd", "--config-file", "daemon.json")
 
-    (obstacle,) = overruling(ENGINES["docker"], cmdline, Options(engines=("docker",)))
+    (obstacle,) = explain_overruling(ENGINES["docker"], cmdline, Options(engines=("docker",)))
 
     assert path_of(cmdline, ("--config-file",)) is None
     assert "started with --config-file daemon.json, a relative path" in str(obstacle)

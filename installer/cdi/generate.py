@@ -15,7 +15,7 @@ from installer.cdi.mode import SPEC_DIR, highest_read
 from installer.cdi.mode import SPECIFICATION as PATH
 from installer.cdi.plan import without
 from installer.cdi.specification import ALL_GPUS, device_names, devices, named_paths, specification
-from installer.engines.hints import driver_root
+from installer.engines.dependencies import driver_root
 from installer.errors import InstallerError, Option, Remedy, StoppedError
 from installer.host.events import log
 from installer.host.files import Host, text, text_of, told_by_root

@@ -16,9 +16,9 @@ from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
 from installer.engines.config_files import contents_of, copies_of, usual_configs
-from installer.engines.containers import hook_files, in_use, low_level_runtime
-from installer.engines.hints import driver_root, is_suse, served_by_image
-from installer.engines.observe import engine_of_row, running_engines, without_unused
+from installer.engines.containers import find_substitute_runtime, in_use, list_hooks
+from installer.engines.dependencies import driver_root, is_suse, served_by_image
+from installer.engines.observe import find_engines, observe_row, without_unused
 from installer.engines.restart import ASK_S, with_creating
 from installer.engines.restart_checks import unit_obstacles
 from installer.engines.write_config import (
@@ -144,7 +144,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
     former, record = record, _list_held(host, options, record)
-    found = running_engines(host, options, record, patience_s)
+    found = find_engines(host, options, record, patience_s)
     engines, unused = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
     if options.restart_mode is RestartMode.WHEN_IDLE:
         engines = with_creating(host, engines)
@@ -214,10 +214,10 @@ def observe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    found, record = running_engines(host, options, Record()), Record()
+    found, record = find_engines(host, options, Record()), Record()
     for error in found.refused.values():
         raise error
-    engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in found.engines)
+    engines = tuple(replace(engine, hooks=tuple(list_hooks(host, engine))) for engine in found.engines)
     contents = _read_configs(host, record, engines)
     return _Node(host, options, record, record, engines, contents).facts(notes=found.notes)
 
@@ -237,7 +237,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
             # A restart that was asked for before a crash, or before a stop, may be going on.
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
-        engines.append(engine_of_row(host, row, paths, options, awaits_s=awaits_s))
+        engines.append(observe_row(host, row, paths, options, awaits_s=awaits_s))
     more = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     more |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
     more |= {
@@ -247,7 +247,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     running, idle = in_use(
         host, options.layout, record, engines, restarts=options.restart_mode is not RestartMode.NONE
     )
-    low_level = low_level_runtime(host, record) if running else None
+    low_level = find_substitute_runtime(host, record) if running else None
     node = _Node(host, options, former, record, tuple(engines), contents)
     return node.facts(seeks_references=True, containers=ContainerFacts(running, idle, low_level))
 

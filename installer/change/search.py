@@ -9,10 +9,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from installer.change.references import list_programs
 from installer.engines import ENGINES, generating
-from installer.engines.command_line import PATH, flags_of
+from installer.engines.command_line import flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, copies_of, with_places, with_readable_configs
 from installer.engines.crio.config import HOOK_DIR
@@ -22,10 +23,10 @@ from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
 from installer.model.effective import flatten
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import EngineState, Reference
+from installer.model.facts import EngineState, Reference, Started
 from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, Places
-from installer.model.paths import Layout
+from installer.model.paths import PATH, Layout
 from installer.model.record import OWNER, Record
 from installer.payload.files import EXECUTABLES, LINKS
 
@@ -144,12 +145,12 @@ class Search(Struct, frozen=True):
                 continue
             runs, unit = f"{row.title} of {unit or f'pid {seen.pid}'} runs and", unit or f"pid {seen.pid}"
             remedy = f"correct that, stop or restart {unit}"
-            for name, program in flags_of(row, seen.cmdline, {}).runtimes.items():
+            for name, program in flags_of(row, Started(seen.cmdline)).runtimes.items():
                 yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-            engine = EngineState(row.name, row.config, row.drop_ins.usual, None, (), row.socket, unit)
+            engine = replace(EngineState.usual(row), unit=unit, started=Started(seen.cmdline))
             with suppress(InstallerError):
-                engine = with_places(host, engine, seen.cmdline, Places())
-                files = contents_of(host, with_readable_configs(host, row, engine).files)
+                engine = with_places(host, engine, Places())
+                files = contents_of(host, with_readable_configs(host, engine).files)
                 for path in (each for each in files if each not in self.contents):
                     for program in list_programs(files[path], path):
                         yield Reference(f"{runs} reads {path}, which names", program, remedy)

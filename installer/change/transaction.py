@@ -22,7 +22,7 @@ from installer.cdi.plan import generated
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan, plan_rollback
 from installer.engines import ENGINES
-from installer.engines.containers import await_created, low_level_runtime, running_containers
+from installer.engines.containers import await_created, find_running_containers, find_substitute_runtime
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.dry_run import refuse_changed
 from installer.engines.restart import reload, write_when_idle
@@ -221,7 +221,7 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
     host, engines = context.host, plan.engines.values()
     try:
         with internal_errors():
-            running = running_containers(host, context.layout, plan.in_progress, engines)
+            running = find_running_containers(host, context.layout, plan.in_progress, engines)
             back = plan_rollback(plan, tuple(done), record, running)
             carry_out(replace(context, rolls_back=True), back, never_stop)
         if not back.in_use:
@@ -250,7 +250,9 @@ def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[
             write_when_idle(host, step, plan.engines, context.patience(check))
         case steps.InstallVersion(version, files):
             host.make_directory(layout.versions)
-            install_tree(host, layout.version(version), files, low_level_runtime(host, plan.in_progress))
+            install_tree(
+                host, layout.version(version), files, find_substitute_runtime(host, plan.in_progress)
+            )
         case steps.RemoveVersion(version):
             remove_tree(host, layout.version(version))
         case steps.SwitchToolkit(_, after):
@@ -307,7 +309,9 @@ def _reload(context: Context, plan: Plan, step: Reload, check: Callable[[], None
 def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
     if hooked:
         await_created(context.host, plan.engines[hooked], context.layout, check)
-    running = running_containers(context.host, context.layout, context.ledger.held, plan.engines.values())
+    running = find_running_containers(
+        context.host, context.layout, context.ledger.held, plan.engines.values()
+    )
     if running:
         raise InstallerError(
             f"remove the toolkit (it has just started {names_of(running)})",

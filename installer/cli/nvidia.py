@@ -13,7 +13,7 @@ from msgspec import Struct
 from installer.cli import log as logging
 from installer.cli.nvidia_flags import CommandLine, read, rows, spell_option
 from installer.engines import ENGINES, generating
-from installer.engines.hints import read_os_release
+from installer.engines.dependencies import read_os_release
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import signals
 from installer.host.events import internal_errors, log, open_standard_streams

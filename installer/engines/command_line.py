@@ -1,31 +1,26 @@
 """How an engine was started, or will be, and what its words say of configs, state and runtimes."""
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
-
-from msgspec import Struct, field
 
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import units
 from installer.host.files import Host
+from installer.host.processes import started_of
 from installer.host.units import UnitStart
 from installer.model.effective import Flags
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from installer.model.files import File
 from installer.model.options import Options
 
 Words = Sequence[str]
-# Where systemd and shells look for programs that a word names, unless told otherwise.
-PATH: Final = tuple(
-    PurePosixPath(path)
-    for path in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-)
 PROC: Final = PurePosixPath("/proc")
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 # What systemd gives to one process alone: sockets, and whom to tell that it is ready.
@@ -53,14 +48,15 @@ def _values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
             yield value if equals else next(words, "")
 
 
-def flags_of(spec: EngineSpec, cmdline: Words, environment: Mapping[str, str]) -> Flags:
-    """Return what an engine was told of runtimes when it was started; a flag wins over a variable."""
+def flags_of(spec: EngineSpec, start: Started) -> Flags:
+    """Return what flags and variables say of runtimes; a flag wins over a variable."""
     by = spec.cmdline.runtimes
     if by is None:
         return Flags()
-    default = value_of(cmdline, (by.default,)) or environment.get(by.default_variable, "")
-    told = tuple(_values_of(cmdline, (by.runtime,))) or (environment.get(by.runtime_variable, ""),)
-    pairs = (word.split(by.between) for each in told for word in each.split(","))
+    default = value_of(start.words, (by.default,)) or start.environment.get(by.default_variable, "")
+    values = tuple(_values_of(start.words, (by.runtime,)))
+    values = values or (start.environment.get(by.runtime_variable, ""),)
+    pairs = (word.split(by.between) for value in values for word in value.split(","))
     return Flags(default, {pair[0]: pair[1] for pair in pairs if len(pair) > 1})
 
 
@@ -74,11 +70,11 @@ def place_of(
     host: Host, cmdline: Words, flags: Sequence[str], config: PurePosixPath, key: str
 ) -> PurePosixPath | None:
     """Return the path that a flag, or else a key of the config, gives; None for none, and a relative one."""
-    said: object = value_of(cmdline, flags)
-    if said is None and key:
+    value: object = value_of(cmdline, flags)
+    if value is None and key:
         with suppress(InstallerError):
-            said = tree_of(host.read(config), config).get(key)
-    return PurePosixPath(said) if isinstance(said, str) and said.startswith("/") else None
+            value = tree_of(host.read(config), config).get(key)
+    return PurePosixPath(value) if isinstance(value, str) and value.startswith("/") else None
 
 
 def state_of(host: Host, spec: EngineSpec, cmdline: Words, config: PurePosixPath) -> PurePosixPath | None:
@@ -88,7 +84,7 @@ def state_of(host: Host, spec: EngineSpec, cmdline: Words, config: PurePosixPath
     return found and found / place.below
 
 
-def overruling(
+def explain_overruling(
     spec: EngineSpec, cmdline: Words, options: Options, whose: str = "it was started"
 ) -> Iterator[InstallerError]:
     """Yield why a flag on the command line stands against what we would write; ``whose`` says which start."""
@@ -106,51 +102,36 @@ def overruling(
     conflicts = {**(by.conflicts_as_default if options.set_as_default else {}), **by.conflicts}
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
     if found:
-        told = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
+        words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
         yield InstallerError(
-            f"configure {name} ({whose} with {told})",
+            f"configure {name} ({whose} with {words})",
             remedy=f"move {' and '.join(found)} from its command line to its config, and restart it",
             code="engine-flags",
         )
 
 
-class Started(Struct, frozen=True):
-    """The words of a command line after the program, and the environment."""
-
-    words: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def paths(self) -> tuple[PurePosixPath, ...]:
-        """Where programs are looked for that a word names; systemd sets a PATH where a unit does not."""
-        places = self.environment.get("PATH", "").split(":")
-        return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
-
-
-def started(host: Host, engine: EngineState) -> Started | None:
-    """Return how the engine that runs was started; None where nobody can tell.
+def read_start(host: Host, engine: EngineState) -> Started | None:
+    """Return how the engine that runs was started; None where that is not known.
 
     Of a process that is not seen from here, as in a pod without the host's pid namespace, systemd tells the
     number and the host's own /proc the rest.
     """
     process = process_path(host, engine)
-    if process is None:
+    words = _strings(process / "cmdline") if process else ()
+    if process is None or not words:
         return None
-    words = strings(process / "cmdline")[1:]
     # Of the unit where that of the process may not be read.
-    environment = _environment(process) or _pairs(unit_start(host, engine).environment)
+    environment = _pairs(_strings(process / "environ")) or _pairs(unit_start(host, engine).environment)
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_ITS_PROCESS)}
-    return Started(words, kept)
+    return Started(words[1:], kept, words[0])
 
 
-def paths_of(process: Path) -> tuple[PurePosixPath, ...]:
-    """Return where a process, a directory of /proc, looks for programs that a word names."""
-    return Started(environment=_environment(process)).paths
-
-
-def how_started(host: Host, engine: EngineState) -> Started | None:
-    """Return how an engine was started, or one that is stopped will be; None where nobody can tell."""
-    return next_start(host, engine, unit_start(host, engine)) if engine.stopped else started(host, engine)
+def began_s(host: Host, engine: EngineState) -> float | None:
+    """Return when the process of an engine began, in seconds of the wall clock; None if unknown."""
+    process = process_path(host, engine)
+    after_boot_s = started_of(int(process.name), process.parent) if process else None
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return None if after_boot_s is None else booted_s + after_boot_s
 
 
 def unit_start(host: Host, engine: EngineState) -> UnitStart:
@@ -161,7 +142,7 @@ def unit_start(host: Host, engine: EngineState) -> UnitStart:
 
 
 def next_start(host: Host, engine: EngineState, unit: UnitStart) -> Started | None:
-    """Return how its unit will start an engine; None where that is not known."""
+    """Return how its unit will start an engine, which env or nice may do; None where that is not known."""
     try:
         environment = _pairs(unit.environment)
         for path in unit.environment_files:
@@ -169,19 +150,11 @@ def next_start(host: Host, engine: EngineState, unit: UnitStart) -> Started | No
     except InstallerError:
         return None
     words = (*unit.words[:1], *_expanded(unit.words[1:], environment))
-    told = _engine_words(words, ENGINES[engine.name].process)
-    return None if told is None else Started(told, environment)
-
-
-def _engine_words(words: Sequence[str], process: str) -> tuple[str, ...] | None:
-    """Return the words behind an engine's program, which env or nice may start; None where no word is it."""
-    named = (
-        index
-        for index, word in enumerate(words)
-        if (word[:1] == "/" or not index) and " " not in word and PurePosixPath(word).name == process
-    )
-    found = next(named, None)
-    return None if found is None else tuple(words[found + 1 :])
+    for index, word in enumerate(words):
+        program = word[:1] == "/" or not index
+        if program and " " not in word and PurePosixPath(word).name == ENGINES[engine.name].process:
+            return Started(words[index + 1 :], environment, word)
+    return None
 
 
 def _assigned(file: File | None) -> dict[str, str]:
@@ -205,11 +178,10 @@ def without(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
     rest = iter(words)
     for word in rest:
         flag, equals, _ = word.partition("=")
-        if flag in flags:
-            if not equals:
-                next(rest, "")
-            continue
-        yield word
+        if flag not in flags:
+            yield word
+        elif not equals:
+            next(rest, "")
 
 
 def process_path(host: Host, engine: EngineState) -> Path | None:
@@ -221,23 +193,15 @@ def process_path(host: Host, engine: EngineState) -> Path | None:
     except InstallerError:
         return None
     process = host.local_path(PROC) / str(pid)
-    try:
-        # Our own /proc, of another pid namespace, has another process under that number, or none.
-        named = (process / "comm").read_text().strip() == ENGINES[engine.name].process
-    except OSError:
-        return None
-    return process if named else None
-
-
-def _environment(process: Path) -> dict[str, str]:
-    return _pairs(strings(process / "environ"))
+    # Our own /proc, of another pid namespace, has another process under that number, or none.
+    return process if _strings(process / "comm") == (f"{ENGINES[engine.name].process}\n",) else None
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def strings(here: Path) -> tuple[str, ...]:
+def _strings(here: Path) -> tuple[str, ...]:
     """Return the strings of a file of /proc, which zero bytes end; none where it cannot be read."""
     try:
         text = here.read_bytes().decode(errors="surrogateescape")

@@ -15,15 +15,14 @@ from installer.errors import InstallerError
 from installer.host.devices import is_read_only
 from installer.host.files import Host
 from installer.host.inodes import changed_s
-from installer.host.limits import free_memory_bytes, memory_limit_bytes
+from installer.host.limits import find_free_memory
 from installer.model.engine_spec import DropInKind, EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File, Kind
 from installer.model.options import Places
 
-# As measured with plan and install: what the program itself takes, and by how much it grows with each byte of
-# a dense config, which is much more than an engine's own takes.
-BASE_BYTES: Final = 30 << 20
+# By how much the program grows with each byte of a dense config, as measured with plan and install. What then
+# comes of too little memory is no error but a crash, a hang, or a kill (ulimit -v 100000, 1 MB of `k=1`).
 GROWS: Final = 160
 ALL: Final = "*.toml"
 DROP_IN: Final = "99-nvidia.toml"
@@ -32,28 +31,29 @@ DEVICES: Final = PurePosixPath("/dev")
 TICK_S: Final = 0.01  # the start of a process is told in these
 
 
-def with_places(host: Host, engine: EngineState, cmdline: tuple[str, ...], places: Places) -> EngineState:
+def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
     """Return an engine with the root file that it reads, and with a drop-in where it looks for one.
 
     NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
     """
     spec = ENGINES[engine.name]
     beside = engine.drop_in is not None and spec.drop_ins.kind is DropInKind.READ
-    unread = beside and places.config and (cmdline or host.kind(places.config) is not Kind.FILE)
+    unread = beside and places.config and (engine.words or host.kind(places.config) is not Kind.FILE)
     if places.config is None or unread:
-        engine = replace(engine, config=path_of(cmdline, spec.cmdline.config) or spec.config)
-    directory = path_of(cmdline, spec.cmdline.drop_ins)
+        engine = replace(engine, config=path_of(engine.words, spec.cmdline.config) or spec.config)
+    directory = path_of(engine.words, spec.cmdline.drop_ins)
     if places.drop_in is None and directory and engine.drop_in:
         engine = replace(engine, drop_in=directory / engine.drop_in.name)
     return engine
 
 
-def with_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
-    """Return the facts with the configs an engine reads; none where nobody can edit them.
+def with_configs(host: Host, engine: EngineState) -> EngineState:
+    """Return an engine with the configs that it reads; none where no edit of them lasts.
 
     Raises:
-        InstallerError: the root file is not valid, so that nobody knows what it imports.
+        InstallerError: the root file is not valid, so that its imports are not known.
     """
+    spec = ENGINES[engine.name]
     if spec.finds:
         return replace(engine, files=())
     named: set[PurePosixPath] = set()
@@ -81,15 +81,15 @@ def with_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineSta
     )
 
 
-def with_readable_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
-    """Return the facts with the configs an engine reads; of a root file that is not valid that file alone."""
+def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
+    """Return an engine with the configs that it reads; of a root file that is not valid that file alone."""
     try:
-        return with_configs(host, spec, engine)
+        return with_configs(host, engine)
     except InstallerError:
         return replace(engine, files=(engine.config,))
 
 
-def with_drop_in(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
+def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with a drop-in where its root file is read-only and imports a directory that is not.
 
     As on Flatcar, where the root file is part of the image.
@@ -97,7 +97,8 @@ def with_drop_in(host: Host, spec: EngineSpec, engine: EngineState) -> EngineSta
     Raises:
         InstallerError: the root file is not valid.
     """
-    asked = engine.drop_in is not None or spec.drop_ins.kind is not DropInKind.IMPORTED
+    drop_ins = ENGINES[engine.name].drop_ins
+    asked = engine.drop_in is not None or drop_ins.kind is not DropInKind.IMPORTED
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
     for pattern in list_imports(engine.config, tree_of(read_config(host, engine.config), engine.config)):
@@ -164,8 +165,8 @@ def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
 
 def usual_configs(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
     """Return the configs of an engine at its usual place, whether it runs or not."""
-    usual = EngineState(spec.name, spec.config, None, None, (), spec.socket, spec.unit)
-    return (*with_readable_configs(host, spec, usual).files, *copies_of(host, spec))
+    usual = replace(EngineState.usual(spec), drop_in=None)
+    return (*with_readable_configs(host, usual).files, *copies_of(host, spec))
 
 
 def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
@@ -178,7 +179,7 @@ def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
     return tuple(path for path in found.values() if spec.is_copy(path))
 
 
-def unread(host: Host, engine: EngineState, cmdline: tuple[str, ...]) -> Iterator[InstallerError]:
+def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would not read what is written for it."""
     spec = ENGINES[engine.name]
     if engine.hook is not None:
@@ -190,35 +191,31 @@ def unread(host: Host, engine: EngineState, cmdline: tuple[str, ...]) -> Iterato
                 remedy=f"add {engine.hook.parent} to hooks_dir in its config, or configure runtimes instead",
                 code="engine-flags",
             )
-    elif engine.drop_in is not None and spec.drop_ins.kind is DropInKind.READ:
-        directory = path_of(cmdline, spec.cmdline.drop_ins) or spec.drop_ins.directory
-        place = host.resolve(engine.drop_in.parent)
-        if directory is not None and not _read_there(spec, place, engine.drop_in, host.resolve(directory)):
-            read = (
-                directory / spec.drop_ins.pattern if spec.drop_ins.pattern else f"the files below {directory}"
-            )
-            yield InstallerError(
-                f"configure {engine.title} in {engine.drop_in} (it reads {read})",
-                remedy=f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}",
-                code="engine-flags",
-            )
+        return
+    directory = path_of(engine.words, spec.cmdline.drop_ins) or spec.drop_ins.directory
+    if engine.drop_in is None or spec.drop_ins.kind is not DropInKind.READ or directory is None:
+        return
+    place, real, pattern = host.resolve(engine.drop_in.parent), host.resolve(directory), spec.drop_ins.pattern
+    if pattern:
+        read, is_read = str(directory / pattern), fnmatchcase(engine.drop_in.name, pattern) and place == real
+    else:
+        read, is_read = f"the files below {directory}", place.is_relative_to(real)
+    if not is_read:
+        yield InstallerError(
+            f"configure {engine.title} in {engine.drop_in} (it reads {read})",
+            remedy=f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}",
+            code="engine-flags",
+        )
 
 
-def _read_there(
-    spec: EngineSpec, place: PurePosixPath, drop_in: PurePosixPath, directory: PurePosixPath
+def is_outdated(
+    host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]
 ) -> bool:
-    """Tell whether an engine that reads ``directory`` reads a drop-in whose own directory is ``place``."""
-    if spec.drop_ins.pattern:
-        return place == directory and fnmatchcase(drop_in.name, spec.drop_ins.pattern)
-    return place.is_relative_to(directory)
-
-
-def outdated(host: Host, spec: EngineSpec, since_s: float | None, paths: Iterable[PurePosixPath]) -> bool:
     """Tell whether a config was changed after its start, ``since_s``, so that its words may not be its deeds.
 
     A file that is not there any more left its directory changed.
     """
-    if since_s is None or not spec.reload_misreports:
+    if since_s is None or not ENGINES[engine.name].reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
     return any(changed_s(host.local_path(path)) > since_s + TICK_S for path in seen)
@@ -235,19 +232,13 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
     Raises:
         InstallerError: it cannot be read, or could not be worked on within the memory that we may use.
     """
-    file, limit, free = host.read(path), memory_limit_bytes(), free_memory_bytes()
+    file, free = host.read(path), find_free_memory()
     grows = GROWS * len(file.content) if file else 0
-    if file is None or (grows <= free and (limit is None or BASE_BYTES + grows <= limit)):
+    if file is None or grows <= free:
         return file
-    what, need = f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take", BASE_BYTES + grows
-    if limit is not None and need > limit:
-        raise InstallerError(
-            f"{what} {need >> 20} MiB of memory, the limit of this process is {limit >> 20} MiB)",
-            remedy="raise the memory limit of the pod or unit, or make the file smaller",
-            code="no-memory",
-        )
     raise InstallerError(
-        f"{what} {grows >> 20} MiB more of memory, {max(free, 0) >> 20} MiB are free)",
-        remedy="free some memory of the node, raise ulimit -v where it is set, or make the file smaller",
+        f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take {grows >> 20} MiB more of memory, "
+        f"{max(free, 0) >> 20} MiB are free)",
+        remedy="free some memory of the node, raise the limit of the pod or unit, or make the file smaller",
         code="no-memory",
     )

@@ -4,18 +4,19 @@ They are found by the binary that they were started with, from what shims and CR
 the name of a handler: the default handler has none, and a config may have changed since the start.
 """
 
-import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH, how_started, path_of
+from installer.engines.command_line import path_of
 from installer.engines.config_edits import text_of
 from installer.engines.crio.config import CRIO
 from installer.engines.dependencies import data_of
@@ -23,17 +24,23 @@ from installer.engines.docker import api as dockerd
 from installer.engines.docker.api import DockerContainer
 from installer.engines.docker.config import DOCKER
 from installer.engines.links import leads_to
+from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
 from installer.engines.texts import toolkit_runtimes
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.programs import can_be_started
+from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
 from installer.model.facts import Container, EngineState
 from installer.model.files import Kind
-from installer.model.paths import Layout
+from installer.model.paths import PATH, Layout
 from installer.model.record import EngineRow, Record
+
+T = TypeVar("T")
+# Returns the file of the toolkit that a path leads to.
+Leads: TypeAlias = Callable[[str], PurePosixPath | None]
 
 ASK_S: Final = 3.0
 USUAL: Final = ("runc", "crun")
@@ -50,23 +57,37 @@ SHORT_ID: Final = 12
 HOOKS: Final = b'"hooks"'
 # Those of CDI, which run in createContainer, are done with before a container lives.
 STAGES: Final = ("prestart", "poststart", "poststop")
-# CRI-O puts the hooks of its directory, ours perhaps, into each container: `being_made` waits for those.
+# CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for those.
 CRIO_STAGES: Final = ("poststart", "poststop")
-# Returns the file of the toolkit that a path leads to.
-Leads: TypeAlias = Callable[[str], PurePosixPath | None]
 
 
-def running_containers(
-    host: Host,
-    layout: Layout,
-    record: Record,
-    engines: Collection[EngineState],
-    *,
-    restarts: bool = True,
+class _Hook(Struct, frozen=True):
+    path: str = ""
+
+
+class _Spec(Struct, frozen=True):
+    """What counts here of an OCI spec, config.json in a bundle."""
+
+    annotations: dict[str, str] | None = None
+    hooks: dict[str, list[_Hook] | None] | None = None
+
+    def find_hook(self, leads: Leads, stages: Collection[str] | None = None) -> PurePosixPath | None:
+        """Return what of the toolkit it names as a hook, of these stages or of any."""
+        for stage, hooks in (self.hooks or {}).items():
+            for hook in hooks or () if stages is None or stage in stages else ():
+                if found := leads(hook.path):
+                    return found
+        return None
+
+
+class _ShimOptions(Struct, frozen=True):
+    binary_name: str = ""
+
+
+def find_running_containers(
+    host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[Container, ...]:
-    """Return the containers that were started by the runtimes of this install-dir and are not removed yet.
-
-    So are those that have a hook of this install-dir still to run, whoever started them.
+    """Return the containers on runtimes of this install-dir, or with a hook of it still to run.
 
     An engine that has been undone may still run some: a forced undo leaves them links.
     Where nobody ``restarts`` CRI-O, a container that asked for nothing needs what is its default now.
@@ -74,28 +95,24 @@ def running_containers(
     if record.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
-    leads = partial(_leads, host, layout)
-    found = [*of_shims(host, _states(engines), binaries, leads)]
-    for row in record.engines:
-        usual = ENGINES[row.name].state
-        if usual.monitor is Monitor.CONMON:
-            engine = next((engine for engine in engines if engine.name == row.name), None)
-            # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
-            told = engine.serving if engine else None
-            paths = {name: PurePosixPath(path) for name, path in told.binaries.items()} if told else {}
-            handlers = {name: path for name, path in paths.items() if path in binaries} | dict(row.runtimes)
-            if told and told.default in handlers and not restarts:
-                handlers[""] = handlers[told.default]
-            state = (engine and engine.state) or row.state or usual.usual
-            found += of_crio(host, state, handlers, binaries, leads)
+
+    def leads(path: str) -> PurePosixPath | None:
+        with suppress(InstallerError):
+            return leads_to(host, PurePosixPath(path), layout) if path.startswith("/") else None
+        return None
+
+    found = [*list_shim_containers(host, _states(engines), binaries, leads)]
+    for row in (each for each in record.engines if ENGINES[each.name].state.monitor is Monitor.CONMON):
+        engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
+        # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
+        serving = engine.serving or EffectiveConfig({}, "")
+        paths = {name: PurePosixPath(path) for name, path in serving.binaries.items()}
+        handlers = {name: path for name, path in paths.items() if path in binaries} | dict(row.runtimes)
+        if serving.default in handlers and not restarts:
+            handlers[""] = handlers[serving.default]
+        state = engine.state or row.state or ENGINES[row.name].state.usual
+        found += list_crio_containers(host, state, handlers, binaries, leads)
     return tuple(found)
-
-
-def _leads(host: Host, layout: Layout, path: str) -> PurePosixPath | None:
-    """Return the file of the toolkit that a hook leads to."""
-    with suppress(InstallerError):
-        return leads_to(host, PurePosixPath(path), layout) if path.startswith("/") else None
-    return None
 
 
 def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
@@ -108,12 +125,7 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
 
 
 def in_use(
-    host: Host,
-    layout: Layout,
-    record: Record,
-    engines: Collection[EngineState],
-    *,
-    restarts: bool = True,
+    host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
     """Return the containers that need our runtimes, and the names of Docker's stopped ones that do.
 
@@ -122,13 +134,14 @@ def in_use(
     """
     row = next((row for row in record.engines if ENGINES[row.name].api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
-    running = running_containers(host, layout, record, engines, restarts=restarts)
+    running = find_running_containers(host, layout, record, engines, restarts=restarts)
     if row is None:
         return running, ()
     names = {each.id: each.name for each in known}
     ours = dict(row.runtimes)
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
-    shims = of_docker(host, _states(engines))
+    places = {host.resolve(state / TASKS / DOCKER.state.namespace) for state in _states(engines)}
+    shims = {name for place in places for name in host.names(place)}
     again = [
         Container(row.name, each.id, each.name, ours[each.runtime])
         for each in named
@@ -147,25 +160,20 @@ def _known_to_docker(
     if answers or not is_held(host, ENGINES[row.name], row.socket, row.unit):
         with suppress(InstallerError):
             return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
-    data = _data_root(host, engine) if engine and engine.stopped else None
+    if engine is None or not engine.stopped:
+        return ()
+    config = path_of(engine.next_words, ENGINES[engine.name].cmdline.config) or engine.config
+    data = data_of(host, replace(engine, config=config), engine.next_words)
     return dockerd.containers_on_disk(host, data) if data else ()
 
 
-def _data_root(host: Host, engine: EngineState) -> PurePosixPath | None:
-    how = how_started(host, engine)
-    words = how.words if how else ()
-    return data_of(
-        host, engine.name, path_of(words, ENGINES[engine.name].cmdline.config) or engine.config, words
-    )
-
-
-def low_level_runtime(host: Host, record: Record) -> PurePosixPath | None:
+def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:
     """Return the path of the runtime that ours wrap, as the host finds it; None where there is none."""
     words = toolkit_runtimes(record.toolkit.rendered) if record.toolkit else ()
     return next((path for path in _places((*words, *USUAL)) if host.kind(path) is Kind.FILE), None)
 
 
-def handed_over_to(host: Host, layout: Layout, record: Record) -> PurePosixPath | None:
+def find_low_level_runtime(host: Host, layout: Layout, record: Record) -> PurePosixPath | None:
     """Return the runtime that ours hand over to, as the config.toml that lies there says; None if not found.
 
     An engine may find one elsewhere, by a PATH of its own.
@@ -184,7 +192,7 @@ def _places(words: Collection[str]) -> Iterator[PurePosixPath]:
         yield from (PurePosixPath(word),) if word.startswith("/") else (place / word for place in PATH)
 
 
-def hook_files(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
+def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the OCI hooks that an engine runs, in what is its usual place where it does not tell."""
     usual = ENGINES[engine.name].hook_dir
     for directory in (engine.serving and engine.serving.hook_dirs) or ((usual,) if usual else ()):
@@ -200,7 +208,7 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
     time.sleep(NOTICED_S)
     deadline = time.monotonic() + CREATED_S
     state = engine.state or ENGINES[engine.name].state.usual
-    while waiting := tuple(being_made(host, state, layout.toolkit)):
+    while waiting := tuple(_being_made(host, state, layout.toolkit)):
         if time.monotonic() > deadline:
             log.warning("containers stuck in CREATED", containers=[each[:12] for each in waiting])
             return
@@ -208,17 +216,16 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
         time.sleep(CREATED_POLL_S)
 
 
-def of_shims(
+def list_shim_containers(
     host: Host,
     states: Mapping[PurePosixPath, str],
     binaries: frozenset[PurePosixPath],
     leads: Leads = lambda _: None,
 ) -> Iterator[Container]:
-    """Yield the containers below containerd's state directories whose shim starts one of ``binaries``.
+    """Yield the containers whose shim starts one of ``binaries``, or that have a hook of the toolkit.
 
-    So are those that have a hook which ``leads`` to the toolkit: what a spec was made with stays its own.
-    ``states`` says to which engine a directory belongs, but for a namespace that is of another alone.
-    A shim records the path in its bundle (engine-facts.md#containerd-shim-records).
+    ``states`` says to which engine a state directory of containerd's belongs, but for a namespace that is of
+    another alone. A shim records the path in its bundle (engine-facts.md#containerd-shim-records).
     """
     known = _known(host, binaries)
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
@@ -228,19 +235,13 @@ def of_shims(
             for name in host.names(tasks / namespace):
                 binary, spec = known(_binary(directory / name)), _read(directory / name / "config.json")
                 if binary is None and HOOKS in spec:
-                    binary = _hooked(_object(spec), STAGES, leads)
+                    binary = _decode(spec, _Spec).find_hook(leads, STAGES)
                 if binary is not None:
-                    pod = _pod(_object(spec))
-                    yield Container(NAMESPACES.get(namespace, owner), name, pod or name[:SHORT_ID], binary)
+                    pod = _pod(_decode(spec, _Spec)) or name[:SHORT_ID]
+                    yield Container(NAMESPACES.get(namespace, owner), name, pod, binary)
 
 
-def of_docker(host: Host, states: Iterable[PurePosixPath]) -> frozenset[str]:
-    """Return the ids of Docker's containers that have a shim, whatever that starts."""
-    places = {host.resolve(state / TASKS / DOCKER.state.namespace) for state in states}
-    return frozenset(name for place in places for name in host.names(place))
-
-
-def of_crio(
+def list_crio_containers(
     host: Host,
     state: PurePosixPath,
     handlers: Mapping[str, PurePosixPath],
@@ -249,31 +250,28 @@ def of_crio(
 ) -> Iterator[Container]:
     """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes.
 
-    CRI-O finds the runtime by the handler of the container's sandbox. CRI does not tell that one, and a
-    restarted CRI-O reads it where we do, in the annotations of the sandbox
-    (engine-facts.md#crio-sandbox-handler). A sandbox without one takes the default of the moment, so none of
-    ours once that is another.
-    A pod can overwrite the annotation: what conmon was started with tells of ours whatever it says.
+    CRI-O finds the runtime by the handler of the sandbox, which it reads in its annotations after a restart
+    (engine-facts.md#crio-sandbox-handler). A sandbox without one takes the default of the moment. A pod can
+    overwrite the annotation: what conmon was started with tells of ours whatever it says.
     """
     known = _known(host, binaries)
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
-    specs = {name: _object(_read(bundle / "config.json")) for name, bundle in bundles.items()}
-    said = {name: _annotations(spec) for name, spec in specs.items()}
-    for name, annotations in said.items():
-        if not annotations:
+    specs = {name: _decode(_read(bundle / "config.json"), _Spec) for name, bundle in bundles.items()}
+    for name, spec in specs.items():
+        if not (annotations := spec.annotations):
             continue
-        sandbox = annotations.get(f"{ANNOTATED}SandboxID", name)
-        handler = said.get(sandbox, annotations).get(f"{ANNOTATED}RuntimeHandler", "")
+        sandbox = specs.get(annotations.get(f"{ANNOTATED}SandboxID", name), spec)
+        handler = (sandbox.annotations or {}).get(f"{ANNOTATED}RuntimeHandler", "")
         started_by = known(_conmon(host, bundles[name], name))
         binary = handlers.get(handler) or (started_by if handler else None)
-        binary = binary or _hooked(specs[name], CRIO_STAGES, leads)
+        binary = binary or spec.find_hook(leads, CRIO_STAGES)
         if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
             yield Container(CRIO.name, name, f"{space}/{pod}", binary)
 
 
-def being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
+def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
     """Yield CRI-O's containers that have a hook of the toolkit still to run: no first process is told yet."""
 
     def leads(path: str) -> PurePosixPath | None:
@@ -281,16 +279,12 @@ def being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iter
 
     for name in host.names(state):
         bundle = host.local_path(state) / name / "userdata"
-        config = _object(_read(bundle / "config.json"))
-        if _hooked(config, config.get("hooks") or (), leads) and not _read(bundle / "pidfile"):
+        if _decode(_read(bundle / "config.json"), _Spec).find_hook(leads) and not _read(bundle / "pidfile"):
             yield name
 
 
-def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
-    """Return the host's number of the first process of the container of CRI-O's that we run in, if any.
-
-    The container is the one that has our mount namespace.
-    """
+def find_own_pid(host: Host, state: PurePosixPath) -> int | None:
+    """Return the host's pid of the container of CRI-O's that has our mount namespace, None where none has."""
     own = str(Path("/proc/self/ns/mnt").readlink())
     for name in host.names(state):
         pid = _read(host.local_path(state) / name / "userdata/pidfile").decode(errors="replace").strip()
@@ -301,9 +295,9 @@ def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
 
 
 def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], PurePosixPath | None]:
-    """Return what tells which of the binaries a path is, None for another; links of others count.
+    """Return a function that tells which of the binaries a path is, itself or by a link of others.
 
-    A link that leads on to a program of another name, as a forced undo leaves them, is none of ours.
+    A link that leads to a program of another name, as a forced undo leaves them, is none of ours.
     """
 
     def resolved(path: str) -> PurePosixPath | None:
@@ -330,41 +324,24 @@ def _conmon(host: Host, bundle: Path, name: str) -> str:
 
 
 def _binary(bundle: Path) -> str:
-    path = _object(_read(bundle / "options.json")).get("binary_name")
-    return str(path or _read(bundle / "runtime").decode(errors="surrogateescape").strip())
+    """Return the program that a shim has recorded in its bundle."""
+    path = _decode(_read(bundle / "options.json"), _ShimOptions).binary_name
+    return path or _read(bundle / "runtime").decode(errors="surrogateescape").strip()
 
 
-def _hooked(config: dict[str, Any], stages: Iterable[str], leads: Leads) -> PurePosixPath | None:
-    """Return what of the toolkit a spec names as a hook, None where it names nothing of it."""
-    said = config.get("hooks")
-    hooks = said if isinstance(said, dict) else {}
-    for stage in stages:
-        named = hooks.get(stage)
-        for hook in named if isinstance(named, list) else ():
-            path = hook.get("path") if isinstance(hook, dict) else None
-            if isinstance(path, str) and (found := leads(path)):
-                return found
-    return None
-
-
-def _pod(config: dict[str, Any]) -> str:
+def _pod(spec: _Spec) -> str:
     """Return namespace and name of the pod, "" for a container that is in none."""
-    annotations = _annotations(config)
+    annotations = spec.annotations or {}
     pod = annotations.get("io.kubernetes.cri.sandbox-name", "")
     return f"{annotations.get('io.kubernetes.cri.sandbox-namespace', '-')}/{pod}" if pod else ""
 
 
-def _annotations(config: dict[str, Any]) -> dict[str, Any]:
-    annotations = config.get("annotations")
-    return annotations if isinstance(annotations, dict) else {}
-
-
-def _object(content: bytes) -> dict[str, Any]:
+def _decode(content: bytes, kind: type[T]) -> T:
+    """Return what a file says; nothing of one that is being written, or that no engine has written."""
     try:
-        said = json.loads(content or b"{}")
-    except (ValueError, RecursionError):  # being written in this moment, or nobody's honest work
-        return {}
-    return said if isinstance(said, dict) else {}
+        return msgspec.json.decode(content or b"{}", type=kind)
+    except (ValueError, RecursionError):
+        return kind()
 
 
 def _read(file: Path) -> bytes:

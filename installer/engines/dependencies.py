@@ -1,46 +1,61 @@
-"""What has to be there below an engine for a container to start: its containerd, what holds one, and room."""
+"""What a node gives its engines: a containerd, what holds a container, room, the driver; and what it is."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH, path_of, paths_of, place_of, started, value_of
+from installer.engines.command_line import path_of, place_of, read_start, value_of
 from installer.engines.containerd.config import CONTAINERD
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
 from installer.host.devices import is_full
-from installer.host.files import NOEXEC, READ_ONLY, Host
+from installer.host.files import NOEXEC, READ_ONLY, Host, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
 from installer.model.effective import Runtime
 from installer.model.engine_spec import Api, Monitor
 from installer.model.facts import EngineState
 from installer.model.files import Kind
+from installer.model.options import AUTO, Options
+from installer.model.paths import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH
 
 ASK_S: Final = 3.0
 CONTAINERD_FLAG: Final = ("--containerd",)
 EXEC_ROOT_FLAG: Final = ("--exec-root",)
 EXEC_ROOT: Final = PurePosixPath("/var/run/docker")
 OWN: Final = "containerd/containerd.sock"  # below that, where dockerd has started a containerd by itself
-USUAL: Final = CONTAINERD.socket
 RESTART: Final = "see systemctl status containerd on the node, and start or restart it"
-# By these names engines look for them (engine-facts.md#below-an-engine).
-SHIM: Final = "containerd-shim-runc-v2"
-MONITORS: Final = {Monitor.SHIM: SHIM, Monitor.CONMON: "conmon"}
-# What of a runtime names it by its path, in the engines' words without case and underscores.
-NAMED_BY: Final = {Monitor.SHIM: ("runtimepath", "runtimetype"), Monitor.CONMON: ("monitorpath",)}
+STATE, DATA = "where each container has its state", "where the files of containers are"
+# By these names engines look for them (engine-facts.md#below-an-engine), and what of a runtime names one by
+# its path, in the engines' words without case and underscores.
+MONITORS: Final = {
+    Monitor.SHIM: ("containerd-shim-runc-v2", ("runtimepath", "runtimetype")),
+    Monitor.CONMON: ("conmon", ("monitorpath",)),
+}
 # Where containerd looks as well: its plugin "opt" has it added to its own PATH.
 OPT: Final = PurePosixPath("/opt/containerd/bin")
 ROOT: Final = PurePosixPath("/")
+# By ID in os-release: systems whose root is an image and whose engines' configs are made of their settings.
+IMAGES: Final = {
+    "talos": (
+        "on Talos the toolkit is a system extension, and runtimes come from the machine config",
+        "add both there",
+    ),
+    "bottlerocket": (
+        "Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing is installed",
+        "start this node from that image",
+    ),
+}
+OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/os-release"))
 
 
-class Below(Struct, frozen=True):
-    """What was found below an engine that can start containers.
+class Dependencies(Struct, frozen=True):
+    """What an engine starts containers with.
 
     ``containerd`` is the socket of the one that Docker uses, "" for other engines; ``monitor`` is the program
     that is to hold a container, "" where none is found.
@@ -50,85 +65,67 @@ class Below(Struct, frozen=True):
     monitor: str = ""
 
 
-def below(host: Host, engine: EngineState, toolkit: PurePosixPath, before: Below) -> Below:
-    """Return what is below an engine that answers, and what was ``before``.
+def find_dependencies(
+    host: Host, engine: EngineState, toolkit: PurePosixPath, before: Dependencies
+) -> Dependencies:
+    """Return what an engine that answers starts containers with, given what that was ``before``.
 
     Where no monitor was ever found an engine may have its own, in a place that is not known here.
 
     Raises:
-        InstallerError: no container could be started with it.
+        InstallerError: no container could be started.
     """
-    for place in (*((engine.state,) if engine.state else ()), *state_of(engine.name)):
-        _refuse_unwritable(host, engine, place, "where each container has its state")
-    if NOEXEC in mounted(host, toolkit, engine.pid):
+    for place in (*((engine.state,) if engine.state else ()), *usual_states(engine.name)):
+        _refuse_unwritable(host, engine, place, STATE)
+    if NOEXEC in mount_options(host, toolkit, engine.pid):
         flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
         raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
-    how = started(host, engine)
-    words = how.words if how else ()
-    _refuse_unwritable(host, engine, data_of(host, engine.name, engine.config, words))
-    socket = containerd_of(host, engine, words, before.containerd)
-    pid, exe = engine.pid, engine.exe
+    _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
+    socket, starter = containerd_of(host, engine, before.containerd), engine
     if socket is not None:
-        answer = _asked(host, socket)
-        if isinstance(answer, str):
-            raise _unable(engine, answer, RESTART, "engine-not-answering")
-        pid, exe = (answer.pid, PurePosixPath(answer.exe or "")) if answer else (None, None)
-        words = answer.cmdline if answer else ()
-        config = path_of(words, CONTAINERD.cmdline.config) or CONTAINERD.config
-        _refuse_unwritable(host, engine, data_of(host, CONTAINERD.name, config, words) if answer else None)
-    ours = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
+        peer = _ask_containerd(host, socket)
+        if isinstance(peer, str):
+            raise _unable(engine, peer, RESTART, "engine-not-answering")
+        exe = PurePosixPath(peer.exe or "") if peer else None
+        starter = replace(engine, unit="", pid=peer.pid if peer else None, exe=exe)
+        if peer is not None:
+            config = path_of(peer.cmdline, CONTAINERD.cmdline.config) or CONTAINERD.config
+            below = replace(EngineState.usual(CONTAINERD), config=config)
+            _refuse_unwritable(host, engine, data_of(host, below, peer.cmdline), DATA)
+    binaries = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
     # One that is not there for anybody is told as such, and not as a matter of the engine's root.
-    refuse_unseen(replace(engine, pid=pid), (path for path in ours if host.exists(path)))
-    paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
-    monitor = _monitor(host, engine, toolkit, (*paths, *((exe.parent,) if exe else ()), OPT))
+    refuse_unseen(starter, (path for path in binaries if host.exists(path)))
+    monitor = _find_monitor(host, starter, toolkit)
     if monitor is None and before.monitor:
         flaw = f"{before.monitor}, which holds each container, is no program any more"
         raise _unable(engine, flaw, "install it again", "engine-not-proven")
-    return Below(str(socket or ""), str(monitor or ""))
+    return Dependencies(str(socket or ""), str(monitor or ""))
 
 
-def silence(host: Host, engine: EngineState, words: tuple[str, ...]) -> str:
+def explain_silence(host: Host, engine: EngineState) -> str:
     """Return why an engine may not answer that waits for its containerd; "" where that answers."""
-    socket = containerd_of(host, engine, words)
-    answer = _asked(host, socket) if socket is not None else None
+    socket = containerd_of(host, engine)
+    answer = _ask_containerd(host, socket) if socket is not None else None
     return answer if isinstance(answer, str) else ""
 
 
-def containerd_of(
-    host: Host, engine: EngineState, words: tuple[str, ...], known: str = ""
-) -> PurePosixPath | None:
-    """Return where the containerd listens that Docker uses, started with these words; None for others.
+def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosixPath | None:
+    """Return where the containerd listens that Docker uses; None for other engines.
 
     As dockerd itself decides: what it is told, else one that it has started, else one that is there.
     """
     if ENGINES[engine.name].api is not Api.DOCKER:
         return None
-    told = place_of(host, words, CONTAINERD_FLAG, engine.config, "containerd")
-    if told is not None:
+    named = place_of(host, engine.words, CONTAINERD_FLAG, engine.config, "containerd")
+    if named is not None:
         # One that has ended takes its socket with it: the directory tells that it would be seen from here.
-        return told if host.exists(told.parent) else None
-    own = PurePosixPath(value_of(words, EXEC_ROOT_FLAG) or EXEC_ROOT, OWN)
-    there = next((each for each in (own, USUAL) if host.exists(each)), None)
+        return named if host.exists(named.parent) else None
+    own = PurePosixPath(value_of(engine.words, EXEC_ROOT_FLAG) or EXEC_ROOT, OWN)
+    there = next((each for each in (own, CONTAINERD.socket) if host.exists(each)), None)
     return there or (PurePosixPath(known) if known else None)
 
 
-def _refuse_unwritable(
-    host: Host,
-    engine: EngineState,
-    place: PurePosixPath | None,
-    what: str = "where the files of containers are",
-) -> None:
-    if place is None or not host.exists(place):
-        return
-    if is_full(host, place):
-        raise _unable(engine, f"{place}, {what}, is full", "make room there", "no-space")
-    if READ_ONLY in mounted(host, place, engine.pid):
-        flaw = f"{place}, {what}, is mounted {READ_ONLY}"
-        remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
-        raise _unable(engine, flaw, remedy, "engine-not-proven")
-
-
-def _asked(host: Host, socket: PurePosixPath) -> Peer | str | None:
+def _ask_containerd(host: Host, socket: PurePosixPath) -> Peer | str | None:
     """Return the containerd that answers, None where it is not seen, or why none could start a container."""
     try:
         peer = processes.peer_of(host.local_path(socket), greeting=processes.HTTP2_PREFACE, timeout_s=ASK_S)
@@ -145,33 +142,37 @@ def _asked(host: Host, socket: PurePosixPath) -> Peer | str | None:
             return peer
 
 
-def _monitor(
-    host: Host, engine: EngineState, toolkit: PurePosixPath, places: Iterable[PurePosixPath]
-) -> PurePosixPath | None:
+def _refuse_unwritable(host: Host, engine: EngineState, place: PurePosixPath | None, what: str) -> None:
+    if place is None or not host.exists(place):
+        return
+    if is_full(host, place):
+        raise _unable(engine, f"{place}, {what}, is full", "make room there", "no-space")
+    if READ_ONLY in mount_options(host, place, engine.pid):
+        flaw = f"{place}, {what}, is mounted {READ_ONLY}"
+        remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
+        raise _unable(engine, flaw, remedy, "engine-not-proven")
+
+
+def _find_monitor(host: Host, engine: EngineState, toolkit: PurePosixPath) -> PurePosixPath | None:
     """Return the program that is to hold a container: as its runtime says, else where it is looked for.
 
     None where it is not there for the default runtime, or for one of ours.
     """
-    kind, places, found = ENGINES[engine.name].state.monitor, tuple(places), None
-    for said in _said(engine, kind, toolkit):
-        candidates = (said,) if said else (place / MONITORS[kind] for place in places)
+    started = read_start(host, engine) if engine.pid else None
+    places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
+    program, keys = MONITORS[ENGINES[engine.name].state.monitor]
+    serving, found = engine.serving, None
+    default = serving.handlers.get(serving.default) if serving else None
+    for runtime in (default or Runtime(), *_ours(engine, toolkit)):
+        options = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}
+        paths = (path for key in keys if isinstance(path := options.get(key), str) and path[:1] == "/")
+        named = next(map(PurePosixPath, paths), None)
+        candidates = (named,) if named else (place / program for place in places)
         there = next((path for path in candidates if can_be_started(host, path)), None)
         if there is None:
             return None
         found = found or there
     return found
-
-
-def _said(engine: EngineState, kind: Monitor, toolkit: PurePosixPath) -> Iterator[PurePosixPath | None]:
-    """Yield where the default runtime has that program, and each of ours; None for one that does not say."""
-    serving = engine.serving
-    default = serving.handlers.get(serving.default) if serving else None
-    for handler in (default or Runtime(), *_ours(engine, toolkit)):
-        said = {name.lower().replace("_", ""): value for name, value in handler.table.items()}
-        paths = (said.get(name) for name in NAMED_BY[kind])
-        yield next(
-            (PurePosixPath(path) for path in paths if isinstance(path, str) and path.startswith("/")), None
-        )
 
 
 def _ours(engine: EngineState, toolkit: PurePosixPath) -> tuple[Runtime, ...]:
@@ -193,8 +194,8 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
         return
     for path in binaries:
         try:
-            theirs = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
-            there = not theirs.names(ROOT) or theirs.kind(path) is Kind.FILE
+            root = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
+            there = not root.names(ROOT) or root.kind(path) is Kind.FILE
         except InstallerError:  # without CAP_SYS_PTRACE nobody looks into another process's root
             return
         if not there:
@@ -209,38 +210,82 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
             )
 
 
-def state_of(name: str) -> tuple[PurePosixPath, ...]:
+def usual_states(name: str) -> tuple[PurePosixPath, ...]:
     """Return where an engine usually has the state of its containers; Docker has more than one place."""
-    return (
-        ENGINES[name].state.usual,
-        *((CONTAINERD.state.usual,) if ENGINES[name].api is Api.DOCKER else ()),
-    )
+    return tuple(ENGINES[each].state.usual for each in _with_containerd(name))
 
 
-def writes_to(name: str) -> tuple[PurePosixPath, ...]:
+def usual_data(name: str) -> tuple[PurePosixPath, ...]:
     """Return where an engine usually has the files of its containers."""
-    names = (name, *((CONTAINERD.name,) if ENGINES[name].api is Api.DOCKER else ()))
-    return tuple(data.usual for each in names if (data := ENGINES[each].data))
+    return tuple(data.usual for each in _with_containerd(name) if (data := ENGINES[each].data))
 
 
-def data_of(host: Host, name: str, config: PurePosixPath, words: tuple[str, ...]) -> PurePosixPath | None:
+def _with_containerd(name: str) -> tuple[str, ...]:
+    return (name, CONTAINERD.name) if ENGINES[name].api is Api.DOCKER else (name,)
+
+
+def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:
     """Return where an engine that was started with these words has the files of its containers."""
-    if (data := ENGINES[name].data) is None:
+    if (data := ENGINES[engine.name].data) is None:
         return None
-    return place_of(host, words, data.flags, config, data.key) or data.usual
+    return place_of(host, words, data.flags, engine.config, data.key) or data.usual
 
 
-def crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
+def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
     """Yield where these engines have the state of containers, and have no room for one more."""
-    places = dict.fromkeys(place for name in names for place in state_of(name))
+    places = dict.fromkeys(place for name in names for place in usual_states(name))
     yield from (place for place in places if is_full(host, place))
 
 
-def mounted(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[str, ...]:
+def mount_options(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[str, ...]:
     """Return how the file system of ``path`` is mounted for a process: ours may be mounted otherwise."""
-    for root in (f"/proc/{pid}/root",) if pid else ():
-        with suppress(InstallerError):
-            return Host.under(PurePosixPath(root)).mounted(path)
+    with suppress(InstallerError):
+        if pid is not None:
+            return Host.under(PurePosixPath(f"/proc/{pid}/root")).mounted(path)
     with suppress(InstallerError):
         return host.mounted(path)
     return ()
+
+
+def is_suse(host: Host) -> bool:
+    """Tell whether the host is of the SUSE family."""
+    return "suse" in read_os_release(host).get("ID_LIKE", "")
+
+
+def without_cri(host: Host, beside: Collection[str]) -> str:
+    """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
+    served = next((each for each in beside if ENGINES[each].uses), "")
+    usual = f", it serves {ENGINES[served].title}" if served else ""
+    image = IMAGES.get(read_os_release(host).get("ID", ""))
+    return f"its CRI is switched off{f': {image[0]}' if image else usual}"
+
+
+def served_by_image(host: Host) -> Iterator[InstallerError]:
+    """Yield why nothing is installed on a system that brings the toolkit in its own way."""
+    image = IMAGES.get(read_os_release(host).get("ID", ""))
+    if image is not None:
+        yield InstallerError(f"install on this node ({image[0]})", remedy=image[1], code="not-supported")
+
+
+def read_os_release(host: Host) -> dict[str, str]:
+    """Return what os-release(5) says of the host, of its two places the first that can be read."""
+    lines = next(filter(None, (text(host, path) for path in OS_RELEASES)), "").splitlines()
+    return {name: value.strip("\"'") for name, _, value in (line.partition("=") for line in lines)}
+
+
+def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
+    """Return where the host finds the driver, and a note where it is on the host itself.
+
+    A container's driver goes first, as it does for the GPU Operator; where there is none, one may come yet.
+    """
+    usual = str(DEFAULT_DRIVER_ROOT)
+    named = usual if options.driver_root == AUTO else options.driver_root
+    if named != usual or host.names(DEFAULT_DRIVER_ROOT):
+        return named, ()
+    for directory in DRIVER_LIBRARY_DIRS:
+        if any(name.startswith("libnvidia-ml.so.") for name in host.names(directory)):
+            found = f"{usual} is empty and {directory} holds the driver"
+            if options.driver_root == AUTO:
+                return "/", (f"{found}: the toolkit looks for it in /",)
+            return usual, (f"{found}: consider --driver-root /",)
+    return usual, ()

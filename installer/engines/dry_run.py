@@ -1,28 +1,29 @@
 """What an engine has in force with texts in memory, or will have at its next start: its own program tells."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH, Started, started, without
+from installer.engines.command_line import read_start, without
 from installer.engines.config_edits import RUNTIMES, runtime_of, text_of
 from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
-from installer.engines.observe import with_start
+from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import elsewhere
 from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us, texts_alone
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, Held, Ran, can_be_started, held_directory, held_texts, run_in
+from installer.host.programs import ENVIRONMENT, Ran, can_be_started, held_directory, held_texts, run_in
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry, value_at
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
 from installer.model.files import File, Kind
+from installer.model.paths import PATH
 from installer.model.record import EngineRow, Record
 from installer.model.steps import Step, WriteConfig
 
@@ -36,9 +37,8 @@ UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
 class Trials:
     """Asks engines' own programs, in the host's own root, each question once.
 
-    Texts are handed over in memory: no secret of a config gets onto a disk, and nothing is
-    left by a crash. Where a program cannot be run the texts alone have to tell; the running engine is asked
-    afterwards in any case.
+    Texts are handed over in memory: no secret gets onto a disk, and a crash leaves nothing. Where a program
+    cannot be run the texts alone have to tell; the running engine is asked afterwards in any case.
     """
 
     def __init__(self, host: Host, contents: Texts) -> None:
@@ -64,33 +64,40 @@ class Trials:
         files = {path: file for path, file in there.items() if file is not None}
         key = engine.name, tuple((path, files[path].digest) for path in sorted(files))
         if key not in self._known:
-            self._known[key] = self._asked(engine, files)
+            self._known[key] = self._ask(engine, files)
         return self._known[key]
 
-    def _asked(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
+    def _ask(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
         try:
-            told = texts_alone(engine, files)
+            by_texts = texts_alone(engine, files)
         except InstallerError as error:
-            told = EffectiveConfig({}, "", broken=error.problem)
-        if not told.broken and (missing := self._missing(engine, files, told)):
+            by_texts = EffectiveConfig({}, "", broken=error.problem)
+        if not by_texts.broken and (missing := self._missing(engine, files, by_texts)):
             return EffectiveConfig({}, "", broken=f"{missing} is no program")
-        row, program = ENGINES[engine.name], self._program(engine)
-        if row.make_check is None or engine.hook is not None:
-            return told
+        spec, program = ENGINES[engine.name], self._program(engine)
+        if spec.make_check is None or engine.hook is not None:
+            return by_texts
         if program is None:
             self._unasked[engine.name] = "its program is not known here"
-            return told
-        check = row.make_check(_question(engine, files))
-        ran = self._ran(program, engine, check)
+            return by_texts
+        check = spec.make_check(_question(engine, files))
+        ran = self._run(program, check, engine.started)
+        refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
+        if ran and refuses and engine.started is None and check.by_start:
+            # It may refuse what comes of flags or an environment that nobody knows here: then it says the
+            # same of the present config, with which it runs.
+            present = {path: file for path in engine.files if (file := self._contents.get(path))}
+            before = self._run(program, spec.make_check(_question(engine, present)), None)
+            ran = None if before is None or before.last_line == ran.last_line else ran
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
-            return told
-        if ran.returncode and UNKNOWN_FLAG not in ran.stderr:
-            return EffectiveConfig({}, "", undefined=told.undefined, broken=f"{program}: {ran.last_line}")
-        return told if told.broken or check.says is None else check.says(ran.stdout)
+            return by_texts
+        if refuses:
+            return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
+        return by_texts if by_texts.broken or check.says is None else check.says(ran.stdout)
 
     def _missing(
-        self, engine: EngineState, files: Mapping[PurePosixPath, File], told: EffectiveConfig
+        self, engine: EngineState, files: Mapping[PurePosixPath, File], by_texts: EffectiveConfig
     ) -> str:
         """Return what CRI-O does not start without and ``crio config`` does not look for; "" for nothing.
 
@@ -98,49 +105,31 @@ class Trials:
         """
         if engine.serving is None or ENGINES[engine.name].state.monitor is not Monitor.CONMON:
             return ""
-        said = [value_at(tree, PINNS) for tree in config_files(engine, files).trees.values()]
-        named = {f"the {MONITOR} of {name}": one.table.get(MONITOR) for name, one in told.handlers.items()}
-        named["its pinns_path"] = next((path for path in reversed(said) if path), "")
-        return next(
-            (
-                f"{what}, {path},"
-                for what, path in named.items()
-                if isinstance(path, str)
-                and path.startswith("/")
-                and not can_be_started(self._host, PurePosixPath(path))
-            ),
-            "",
-        )
+        pinns = [value_at(tree, PINNS) for tree in config_files(engine, files).trees.values()]
+        named = {
+            f"the {MONITOR} of {name}": one.table.get(MONITOR) for name, one in by_texts.handlers.items()
+        }
+        named["its pinns_path"] = next((path for path in reversed(pinns) if path), "")
+        for what, path in named.items():
+            absolute = isinstance(path, str) and path.startswith("/")
+            if absolute and not can_be_started(self._host, PurePosixPath(str(path))):
+                return f"{what}, {path},"
+        return ""
 
     def _program(self, engine: EngineState) -> PurePosixPath | None:
         """Return what the engine runs, if it goes by its name: others would take the words differently."""
-        row, host = ENGINES[engine.name], self._host
-        name = row.process
+        spec, host = ENGINES[engine.name], self._host
         if engine.exe is not None:
-            return engine.exe if engine.exe.name == name and host.kind(engine.exe) is Kind.FILE else None
-        usual = (row.program,) if row.program else tuple(place / name for place in PATH)
+            is_its_own = engine.exe.name == spec.process and host.kind(engine.exe) is Kind.FILE
+            return engine.exe if is_its_own else None
+        usual = (spec.program,) if spec.program else tuple(place / spec.process for place in PATH)
         return next((path for path in usual if host.kind(path) is Kind.FILE), None)
 
-    def _ran(self, program: PurePosixPath, engine: EngineState, check: Check) -> Ran | None:
-        """Ask as the running engine was started.
+    def _run(self, program: PurePosixPath, check: Check, as_running: Started | None) -> Ran | None:
+        """Put the texts where only the program finds them, and run it as the engine was started.
 
-        Where nobody can tell how, what a program whose answer depends on it has to say of the present config
-        too, with which it runs, is no reason against another: it comes of flags or an environment that it has
-        not got.
+        In what it says they have the names that the host knows.
         """
-        as_running = started(self._host, engine)
-        ran = self._staged(program, check, as_running)
-        if as_running is not None or not check.by_start:
-            return ran
-        if ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
-            return ran
-        present = {path: file for path in engine.files if (file := self._contents.get(path))}
-        ask = ENGINES[engine.name].make_check
-        before = self._staged(program, ask(_question(engine, present)), None) if ask else None
-        return None if before is None or before.last_line == ran.last_line else ran
-
-    def _staged(self, program: PurePosixPath, check: Check, as_running: Started | None) -> Ran | None:
-        """Put the texts where only the program finds them, and run it."""
         with ExitStack() as stack:
             held = stack.enter_context(held_texts(len(check.paths)))
             places = dict(zip(check.paths, held, strict=True))
@@ -148,33 +137,23 @@ class Trials:
                 places[path].fill(text)
             for path, texts in check.beside.items():
                 places[path] = stack.enter_context(held_directory(texts))
-            told = as_running.words if as_running and check.given is not None else ()
-            given = without(told, check.given or ())
+            flags = as_running.words if as_running and check.given is not None else ()
+            given = without(flags, check.given or ())
             words = [places[word].name if isinstance(word, PurePosixPath) else word for word in check.words]
-            return self._run(program, [*words, *given, *check.last], places, as_running)
-
-    def _run(
-        self,
-        program: PurePosixPath,
-        words: Sequence[str],
-        places: Mapping[PurePosixPath, Held],
-        as_running: Started | None = None,
-    ) -> Ran | None:
-        """Run a program that is given ``places``; in what it says they have the names that the host knows."""
-        ran = run_in(
-            self._host.local_path(ROOT),
-            [str(program), *words],
-            timeout_s=ANSWER_S,
-            environment=ENVIRONMENT | dict(as_running.environment if as_running else {}),
-            fds=[place.fd for place in places.values()],
-        )
+            ran = run_in(
+                self._host.local_path(ROOT),
+                [str(program), *words, *given, *check.last],
+                timeout_s=ANSWER_S,
+                environment=ENVIRONMENT | dict(as_running.environment if as_running else {}),
+                fds=[place.fd for place in places.values()],
+            )
         if ran is None:
             return None
-        said = ran.stderr
+        stderr = ran.stderr
         # The longest first: /proc/self/fd/1 begins the name of /proc/self/fd/11 too.
         for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
-            said = said.replace(place.name, str(path))
-        return replace(ran, stderr=said)
+            stderr = stderr.replace(place.name, str(path))
+        return replace(ran, stderr=stderr)
 
 
 def _question(engine: EngineState, files: Mapping[PurePosixPath, File]) -> Question:
@@ -188,16 +167,17 @@ def refuse_changed(
 ) -> None:
     """Raise where an engine would not come up with what others have written since the gate was asked.
 
-    ``seen`` are the digests of what was read then, ``done`` the steps since. Where nothing has changed but by
-    these nobody is asked.
+    ``seen`` are the digests of what was read then, ``done`` the steps since.
 
     Raises:
         ConflictError: it would not; or it is signalled, and nobody knows what it makes of such a text.
     """
     if error := with_start(host, engine).not_restarted:
         raise ConflictError(error.problem, remedy=error.remedy, code=error.code)
+    writes = (step for step in done if isinstance(step, WriteConfig))
+    written = {step.path: step.after.digest if step.after else "" for step in writes}
     try:
-        broken = _broken(host, engine, {**seen, **_written(done)})
+        broken = _broken(host, engine, {**seen, **written})
     except InstallerError as error:
         broken = error.problem
     if broken:
@@ -208,15 +188,9 @@ def refuse_changed(
         )
 
 
-def _written(steps: Iterable[Step]) -> dict[PurePosixPath, str]:
-    return {
-        step.path: step.after.digest if step.after else "" for step in steps if isinstance(step, WriteConfig)
-    }
-
-
 def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, str]) -> str:
     """Return why an engine would not come up, "" where it would or nothing has changed."""
-    now = with_readable_configs(host, ENGINES[engine.name], engine)
+    now = with_readable_configs(host, engine)
     now = replace(now, files=tuple(dict.fromkeys((*now.files, *engine.files))))
     contents = contents_of(host, now.files)
     changed = [
@@ -236,55 +210,60 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
 
 
 def refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
-    """Return why engines that serve would not come up with the configs that lie there, by name.
+    """Return by name why engines that serve would not come up with the configs that lie there."""
+    found: dict[str, str] = {}
+    for engine in (each for each in engines if each.serving is not None):
+        now = with_readable_configs(host, engine)
+        try:
+            contents = contents_of(host, now.files)
+            reason = Trials(host, contents)(now, contents).fatal
+        except InstallerError as error:
+            reason = error.problem
+        if reason:
+            found[engine.name] = reason
+    return found
 
-    Their own programs are asked, as at the gate; nothing is said of an engine that would.
+
+class Comparison(NamedTuple):
+    """What the configs of an engine come to, beside what was installed.
+
+    ``fatal`` is why it would not start, ``lacks`` what it would not serve; ``has`` tells whether it has an
+    edit in force; ``refused`` is why no install can mend that.
     """
-    found = {each.name: _refusal(host, each) for each in engines if each.serving is not None}
-    return {name: reason for name, reason in found.items() if reason}
+
+    fatal: str = ""
+    lacks: tuple[str, ...] = ()
+    has: Callable[[Edit], bool] = lambda _: False
+    refused: InstallerError | None = None
 
 
-def _refusal(host: Host, engine: EngineState) -> str:
-    now = with_readable_configs(host, ENGINES[engine.name], engine)
-    try:
-        contents = contents_of(host, now.files)
-        return Trials(host, contents)(now, contents).fatal
-    except InstallerError as error:
-        return error.problem
-
-
-def lacking(
-    host: Host, row: EngineRow, record: Record
-) -> tuple[str, tuple[str, ...], Callable[[Edit], bool], InstallerError | None]:
-    """Return why an engine would not come up, what it would not serve, and whether it has an edit in force.
-
-    Last comes why no install can mend that.
+def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
+    """Compare the configs of an engine with what was installed.
 
     Texts that are as its last install left them are proven; of others its own program says what they come to.
 
     Raises:
         InstallerError: a config cannot be read, or is not valid.
     """
-    engine = ENGINES[row.name]
-    if row.config is None or engine.finds:
-        return "", (), lambda _: False, None
+    spec = ENGINES[row.name]
+    if row.config is None or spec.finds:
+        return Comparison()
     paths = (each.path for each in record.configs if each.engine == row.name and each.written)
-    drop_in = next((path for path in paths if path != row.config), engine.drop_ins.usual)
-    facts = EngineState(
-        row.name, row.config, drop_in, None, (), row.socket, row.unit, version=row.version, state=row.state
+    engine = replace(
+        engine_of_row(row),
+        drop_in=next((path for path in paths if path != row.config), spec.drop_ins.usual),
     )
-    facts = with_configs(host, engine, facts)
-    contents = contents_of(host, facts.files)
-    if row.proven == digest_of(contents) and not facts.unreadable:
-        return "", (), lambda _: True, None
+    engine = with_configs(host, replace(engine, started=read_start(host, engine)))
+    contents = contents_of(host, engine.files)
+    if row.proven == digest_of(contents) and not engine.unreadable:
+        return Comparison(has=lambda _: True)
     ask = Trials(host, contents)
-    found = ask(facts, contents)
-    asked = bool(found.rest_digest)
+    found = ask(engine, contents)
     if found.fatal:
-        return found.fatal, (), lambda _: False, None
-    inherited, refused = _inherited(row, record, facts, contents, ask)
-    lacks = tuple(_lacking(row, found, inherited))
-    return "", lacks, lambda edit: asked and _in_force(found, edit), refused
+        return Comparison(found.fatal)
+    inherited, refused = _inherited(row, record, engine, contents, ask)
+    lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
+    return Comparison("", lacks, lambda edit: asked and _in_force(found, edit), refused)
 
 
 def _in_force(found: EffectiveConfig, edit: Edit) -> bool:
@@ -303,22 +282,19 @@ def _in_force(found: EffectiveConfig, edit: Edit) -> bool:
 def _inherited(
     row: EngineRow, record: Record, engine: EngineState, contents: Texts, ask: Ask
 ) -> tuple[Mapping[str, Tree], InstallerError | None]:
-    """Return what an install would have the engine show of our runtimes, where its own program tells.
-
-    And why it can have it show nothing.
-    """
+    """Return what an install would have the engine show of our runtimes, or why it could not."""
     known = {each.path: None for each in record.configs} | dict(contents)
     # Saved texts are of the install: what our runtimes inherit is what the present ones say without us.
     facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
     before = ask(engine, texts := files_without_us(engine, facts))
     entries = tuple(RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes)
-    told = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
+    known_by_it = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
         decision = next(iter(ENGINES[row.name].draft(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
-    return decision.shown if told else {}, None
+    return decision.shown if known_by_it else {}, None
 
 
 def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from math import inf
 from pathlib import PurePosixPath
@@ -12,34 +13,31 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES, cri, generating
 from installer.engines.command_line import (
+    began_s,
+    explain_overruling,
     flags_of,
     next_start,
-    overruling,
     path_of,
     process_path,
-    started,
+    read_start,
     state_of,
-    strings,
     unit_start,
 )
 from installer.engines.config_files import (
-    outdated,
-    unread,
+    explain_unread,
+    is_outdated,
     with_configs,
     with_drop_in,
     with_places,
     with_readable_configs,
 )
-from installer.engines.dependencies import RESTART, silence
-from installer.engines.hints import without_cri
+from installer.engines.dependencies import RESTART, explain_silence, without_cri
 from installer.engines.restart import ASK_S, Answer, ask, is_held
 from installer.engines.restart_checks import Restart, not_restarted, places_by_files
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs, units
 from installer.host.files import Host
-from installer.host.processes import Peer, started_in
 from installer.host.sockets import listening
-from installer.host.units import UnitStart
 from installer.model.engine_spec import EngineSpec, ReloadMethod, is_ours
 from installer.model.facts import EngineState
 from installer.model.options import Options, Places
@@ -52,11 +50,10 @@ POLL_S: Final = 0.1
 ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
 
-class Found(Struct, frozen=True):
-    """The engines that are asked for and run here.
+class RunningEngines(Struct, frozen=True):
+    """The engines that are asked for and run here, with ``notes`` about the others.
 
-    The ``notes`` are about the others, ``overruled`` is what stands against what is asked for; ``refused``
-    tells, by the name of an engine, why nobody knows its configs.
+    ``overruled`` is what stands against what is asked for, ``refused`` by name why configs are not known.
     """
 
     engines: tuple[EngineState, ...]
@@ -65,54 +62,50 @@ class Found(Struct, frozen=True):
     refused: Mapping[str, InstallerError]
 
 
-class Process(Struct, frozen=True):
-    """How an engine that runs was started; when, in seconds of the wall clock, None where nobody knows."""
-
-    cmdline: tuple[str, ...] = ()
-    at_s: float | None = None
-
-
-def running_engines(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Found:
+def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
     """Return the engines that are asked for and run here, and what is to be said of them.
 
-    One that has crashed, and that systemd is about to start again, is waited for ``patience_s``.
+    One that has crashed, and that systemd is about to start again, is waited for ``crash_s``.
 
     Raises:
         InstallerError: none of them runs here, or one cannot be taken for what it is.
     """
-    found: list[EngineState] = []
+    engines: list[EngineState] = []
     notes: list[str] = []
     overruled: list[InstallerError] = []
     refused: dict[str, InstallerError] = {}
     for name in options.engine_names:
         spec, places = ENGINES[name], options.places.get(name, Places())
-        sought = looked_for(spec, options)
-        answer = _patient(host, sought, options, patience_s)
-        sought, answer = located_again(host, sought, answer, record, options)
-        if options.auto and (answer.stopped or answer.disabled or _hangs_below(name, answer, found, record)):
-            notes += _left_alone(host, name, answer, found)
+        row = next((row for row in record.engines if row.name == name), None)
+        moved = row if places.socket is None else None
+        engine = observe(host, look_for(spec, options), options, places, row=moved, crash_s=crash_s)
+        if options.auto and (engine.stopped or engine.disabled or _hangs_below(engine, engines, record)):
+            notes += _left_alone(host, engine, engines)
             continue
-        if answer.another:
-            raise answer.another
-        engine, process = observe(host, sought, answer, places)
+        if engine.another:
+            raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
         if spec.finds and engine.unit not in spec.units:
             if not engine.unit:
                 refuse_unknown(host, engine)
             continue  # its sibling, on the same socket
-        overruled += _overruling(spec, engine, _cmdline(answer), options)
-        proven = record.finished and any(row.name == name and not row.pending for row in record.engines)
+        overruled += _overruling(spec, engine, options)
         try:
-            engine = with_drop_in(host, spec, engine)
-            overruled += unread(host, engine, process.cmdline)
-            found.append(_with_configs(host, spec, engine, None if proven else process.at_s))
+            engine = with_drop_in(host, engine)
+            overruled += explain_unread(host, engine)
+            if not (record.finished and row is not None and not row.pending):
+                ours = (engine.drop_in,) if engine.drop_in is not None else ()
+                engine = replace(engine, outdated=is_outdated(host, engine, began_s(host, engine), ours))
+            if spec.generated is None:
+                refuse_generated(engine)
+            engines.append(with_configs(host, engine))
         except InstallerError as error:  # what is wrong with the others is to be told as well
             refused[name] = error
-    if not (found or refused) and options.engine_names:
+    if not (engines or refused) and options.engine_names:
         raise _nobody_runs(host, options, notes)
-    return Found(tuple(found), tuple(notes), tuple(overruled), refused)
+    return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
 
 
-def engine_of_row(
+def observe_row(
     host: Host, row: EngineRow, paths: Iterable[PurePosixPath], options: Options, *, awaits_s: float = inf
 ) -> EngineState:
     """Return an engine of the ledger, whose configs are at ``paths`` at least, running or not.
@@ -120,29 +113,62 @@ def engine_of_row(
     One that is between two lives is waited for ``awaits_s`` at most.
     """
     spec, paths = ENGINES[row.name], tuple(paths)
-    sought = EngineState(row.name, spec.config, spec.drop_ins.usual, None, (), row.socket, row.unit)
-    sought, answer = located(host, sought, ask_for(host, spec, sought, options, awaits_s), row, options)
-    engine, process = observe(host, sought, answer, Places())
+    engine = observe(host, engine_of_row(row), options, row=row, awaits_s=awaits_s)
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
     read = (path for path in paths if path.parent != spec.hook_dir)
-    engine = replace(engine, outdated=outdated(host, spec, process.at_s, read))
-    engine = with_readable_configs(host, spec, engine)
+    engine = replace(engine, outdated=is_outdated(host, engine, began_s(host, engine), read))
+    engine = with_readable_configs(host, engine)
     return replace(engine, files=tuple(dict.fromkeys((*engine.files, *paths))))
 
 
-def observe(host: Host, sought: EngineState, answer: Answer, places: Places) -> tuple[EngineState, Process]:
-    """Return an engine with what it has said and what its process and unit tell; its configs are not read.
+def engine_of_row(row: EngineRow) -> EngineState:
+    """Return an engine of the ledger as its last install has seen it; it is not observed again."""
+    usual = EngineState.usual(ENGINES[row.name])
+    return replace(
+        usual,
+        config=row.config or usual.config,
+        socket=row.socket,
+        unit=row.unit,
+        version=row.version,
+        state=row.state,
+    )
 
-    ``sought`` is where it was looked for.
+
+def observe(  # noqa: PLR0913 - one question for all who ask
+    host: Host,
+    sought: EngineState,
+    options: Options,
+    places: Places = Places(),  # noqa: B008 - frozen
+    *,
+    row: EngineRow | None = None,
+    crash_s: float = 0.0,
+    awaits_s: float = inf,
+) -> EngineState:
+    """Return an engine with what it says, and what its process and unit tell; its configs are not read.
+
+    ``sought`` is where it is looked for, ``places`` what an operator has named, ``row`` its entry in the
+    ledger. One that has crashed is waited for ``crash_s``, one that restarts itself for ``awaits_s``.
     """
+    answer = ask_for(host, sought, options, awaits_s)
+    # One that was stopped has taken its socket along.
+    crashed = crash_s and answer.stopped and host.exists(sought.socket)
+    if crashed and unit_jobs.await_start(host, sought.unit, timeout_s=crash_s):
+        answer = ask_for(host, sought, options, awaits_s)
+    if row is not None:
+        sought, answer = locate(host, sought, answer, row, options)
+    return with_answer(host, sought, answer, places)
+
+
+def with_answer(host: Host, sought: EngineState, answer: Answer, places: Places) -> EngineState:
+    """Return an engine with its answer, and what its process and unit tell."""
+    spec, peer = ENGINES[sought.name], answer.peer
+    exe = PurePosixPath(peer.exe) if peer and peer.exe else None
     # A process that is seen tells by itself which unit it is in, be it none.
-    unit = (answer.peer.unit or "") if answer.peer else _unit(host, sought, answer)
-    engine = replace(sought, unit=unit)
-    process = process_of(host, engine, answer.peer)
-    engine = with_places(host, engine, process.cmdline, places)
-    exe = PurePosixPath(answer.peer.exe) if answer.peer and answer.peer.exe else None
+    unit = (peer.unit or "") if peer else _unit(host, sought, answer)
+    engine = replace(sought, unit=unit, pid=peer.pid if peer else None, exe=exe)
+    engine = with_places(host, replace(engine, started=read_start(host, engine)), places)
     waits = answer.serving is None and not (answer.stopped or answer.failed)
-    why = silence(host, engine, _cmdline(answer)) if waits else ""
+    why = explain_silence(host, engine) if waits else ""
     engine = replace(
         engine,
         version=answer.version,
@@ -152,81 +178,59 @@ def observe(host: Host, sought: EngineState, answer: Answer, places: Places) -> 
         stopped=answer.stopped,
         failed=answer.failed and not answer.disabled,
         disabled=answer.disabled,
-        another=answer.another.reason if answer.another else "",
-        pid=answer.peer.pid if answer.peer else None,
-        exe=exe,
+        another=answer.another,
         build=host.build_of(exe) if exe else "",
-        state=(answer.serving and answer.serving.state)
-        or state_of(host, ENGINES[engine.name], _cmdline(answer), engine.config),
+        state=(answer.serving and answer.serving.state) or state_of(host, spec, engine.words, engine.config),
     )
-    return with_start(host, engine), process
+    return with_start(host, engine)
 
 
-def looked_for(spec: EngineSpec, options: Options) -> EngineState:
+def look_for(spec: EngineSpec, options: Options) -> EngineState:
     """Return where an engine is looked for: where the operator says, else at its usual places."""
-    places = options.places.get(spec.name, Places())
-    return EngineState(
-        spec.name,
-        places.config or spec.config,
-        places.drop_in or spec.drop_ins.usual,
-        options.crio_hook if spec.hook_dir else None,
-        (),
-        places.socket or spec.socket,
-        spec.unit,
+    places, usual = options.places.get(spec.name, Places()), EngineState.usual(spec)
+    return replace(
+        usual,
+        config=places.config or usual.config,
+        drop_in=places.drop_in or usual.drop_in,
+        hook=options.crio_hook if spec.hook_dir else None,
+        socket=places.socket or usual.socket,
     )
 
 
-def ask_for(
-    host: Host, spec: EngineSpec, engine: EngineState, options: Options, awaits_s: float = inf
-) -> Answer:
-    """Ask an engine what it serves, and again while it only starts, for ``awaits_s`` at most."""
+def ask_for(host: Host, engine: EngineState, options: Options, awaits_s: float = inf) -> Answer:
+    """Ask an engine what it serves, and again while it restarts itself, for ``awaits_s`` at most.
+
+    One that does so is silent between two lives: its configs were changed a moment ago, perhaps by us before
+    a crash.
+    """
+    spec, socket = ENGINES[engine.name], host.local_path(engine.socket)
     if is_held(host, spec, engine.socket, engine.unit):
         return Answer(stopped=True, silence=f"{engine.unit} is stopped, and systemd listens for it")
-    socket, timeout_s = host.local_path(engine.socket), min(ASK_S, options.timeout_s)
-    return awaited(host, engine, ask(spec, socket, timeout_s=timeout_s), awaits_s)
-
-
-def _patient(host: Host, engine: EngineState, options: Options, patience_s: float) -> Answer:
-    """Ask an engine what it serves, and again where systemd was about to start it after a crash."""
-    answer = ask_for(host, ENGINES[engine.name], engine, options)
-    # One that was stopped has taken its socket along.
-    crashed = patience_s and answer.stopped and host.exists(engine.socket)
-    if crashed and unit_jobs.await_start(host, engine.unit, timeout_s=patience_s):
-        return ask_for(host, ENGINES[engine.name], engine, options)
-    return answer
-
-
-def awaited(host: Host, engine: EngineState, answer: Answer, at_most_s: float) -> Answer:
-    """Return the answer of an engine that restarts itself once that is done, if it is between two lives.
-
-    Somebody has changed its configs a moment ago, perhaps we before a crash.
-    """
-    spec = ENGINES[engine.name]
-    silent = answer.serving is None and not answer.failed
-    if not (silent and spec.reload is ReloadMethod.ITSELF and spec.generated and host.exists(engine.socket)):
+    answer = ask(spec, socket, timeout_s=min(ASK_S, options.timeout_s))
+    if spec.reload is not ReloadMethod.ITSELF or spec.generated is None or not host.exists(engine.socket):
         return answer
-    if not any(units.runs(host, unit) for unit in spec.units):
-        return answer
-    deadline = time.monotonic() + min(spec.generated.start_s, at_most_s)
+    deadline = time.monotonic() + min(spec.generated.start_s, awaits_s)
     while answer.serving is None and not answer.failed and time.monotonic() < deadline:
+        if not any(units.runs(host, unit) for unit in spec.units):
+            break
         time.sleep(POLL_S)
-        answer = ask(spec, host.local_path(engine.socket), timeout_s=ANSWER_S)
+        answer = ask(spec, socket, timeout_s=ANSWER_S)
     return answer
 
 
-def located(
+def locate(
     host: Host, engine: EngineState, answer: Answer, row: EngineRow, options: Options
 ) -> tuple[EngineState, Answer]:
-    """Return an engine of the ledger where it listens by now, and its answer there.
+    """Return an engine of the ledger where it listens, and its answer there.
 
-    Its owner may have started it with another address since: where nobody listens, or another unit does, the
-    socket is asked that we are told of now, and each that the process of the unit listens on.
+    An administrator may have started it with another address. Where no process listens, or that of another
+    unit, the socket is asked that the operator names, and each that the process of the unit listens on.
     """
     spec, peer = ENGINES[engine.name], answer.peer
     if not row.unit or not (answer.stopped or (peer is not None and peer.unit not in {None, row.unit})):
         return engine, answer
-    told = options.places.get(engine.name, Places()).socket or row.socket
-    others = (told, row.socket, *_sockets(host, row.unit)) if not spec.finds else ()
+    named = options.places.get(engine.name, Places()).socket or row.socket
+    others = (named, row.socket, *_sockets(host, row.unit)) if not spec.finds else ()
     for socket in dict.fromkeys(path for path in others if path != engine.socket):
         if is_held(host, spec, socket, row.unit):
             continue
@@ -234,19 +238,10 @@ def located(
         if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
             return replace(engine, socket=socket, unit=row.unit), found
     if answer.stopped and spec.reload is not ReloadMethod.HUP:
-        resting, crashing = units.at_rest(host, row.unit), units.crashes(host, row.unit)
-        return replace(engine, crashing=crashing and not resting), replace(answer, stopped=resting)
+        unit = units.look(host, row.unit)
+        crashing = unit.active == "activating"  # as one is all the time whose service ends at each start
+        return replace(engine, crashing=crashing), replace(answer, stopped=unit.is_at_rest)
     return engine, answer
-
-
-def located_again(
-    host: Host, engine: EngineState, answer: Answer, record: Record, options: Options
-) -> tuple[EngineState, Answer]:
-    """Return an engine as ``located`` does if it is in the ledger, and nobody names a socket now."""
-    row = next((row for row in record.engines if row.name == engine.name), None)
-    if row is None or options.places.get(engine.name, Places()).socket is not None:
-        return engine, answer
-    return located(host, engine, answer, row, options)
 
 
 def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
@@ -254,14 +249,12 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
 
     Not NRI's: there each who connects is a plugin, and keeps others out while he says nothing.
     """
-    try:
+    with suppress(InstallerError):
         state = units.read(host, unit)
-    except InstallerError:
-        return
-    if state.active == "active" and state.main_pid:
-        for path in sorted(listening(host.local_path(PROC) / str(state.main_pid)), key=len):
-            if PurePosixPath(path).name != NRI_SOCKET:
-                yield PurePosixPath(path)
+        if state.active == "active" and state.main_pid:
+            for path in sorted(listening(host.local_path(PROC) / str(state.main_pid)), key=len):
+                if PurePosixPath(path).name != NRI_SOCKET:
+                    yield PurePosixPath(path)
 
 
 def _unit(host: Host, engine: EngineState, answer: Answer) -> str:
@@ -272,93 +265,60 @@ def _unit(host: Host, engine: EngineState, answer: Answer) -> str:
     return next((unit for unit in candidates if units.runs(host, unit)), "")
 
 
-def process_of(host: Host, engine: EngineState, peer: Peer | None) -> Process:
-    """Return how the process was started that answers, or, where that is not seen, the one of its unit."""
-    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    if peer is not None:
-        return Process(peer.cmdline, booted_s + peer.started)
-    process = process_path(host, engine)
-    words, stat = (strings(process / "cmdline"), strings(process / "stat")) if process else ((), ())
-    if stat and words and PurePosixPath(words[0]).name == ENGINES[engine.name].process:
-        return Process(words, booted_s + started_in(stat[0]))
-    return Process()
-
-
 def with_start(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with how it was started, how its unit will start it, and why not to restart it.
+    """Return an engine with how its unit will start it, what its start tells, and why not to restart it.
 
-    An admin edits the unit of an engine and restarts it later, after we have gone perhaps.
+    An administrator edits the unit of an engine and restarts it later, after we have gone perhaps.
     """
     spec, unit = ENGINES[engine.name], unit_start(host, engine)
     later = next_start(host, engine, unit)
-    how = later if engine.stopped else started(host, engine)
+    how = later if engine.stopped else engine.started
+    programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]
     engine = replace(
         engine,
         paths=tuple(dict.fromkeys(each.paths for each in (how, later) if each)),
-        start=_digest(host, unit),
-        flags=flags_of(spec, how.words, how.environment) if how else engine.flags,
-        next_words=later.words if later else engine.next_words,
-        next_flags=flags_of(spec, later.words, later.environment) if later else engine.next_flags,
+        start=sha256(repr((unit, programs)).encode()).hexdigest(),
+        flags=flags_of(spec, how) if how else engine.flags,
+        next_start=later or engine.next_start,
+        next_flags=flags_of(spec, later) if later else engine.next_flags,
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine
-    process = process_path(host, engine)
-    words = strings(process / "cmdline") if process else ()
-    now = words[1:] if words and PurePosixPath(words[0]).name == spec.process else None
-    then = later.words if later else None
-    return replace(
-        engine,
-        not_restarted=not_restarted(Restart(host, engine, unit, process, now, then)),
-        places_by_files=places_by_files(spec, now, then),
-    )
+    now = engine.started
+    words = now.words if now and PurePosixPath(now.program).name == spec.process else None
+    next_words = later.words if later else None
+    restart = Restart(host, engine, unit, process_path(host, engine), words, next_words)
+    places = places_by_files(spec, words, next_words)
+    return replace(engine, places_by_files=places, not_restarted=not_restarted(restart))
 
 
-def _digest(host: Host, unit: UnitStart) -> str:
-    """Return a digest of how a unit starts its service, and of which programs it runs before."""
-    programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]
-    return sha256(repr((unit, programs)).encode()).hexdigest()
-
-
-def _cmdline(answer: Answer) -> tuple[str, ...]:
-    return answer.peer.cmdline if answer.peer else ()
-
-
-def _with_configs(host: Host, spec: EngineSpec, engine: EngineState, began_s: float | None) -> EngineState:
-    ours = (engine.drop_in,) if engine.drop_in is not None else ()
-    engine = replace(engine, outdated=outdated(host, spec, began_s, ours))
-    if spec.generated is None:
-        refuse_generated(engine)
-    return with_configs(host, spec, engine)
-
-
-def _hangs_below(name: str, answer: Answer, found: Iterable[EngineState], record: Record) -> bool:
+def _hangs_below(engine: EngineState, others: Iterable[EngineState], record: Record) -> bool:
     """Tell whether an engine that does not answer is only what keeps another from answering."""
-    silent = answer.serving is None and not answer.failed and name not in record.served
-    return silent and any(each.serving is None and ENGINES[each.name].uses == name for each in found)
+    silent = engine.serving is None and not (engine.failed or engine.disabled)
+    waiting = (each for each in others if each.serving is None and ENGINES[each.name].uses == engine.name)
+    return silent and engine.name not in record.served and any(waiting)
 
 
-def _left_alone(host: Host, name: str, answer: Answer, found: Iterable[EngineState]) -> Iterator[str]:
-    """Yield why an engine that nobody asked for by name is not configured, though somebody answers."""
-    if answer.disabled:
-        yield f"left {name} alone: {without_cri(host, [each.name for each in found])}"
-    if answer.another:
-        yield f"left {name} alone: {answer.another.reason}"
+def _left_alone(host: Host, engine: EngineState, others: Iterable[EngineState]) -> Iterator[str]:
+    """Yield why an engine that was not asked for by name is not configured, though its socket answers."""
+    if engine.disabled:
+        yield f"left {engine.name} alone: {without_cri(host, [each.name for each in others])}"
+    if engine.another:
+        yield f"left {engine.name} alone: {engine.another}"
 
 
-def _overruling(
-    spec: EngineSpec, engine: EngineState, words: tuple[str, ...], options: Options
-) -> Iterator[InstallerError]:
+def _overruling(spec: EngineSpec, engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Yield what of the command line of an engine, or of its next start, stands against what is asked for."""
-    against = [*overruling(spec, words, options, "it was started")]
-    yield from against or overruling(spec, engine.next_words, options, "its unit starts it")
-    yield from moving(engine, words)
+    against = [*explain_overruling(spec, engine.words, options, "it was started")]
+    yield from against or explain_overruling(spec, engine.next_words, options, "its unit starts it")
+    yield from explain_moving(engine)
 
 
-def moving(engine: EngineState, cmdline: tuple[str, ...]) -> Iterator[InstallerError]:
+def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
     flags, usual = ENGINES[engine.name].cmdline.config, ENGINES[engine.name].config
-    now, later = path_of(cmdline, flags) or usual, path_of(engine.next_words, flags) or usual
-    if not (cmdline and engine.next_words) or now == later:
+    now, later = path_of(engine.words, flags) or usual, path_of(engine.next_words, flags) or usual
+    if not (engine.words and engine.next_words) or now == later:
         return
     if engine.not_restarted is not None and engine.not_restarted.code == "restart-moves-engine":
         yield engine.not_restarted
@@ -426,9 +386,9 @@ def _runs_pods(host: Host, engine: EngineState) -> bool:
 def _nobody_runs(host: Host, options: Options, notes: list[str]) -> InstallerError:
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
     dead = dict.fromkeys(units.describe_end(host, ENGINES[name].unit) for name in options.engine_names)
-    told = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
+    reason = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
     return InstallerError(
-        f"find a running engine ({told})",
+        f"find a running engine ({reason})",
         remedy=Remedy(
             "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
         ),

@@ -39,7 +39,7 @@ class Answer(Struct, frozen=True):
 
     ``serving`` is None, and ``silence`` says why, where there is no usable answer; ``stopped``
     that nobody listens, ``disabled`` that it runs without CRI on purpose, ``failed`` that its CRI
-    did not load and will not. ``another`` says that it is not the engine whose API it answers, ``remedy``
+    did not load and will not. ``another`` says why it is not the engine whose API it answers, ``remedy``
     what lets us connect, where we may not.
     """
 
@@ -51,7 +51,7 @@ class Answer(Struct, frozen=True):
     stopped: bool = False
     disabled: bool = False
     failed: bool = False
-    another: dockerd.NotServedError | None = None
+    another: str = ""
 
 
 def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> bool:
@@ -77,7 +77,7 @@ def ask(spec: EngineSpec, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
     try:
         said = (dockerd.info if spec.api is Api.DOCKER else cri.status)(socket, timeout_s=timeout_s)
     except dockerd.NotServedError as error:
-        return Answer(stopped=True, silence=error.problem, another=error)
+        return Answer(stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
     except InstallerError as error:
         disabled = isinstance(error, CriDisabledError)
         failed = disabled or isinstance(error, CriFailedError)
@@ -168,7 +168,7 @@ def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: floa
 
 def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
     """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
-    stopped = units.is_stopped(host, engine.unit)
+    stopped = units.look(host, engine.unit).active == "inactive"  # else by itself, or by a config
     if stopped and not patience.may_rest:
         raise EngineStoppedError(
             f"prove that {engine.title} serves our runtimes (somebody has stopped {engine.unit})",

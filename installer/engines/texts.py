@@ -32,10 +32,10 @@ def config_files(engine: EngineState, texts: Texts) -> ConfigFiles:
     """
     order = dict.fromkeys((*engine.files, *sorted(texts)))
     files = {path: file for path in order if (file := texts.get(path)) is not None}
-    said = {path: text_of(file, path) for path, file in files.items()}
-    trees = {
-        path: parse(text, syntax_of(path, text, engine.name), name=str(path)) for path, text in said.items()
-    }
+    trees = {}
+    for path, file in files.items():
+        text = text_of(file, path)
+        trees[path] = parse(text, syntax_of(path, text, engine.name), name=str(path))
     return ConfigFiles(
         engine.config,
         engine.drop_in,

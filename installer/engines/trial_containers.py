@@ -1,11 +1,9 @@
-"""The node's shell and what it links to, enough for a container without an image; which files were opened."""
+"""Containers that verify makes of the node's own shell, by Docker and by CRI."""
 
 import json
-import os
 import re
-import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -21,7 +19,7 @@ from installer.host.sockets import AnswerError
 from installer.model.protobuf import Schema, message
 
 if TYPE_CHECKING:
-    import docker
+    from installer.engines.docker.client import Client
 
 MARK: Final = "toolkit-installer-verify"  # with which the name of all begins that is made here
 DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and what it links to
@@ -32,14 +30,17 @@ ROOT: Final = PurePosixPath("/")
 SH: Final = PurePosixPath("/bin/sh")
 ASK_S: Final = 5.0
 ELF64: Final = b"\x7fELF\x02\x01"
-HEADER: Final = struct.Struct("<16xHHIQQQIHHH")  # to e_phnum
-SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-PT_INTERP: Final = 3
-_LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
-IN_OPEN: Final = 0x20
-IN_ONESHOT: Final = 0x80000000
-_WATCH: Final = re.compile(r"^inotify wd:([0-9a-f]+)", re.MULTILINE)
-
+HEAD_BYTES: Final = 4096  # linkers put the name of the dynamic loader behind the headers of a program
+LOADER_NAME: Final = re.compile(rb"\0(/[!-~]+/ld[!-~]*\.so[!-~]*)\0")
+LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
+RETRY_S: Final = 0.2
+NOTHING: Final = bytes(1024)  # a tar archive without a file: the shell comes by mounts
+NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
+CONTAINER: Final = 1
+USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
+EXEC_S: Final = 30  # a busy node starts a process within seconds
+SYSTEMD: Final = "system.slice"
+ID: Final[Schema] = {1: ("id", str)}  # of what was made
 
 Exec: TypeAlias = Callable[[str], str]  # runs a script in the container, returns what it printed
 
@@ -68,32 +69,17 @@ def shell_of(host: Host) -> Tools:
         raise _unusable(f"{SH} is not there")
     if not file.content.startswith(ELF64):
         raise _unusable(f"{path} is no program of 64 bits")
-    loader = interpreter(file.content)
-    if loader is None:
+    named = LOADER_NAME.search(file.content[:HEAD_BYTES])
+    if named is None:  # a static one
         return Tools(((path, SHELL),), loader=False)
+    loader = PurePosixPath(named[1].decode())
     ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
     if ran is None or ran.returncode:
         raise _unusable(f"{loader} does not tell what {path} links to")
-    linked = dict(_LINKED.findall(ran.stdout))
-    files = [(host.resolve(PurePosixPath(there)), DIRECTORY / name) for name, there in linked.items()]
-    return Tools(((path, SHELL), (host.resolve(loader), LOADER), *files), loader=True)
-
-
-def interpreter(content: bytes) -> PurePosixPath | None:
-    """Return the dynamic loader that a program names; None for a static one.
-
-    Raises:
-        InstallerError: the file is cut short.
-    """
-    try:
-        _, _, _, _, first, _, _, _, size, count = HEADER.unpack_from(content)
-        for number in range(count):
-            kind, _, offset, _, _, length, _, _ = SEGMENT.unpack_from(content, first + number * size)
-            if kind == PT_INTERP:
-                return PurePosixPath(content[offset : offset + length].rstrip(b"\0").decode())
-    except (struct.error, UnicodeDecodeError) as error:
-        raise _unusable("it is no whole program") from error
-    return None
+    linked = {DIRECTORY / name: there for name, there in LINKED.findall(ran.stdout)}
+    files = {SHELL: path, LOADER: host.resolve(loader)}
+    files |= {inside: host.resolve(PurePosixPath(there)) for inside, there in linked.items()}
+    return Tools(tuple((there, inside) for inside, there in files.items()), loader=True)
 
 
 def _unusable(reason: str) -> InstallerError:
@@ -102,38 +88,6 @@ def _unusable(reason: str) -> InstallerError:
         remedy="run a GPU pod of your own instead",
         code="verify-failed",
     )
-
-
-@contextmanager
-def opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
-    """Watch files for the block; yield what returns which of them somebody has opened so far.
-
-    The kernel forgets a watch of one shot when it has fired, and lists the others (proc(5)). A file that
-    cannot be watched is never called opened.
-    """
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = libc.inotify_init1(os.O_CLOEXEC)
-    if fd < 0:  # no instance left: nobody can tell
-        yield frozenset
-        return
-    try:
-        watched = {
-            each: libc.inotify_add_watch(fd, os.fsencode(each), IN_OPEN | IN_ONESHOT) for each in files
-        }
-
-        def opened() -> frozenset[Path]:
-            left = {int(number, 16) for number in _WATCH.findall(Path(f"/proc/self/fdinfo/{fd}").read_text())}
-            return frozenset(file for file, number in watched.items() if number >= 0 and number not in left)
-
-        yield opened
-    finally:
-        os.close(fd)
-
-
-RETRY_S: Final = 0.2
-NOTHING: Final = bytes(1024)  # a tar archive without a file: the shell comes by mounts
 
 
 @contextmanager
@@ -149,30 +103,32 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
 
     try:
         with _connected(socket, "run", timeout_s) as client:
-            client.api.import_image_from_data(NOTHING, repository=name, tag="1")
-            made = client.containers.create(
+            client.import_image_from_data(NOTHING, repository=name, tag="1")
+            mounts = [Mount(str(inside), str(at), type="bind", read_only=True) for at, inside in tools.files]
+            host_config = client.create_host_config(
+                runtime=runtime,
+                network_mode="none",
+                mounts=mounts,
+                log_config=LogConfig(type="none"),
+                security_opt=["label=disable"],
+            )
+            made = client.create_container(
                 f"{name}:1",
                 tools.command(WAITS),
                 name=name,
-                runtime=runtime,
                 environment=dict(environment),
-                network_mode="none",
-                mounts=[
-                    Mount(str(inside), str(at), type="bind", read_only=True) for at, inside in tools.files
-                ],
-                log_config=LogConfig(type="none"),
-                security_opt=["label=disable"],
+                host_config=host_config,
                 # A terminal that nobody types at: reading from it waits.
                 stdin_open=True,
                 tty=True,
-            )
-            made.start()
+            )["Id"]
+            client.start(made)
 
             def run(script: str) -> str:
-                asked = client.api.exec_create(str(made.id), tools.command(script))["Id"]
-                return client.api.exec_start(asked).decode(errors="replace")
+                asked = client.exec_create(made, tools.command(script))["Id"]
+                return client.exec_start(asked).decode(errors="replace")
 
-            yield str(made.id), run
+            yield made, run
     finally:
         remove_containers(socket, name, timeout_s=timeout_s)
 
@@ -188,32 +144,30 @@ def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]
     removed, until = [], time.monotonic() + timeout_s - 1
     with _connected(socket, "remove", timeout_s) as client:
         with suppress(NotFound):
-            made = client.containers.get(name)
+            client.inspect_container(name)
             removed.append("container")
             while True:
                 try:
-                    made.remove(force=True)
+                    client.remove_container(name, force=True)
                     break
                 except APIError as error:  # it is being removed, or dockerd has not seen its end yet
                     if isinstance(error, NotFound) or time.monotonic() > until:
                         raise
                     time.sleep(RETRY_S)
         with suppress(NotFound):
-            client.images.remove(f"{name}:1", force=True)
+            client.remove_image(f"{name}:1", force=True)
             removed.append("image")
     return removed
 
 
 @contextmanager
-def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["docker.DockerClient"]:
-    import docker
+def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["Client"]:
     from docker.errors import DockerException
 
     from installer.engines.docker.client import Client
 
-    client = object.__new__(docker.DockerClient)  # its constructor makes a client of its own
     try:
-        with Client(socket, timeout_s) as client.api:
+        with Client(socket, timeout_s) as client:
             yield client
     except (DockerException, OSError, AnswerError) as error:
         words = str(getattr(error, "explanation", None) or error)[:500]
@@ -222,14 +176,6 @@ def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["docker.Do
             remedy="see the log of dockerd",
             code="verify-failed",
         ) from error
-
-
-NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
-CONTAINER: Final = 1
-USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
-EXEC_S: Final = 30  # a busy node starts a process within seconds
-SYSTEMD: Final = "system.slice"
-ID: Final[Schema] = {1: ("id", str)}  # of what was made
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """What the kernel and file systems tell of devices, logs and space, each within a bound."""
 
 import os
-import socket
 import stat
 import time
 from collections.abc import Collection, Iterator
@@ -20,7 +19,6 @@ LOG_S: Final = 0.5
 LOG_LINES: Final = 20_000
 KEPT_LINES: Final = 50
 LINE: Final = 200
-ASK_S: Final = 1.0
 
 
 def character_devices(
@@ -64,24 +62,6 @@ def _messages(record: bytes) -> Iterator[str]:
     for line in record.decode(errors="backslashreplace").splitlines():
         text = line.partition(";")[2] or line
         yield "".join(letter if letter.isprintable() else "?" for letter in text)[:LINE]
-
-
-def listens(host: Host, path: PurePosixPath) -> bool | None:
-    """Tell whether somebody listens on a socket; None where there is none."""
-    local = host.local_path(path)
-    try:
-        if not stat.S_ISSOCK(local.lstat().st_mode):
-            return None
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(ASK_S)
-            connection.connect(str(local))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ConnectionRefusedError:
-        return False
-    except OSError:  # of another kind, or busy: somebody is there
-        return True
-    return True
 
 
 def is_read_only(host: Host, path: PurePosixPath) -> bool:

@@ -5,8 +5,9 @@ Paths here are those of this process; ``files.Host`` says which ones they are.
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
@@ -21,6 +22,9 @@ RENAME_EXCHANGE: Final = 2  # linux/fs.h
 STAGED: Final = ".toolkit-installer"
 LABEL: Final = "security.selinux"
 ACCESS: Final = "system.posix_acl_access"  # acl(5), as the kernel stores it
+IN_OPEN: Final = 0x20
+IN_ONESHOT: Final = 0x80000000
+WATCHED: Final = re.compile(r"^inotify wd:([0-9a-f]+)", re.MULTILINE)
 
 REMEDIES: Final = {
     errno.EACCES: "run as root",
@@ -170,3 +174,33 @@ def changed_s(local: Path) -> float:
     with suppress(OSError):
         return local.stat().st_ctime
     return 0.0
+
+
+@contextmanager
+def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
+    """Watch files for the block; yield what returns which of them somebody has opened so far.
+
+    The kernel forgets a watch of one shot when it has fired, and lists the others (proc(5)). A file that
+    cannot be watched is never called opened.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.inotify_init1(os.O_CLOEXEC)
+    if fd < 0:  # no instance left: nobody can tell
+        yield frozenset
+        return
+    try:
+        watched = {
+            file: libc.inotify_add_watch(fd, os.fsencode(file), IN_OPEN | IN_ONESHOT) for file in files
+        }
+
+        def opened() -> frozenset[Path]:
+            left = {
+                int(number, 16) for number in WATCHED.findall(Path(f"/proc/self/fdinfo/{fd}").read_text())
+            }
+            return frozenset(file for file, number in watched.items() if number >= 0 and number not in left)
+
+        yield opened
+    finally:
+        os.close(fd)

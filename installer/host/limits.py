@@ -10,10 +10,9 @@ from installer.errors import InstallerError
 PROC: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 FEWEST_FILES: Final = 64
+BASE_BYTES: Final = 30 << 20  # what the program itself takes, as measured with plan and install
 LEAST_BYTES: Final = 64 << 20  # 34 MB did not suffice to load an install, 41 MB not always
 ENOUGH_FILES: Final = 1024
-# By version of cgroups (cgroups(7)): below which directory, and in which file.
-_FILES: Final = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
 
 
 def refuse_few_files() -> None:
@@ -49,29 +48,20 @@ def refuse_little_memory() -> None:
         )
 
 
-def memory_limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Return the least limit of the cgroups that this process is in; None where none is seen.
+def find_free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Return by how much this process may grow in bytes: within the node, its address space, and its cgroups.
 
     Within a container's own view of cgroups the path is that of the host, or starts at the container's.
     """
-    limits: list[int] = []
-    with suppress(OSError):
-        for line in proc.read_text(errors="replace").splitlines():
-            _, controllers, path = [*line.split(":", 2), "", ""][:3]
-            for name in {"memory", ""} & set(controllers.split(",")):
-                below, file = _FILES[name]
-                group = PurePosixPath("/", path)
-                for each in (group, *group.parents):
-                    with suppress(OSError, ValueError):  # "max"; or not seen from here
-                        limits.append(int((cgroups / below / str(each)[1:] / file).read_text()))
-    return min(limits, default=None)
-
-
-def free_memory_bytes() -> int:
-    """Return by how much this process may grow before the node, or its own address space, is full."""
     import psutil
 
-    free, space = psutil.virtual_memory().available, resource.getrlimit(resource.RLIMIT_AS)[0]
-    if space == resource.RLIM_INFINITY:
-        return free
-    return min(free, space - psutil.Process().memory_info().vms)
+    free, space = [psutil.virtual_memory().available], resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        free.append(space - psutil.Process().memory_info().vms)
+    with suppress(OSError):
+        group = PurePosixPath("/", proc.read_text(errors="replace").rpartition("::")[2].strip())
+        files = [cgroups / str(each)[1:] / "memory.max" for each in (group, *group.parents)]
+        for file in (*files, cgroups / "memory/memory.limit_in_bytes"):  # cgroups(7): of version 2 and 1
+            with suppress(OSError, ValueError):  # "max"; or not seen from here
+                free.append(int(file.read_text()) - BASE_BYTES)
+    return min(free)

@@ -12,7 +12,7 @@ import signal
 import stat
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -26,6 +26,7 @@ from installer.host.kernel import is_roots, status_field, text_of, trusted_uids
 from installer.host.processes import send_signal, started_of
 from installer.host.supervision import own_pid
 from installer.model.paths import Layout
+from installer.watch import has_name
 
 PROC: Final = Path("/proc")
 LOCK: Final = "lock"
@@ -66,42 +67,35 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
         LockedError: another process holds it.
         InstallerError: it is no directory of root's.
     """
-    with translated("lock", path):
-        local = host.local_path(path, last=False)
-        directory = _open_home(local, path)
-        if directory is None:
-            return None
-        try:
-            with suppress(FileNotFoundError):  # who held it has just removed it
-                for _ in range(TRIES):
-                    if not _has_name(directory, local):
-                        return None
-                    fd = next((each for each in inherited if _has_name(each, local / LOCK)), None)
-                    fd = _open_or_make(directory) if fd is None else fd
-                    if (lock := _lock_open(host, fd, local / LOCK, path)) is not None:
-                        return lock
-        finally:
-            os.close(directory)
-        return None
+    with translated("lock", path), suppress(FileNotFoundError):  # who held it has just removed it
+        home = host.local_path(path, last=False)
+        return _lock(host, home / LOCK, path, lambda: _open_lock(home, path, inherited))
+    return None
 
 
-def _open_or_make(directory: int) -> int:
-    """Open the lock in a directory, made where there is none: on a full disk one that is there has to do."""
-    with suppress(FileNotFoundError):
-        return os.open(LOCK, LOOK, dir_fd=directory)
-    return os.open(LOCK, LOOK | os.O_CREAT, PRIVATE, dir_fd=directory)
+def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int:
+    """Open the lock in our own directory, made where there is none."""
+    directory = _open_home(home, path)
+    try:
+        for fd in inherited:
+            if has_name(fd, home / LOCK):
+                return fd
+        with suppress(FileNotFoundError):  # on a full disk one that is there has to do
+            return os.open(LOCK, LOOK, dir_fd=directory)
+        return os.open(LOCK, LOOK | os.O_CREAT, PRIVATE, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
-def _open_home(local: Path, path: PurePosixPath) -> int | None:
-    """Open our own directory, before anything in it is believed; None where it has gone.
+def _open_home(local: Path, path: PurePosixPath) -> int:
+    """Open our own directory, before anything in it is believed.
 
     Raises:
+        FileNotFoundError: it has gone.
         InstallerError: it is no directory, or another user's and never ours.
     """
     try:
         fd = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
     except OSError as error:
         if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
@@ -132,11 +126,7 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
     """
     with translated("lock", path):
         local = host.local_path(path)
-        for _ in range(TRIES):
-            fd = _open_or_make_pidfile(local, path)
-            if fd is not None and (lock := _lock_open(host, fd, local, path)) is not None:
-                return lock
-    raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
+        return _lock(host, local, path, lambda: _open_or_make_pidfile(local, path))
 
 
 @contextmanager
@@ -175,30 +165,27 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
         os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _has_name(fd: int, local: Path) -> bool:
-    """Tell whether an open inode still has its name: a lock on one that lost it keeps nobody out."""
-    try:
-        return os.path.samestat(os.fstat(fd), local.lstat())
-    except OSError:
-        return False
+def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], int | None]) -> Lock:
+    """Open and lock a file until what is locked has its name: a lock on one that lost it keeps nobody out.
 
-
-def _lock_open(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | None:
-    """Lock an open file; None where it lost its name meanwhile, or does by us for others could lock it."""
-    lock = Lock(fd)
-    try:
-        if _is_of_a_stranger(host, fd):
-            if _has_name(fd, local):
-                local.unlink()
-        else:
-            _flock(fd, local, path)
-            if _has_name(fd, local):
-                return lock
-    except BaseException:
-        lock.release()
-        raise
-    lock.release()
-    return None
+    One that others could lock is removed, and so made anew.
+    """
+    for _ in range(TRIES):
+        if (fd := open_file()) is None:
+            continue
+        locked = False
+        try:
+            if not _is_of_a_stranger(host, fd):
+                _flock(fd, local, path)
+                locked = has_name(fd, local)
+            elif has_name(fd, local):
+                local.unlink(missing_ok=True)
+        finally:
+            if not locked:
+                os.close(fd)
+        if locked:
+            return Lock(fd)
+    raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
 
 
 def _is_of_a_stranger(host: Host, fd: int) -> bool:

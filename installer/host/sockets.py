@@ -193,8 +193,16 @@ def is_like_ours(here: Path) -> bool:
 
 def is_abandoned(here: Path) -> bool:
     """Tell whether a socket is as we make one, and nobody listens on it: of a run that was killed."""
-    if is_like_ours(here):
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as client, connectable(here) as name:
+    return is_like_ours(here) and is_listened_on(here) is False
+
+
+def is_listened_on(here: Path) -> bool | None:
+    """Tell whether somebody listens on a socket, without waiting for him; None where there is none."""
+    try:
+        if not stat.S_ISSOCK(here.lstat().st_mode):
+            return None
+        with socket.socket(socket.AF_UNIX) as client, connectable(here) as name:
             client.setblocking(False)  # noqa: FBT003 - one that listens may have no room for another
-            return client.connect_ex(name) == errno.ECONNREFUSED
-    return False
+            return client.connect_ex(name) != errno.ECONNREFUSED
+    except OSError:
+        return None

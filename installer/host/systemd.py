@@ -188,11 +188,10 @@ def late(purpose: str, timeout_s: float) -> PendingError:
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ..."""
-
-    def state(on: Bus) -> str:
-        return str(on.get(ROOT, MANAGER, "SystemState"))
-
-    return ask(buses, state, purpose="ask systemd for its state", timeout_s=timeout_s)
+    purpose = "ask systemd for its state"
+    return ask(
+        buses, lambda bus: str(bus.get(ROOT, MANAGER, "SystemState")), purpose=purpose, timeout_s=timeout_s
+    )
 
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
@@ -200,12 +199,10 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
 
     systemd itself still says "running" then, and the pods are told to stop one after the other.
     """
-
-    def prepared(on: Bus) -> bool:
-        return bool(on.get(LOGIND_ROOT, f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND))
-
+    words = (LOGIND_ROOT, f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND)
     shared = [path for path in buses if path.name != PRIVATE]  # systemd's own socket leads to nobody else
-    return ask(shared, prepared, purpose="ask logind for a shutdown", timeout_s=timeout_s)
+    purpose = "ask logind for a shutdown"
+    return ask(shared, lambda bus: bool(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
 
 
 def run_program(root: Path, words: Sequence[str], *, purpose: str, timeout_s: float) -> Ran:

@@ -302,8 +302,13 @@ def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> s
 
 
 def _messages(journal: str, before: Unit | None) -> Iterator[str]:
-    """Yield the texts of journal entries, in their order, less those of the invocation ``before``."""
-    stale = {(name, value) for name, value in _marks(before) if value not in {"", "0"}}
+    """Yield the texts of journal entries, in their order, less those of the invocation ``before``.
+
+    journald may take in a last line of the process before when the next invocation has begun: then the
+    process alone tells.
+    """
+    marks = {"_SYSTEMD_INVOCATION_ID": before.invocation, "_PID": str(before.main_pid)} if before else {}
+    stale = {name: value for name, value in marks.items() if value not in {"", "0"}}
     for entry in journal.splitlines():
         with suppress(ValueError, TypeError, AttributeError):
             told = json.loads(entry)
@@ -312,16 +317,9 @@ def _messages(journal: str, before: Unit | None) -> Iterator[str]:
             text = bytes(said).decode(errors="replace") if isinstance(said, list) else str(said or "")
             # Remarks of systemd's own, as of an optional program that is missing, name a place in its code.
             remark = "CODE_FILE" in told and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
-            if text.strip() and not remark and not any(told.get(name) == value for name, value in stale):
+            if (
+                text.strip()
+                and not remark
+                and not any(told.get(name) == value for name, value in stale.items())
+            ):
                 yield text.strip()
-
-
-def _marks(before: Unit | None) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a journal entry by which one of an earlier start is known.
-
-    journald may take in a last line of the process before when the next invocation has begun: then the
-    process alone tells.
-    """
-    if before is not None:
-        yield "_SYSTEMD_INVOCATION_ID", before.invocation
-        yield "_PID", str(before.main_pid)

@@ -146,6 +146,11 @@ class Unit(Struct, frozen=True):
         return self.active, self.sub, self.main_pid, self.invocation
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether it is stopped and stays so; one that systemd starts again in a moment is not."""
+        return self.active in {"", "inactive", "failed"} and not self.job
+
+    @property
     def is_down(self) -> bool:
         """Whether it still stops, or has stopped and waits for systemd to start it."""
         return self.active == STOPPING or bool(self.job and self.active in {"inactive", "failed"})
@@ -191,17 +196,6 @@ def ask(
             raise error from None
 
 
-def at_rest(host: Host, unit: str) -> bool:
-    """Tell whether a unit is stopped and stays so; one that systemd starts again in a moment is not."""
-    now = look(host, unit)
-    return now.active in {"", "inactive", "failed"} and not now.job
-
-
-def is_stopped(host: Host, unit: str) -> bool:
-    """Tell whether a unit has come to a good end: not by itself, nor by a config."""
-    return look(host, unit).active == "inactive"
-
-
 def is_socket_held(host: Host, unit: str, socket: PurePosixPath) -> bool:
     """Tell whether systemd listens in the place of a service that is stopped: whoever connects starts it."""
     if not unit or look(host, unit).active not in {"inactive", "failed", STOPPING}:
@@ -209,11 +203,6 @@ def is_socket_held(host: Host, unit: str, socket: PurePosixPath) -> bool:
     found = look(host, f"{unit.removesuffix('.service')}.socket")
     paths = {host.local_path(PurePosixPath(place)) for place in found.listens if place[:1] == "/"}
     return found.active == "active" and (not paths or host.local_path(socket) in paths)
-
-
-def crashes(host: Host, unit: str) -> bool:
-    """Tell whether a unit is on its way up, as one is all the time whose service ends at each start."""
-    return look(host, unit).active == "activating"
 
 
 def runs(host: Host, unit: str) -> bool:

@@ -11,8 +11,8 @@ from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
-from installer.engines.containers import handed_over_to
-from installer.engines.dependencies import Below, below
+from installer.engines.containers import find_low_level_runtime
+from installer.engines.dependencies import Dependencies, find_dependencies
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
 from installer.host import signals
 from installer.host.events import internal_errors, log
@@ -244,12 +244,11 @@ class _Check:
         )
         self.withdraw()
         metrics.publish_failure(host, options, self.work.ledger, error)
-        places, rooms = self.places(), watching.rooms(host, options, self.record)
-        unchanged = self.baseline in {"", fingerprint(places)}
-        self.baseline = fingerprint((*places, *rooms)) if unchanged else CHECK_AGAIN
-        return self.end(rooms=rooms)
+        found = fingerprint(self.places())
+        self.baseline = found if self.baseline in {"", found} else CHECK_AGAIN
+        return self.end()
 
-    def end(self, proven: Plan | None = None, rooms: tuple[str, ...] = ()) -> Watch:
+    def end(self, proven: Plan | None = None) -> Watch:
         """Tell the check, and return what is watched.
 
         A plan that is ``proven`` is published last, and only where ``status`` would say so: a probe looks no
@@ -276,7 +275,7 @@ class _Check:
         # What was written is what is on the disk, where the files are good: else somebody has written since.
         baseline = self.baseline or (found if files_good else CHECK_AGAIN)
         due = max(1.0, now.until_s - moment) if now.until_s else UNMADE_S if unmade else 0.0
-        watched = (*watched, *watching.processes(now), *rooms)
+        watched = (*watched, *watching.processes(now))
         if proven is not None:
             if not ready:
                 self.withdraw()
@@ -302,10 +301,12 @@ class _Check:
         ``asking`` has their own programs say whether they would come up with the configs that lie there.
 
         Raises:
-            InstallerError: an engine that answers could start no container with what is below it.
+            InstallerError: an engine that answers could start no container with its containerd and programs.
         """
         known = {each.name: each for each in self.before.engines}
-        needs = {each.name: self.find_below(each, known.get(each.name)) for each in plan.engines.values()}
+        depends = {
+            each.name: self.find_dependencies(each, known.get(each.name)) for each in plan.engines.values()
+        }
         refusals = dry_run.refusals(self.host, plan.engines.values()) if asking else {}
         reasons = {
             step.engine: why
@@ -320,8 +321,8 @@ class _Check:
                 differs=reasons.get(name, ""),
                 process=watching.process_of(self.host, engine),
                 refused=refusals.get(name, ""),
-                containerd=needs[name].containerd,
-                monitor=needs[name].monitor,
+                containerd=depends[name].containerd,
+                monitor=depends[name].monitor,
             )
             for name, engine in plan.engines.items()
         ]
@@ -334,11 +335,12 @@ class _Check:
         engines_since = readiness.with_since(engines, self.before.engines)
         self.note(plan=plan.digest, engines=engines_since, failures=0)
 
-    def find_below(self, engine: EngineState, last: EngineCheck | None) -> Below:
+    def find_dependencies(self, engine: EngineState, last: EngineCheck | None) -> Dependencies:
+        """Return what an engine that answers starts containers with."""
         if engine.serving is None:
-            return Below()
-        known = Below(last.containerd, last.monitor) if last else Below()
-        return below(self.host, engine, self.options.layout.toolkit, known)
+            return Dependencies()
+        known = Dependencies(last.containerd, last.monitor) if last else Dependencies()
+        return find_dependencies(self.host, engine, self.options.layout.toolkit, known)
 
     def find_stopped(self, plan: Plan) -> tuple[str, ...]:
         """Return the engines that we have configured, are asked to configure, and did not find running."""
@@ -353,7 +355,7 @@ class _Check:
             InstallerError: there was one, and is none any more.
         """
         layout, known = self.options.layout, self.now.hands_over_to
-        found = handed_over_to(self.host, layout, self.record)
+        found = find_low_level_runtime(self.host, layout, self.record)
         if found is None and known:
             raise InstallerError(
                 f"start containers with our runtimes ({known}, which they start, is no program any more)",

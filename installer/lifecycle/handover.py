@@ -11,8 +11,7 @@ from typing import Final
 
 from installer.change.ledger import Ledger, read_record
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH
-from installer.engines.containers import pid_of_own
+from installer.engines.containers import find_own_pid
 from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
 from installer.host import unit_jobs
 from installer.host.events import log
@@ -22,7 +21,7 @@ from installer.host.locks import Lock, announce_wait, is_awaited, is_held_pidfil
 from installer.host.supervision import BARE, START, command, run
 from installer.model.files import File, Kind, Meta
 from installer.model.options import Options, RestartMode
-from installer.model.paths import Layout
+from installer.model.paths import PATH, Layout
 from installer.model.record import Record
 
 RECENT_S: Final = 5.0
@@ -89,7 +88,7 @@ def hand_over(host: Host, options: Options, record: Record) -> bool:
         UndoIncompleteError: it cannot be handed over; nothing was changed.
     """
     rows = [row for row in record.engines if ENGINES[row.name].finishes_calls]
-    pids = (pid_of_own(host, row.state or ENGINES[row.name].state.usual) for row in rows)
+    pids = (find_own_pid(host, row.state or ENGINES[row.name].state.usual) for row in rows)
     pid = next((pid for pid in pids if pid is not None), None)
     if pid is None or options.restart_mode is RestartMode.NONE:
         return False

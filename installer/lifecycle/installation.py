@@ -13,8 +13,8 @@ from installer.change.lost import find_install_dir, find_left_behind, find_lost_
 from installer.change.published import is_foreign
 from installer.config_text import Edit, list_missing
 from installer.engines.config_edits import relocate_edits, text_of
-from installer.engines.dependencies import crowded, mounted
-from installer.engines.dry_run import lacking
+from installer.engines.dependencies import list_crowded, mount_options
+from installer.engines.dry_run import Comparison, compare_configs
 from installer.errors import InstallerError
 from installer.host.devices import is_read_only
 from installer.host.files import NOEXEC, Host
@@ -116,9 +116,9 @@ def list_files(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     yield from (Line(str(path), READ_ONLY, later=True) for path in places if is_read_only(host, path))
     for path in (path for path in record.published if is_foreign(host, path)):
         yield Line(str(path), "not from us: it is not written; move it away", good=True)
-    if NOEXEC in mounted(host, layout.toolkit):
+    if NOEXEC in mount_options(host, layout.toolkit):
         yield Line(str(layout.toolkit), NOT_STARTED)
-    for path in crowded(host, record.served):
+    for path in list_crowded(host, record.served):
         yield Line(str(path), CROWDED)
     for path, _, flaw in list_exposed(host, layout, record):
         yield Line(str(path), f"{flaw}: {REPAIR}")
@@ -189,14 +189,12 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
 
 
-def _compare(
-    host: Host, engine: EngineRow | None, record: Record
-) -> tuple[str, tuple[str, ...], Callable[[Edit], bool], InstallerError | None]:
-    """Return what ``lacking`` does; nothing of what cannot be compared."""
+def _compare(host: Host, engine: EngineRow | None, record: Record) -> Comparison:
+    """Compare the configs of an engine with what was installed, if they can be read."""
     with suppress(InstallerError):  # said where the config is
         if engine is not None:
-            return lacking(host, engine, record)
-    return "", (), lambda _: False, None
+            return compare_configs(host, engine, record)
+    return Comparison()
 
 
 def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine and of the install

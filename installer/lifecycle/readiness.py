@@ -78,7 +78,7 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
     where that is not seen. ``refused`` is why it would not come up with the configs that lie there now.
-    ``containerd`` and ``monitor`` are what was below it (``dependencies.Below``).
+    ``containerd`` and ``monitor`` are what it starts containers with (``dependencies.Dependencies``).
     """
 
     name: str

@@ -9,9 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from installer.cdi import generate as gpus
-from installer.cdi.mode import SPECIFICATION
 from installer.engines import ENGINES
-from installer.engines.dependencies import state_of, writes_to
+from installer.engines.dependencies import usual_data, usual_states
 from installer.errors import InstallerError
 from installer.host import signals, units
 from installer.host.files import Host
@@ -23,7 +22,7 @@ from installer.model.facts import EngineState
 from installer.model.options import Options, Places
 from installer.model.paths import Layout
 from installer.model.record import Record
-from installer.watch import KEPT, ROOM, THERE
+from installer.watch import KEPT, THERE
 from installer.watch import fingerprint as signature
 
 STOPS_S: Final = 60.0
@@ -61,25 +60,13 @@ def places(host: Host, options: Options, record: Record, seen: LastCheck) -> tup
         found.append(str(host.local_path(options.nri.at(record.nri).state)))
     names = (seen.hands_over_to, *(each.monitor for each in seen.engines))
     found += [str(host.local_path(PurePosixPath(name), last=False)) for name in names if name]
-    of_engines = (place for each in seen.engines for place in (*state_of(each.name), *writes_to(each.name)))
+    of_engines = (
+        place for each in seen.engines for place in (*usual_states(each.name), *usual_data(each.name))
+    )
     kept = (options.layout.toolkit, *of_engines)
     found += [f"{KEPT}{host.local_path(path)}" for path in kept]
     below = (host.local_path(PurePosixPath(each.containerd)) for each in seen.engines if each.containerd)
     return tuple(dict.fromkeys((*found, *signs(host, options, record), *map(str, below))))
-
-
-def rooms(host: Host, options: Options, record: Record) -> tuple[str, ...]:
-    """Return the file systems that we write to, as they are watched after a look that failed.
-
-    Neither room that somebody makes nor a remount changes a file.
-    """
-    paths = (
-        *(row.path for row in record.configs),
-        *((SPECIFICATION,) if record.cdi else ()),
-        options.layout.home,
-    )
-    found = (next(each for each in path.parents if host.exists(each)) for path in paths)
-    return tuple(dict.fromkeys(f"{ROOM}{host.local_path(each)}" for each in found))
 
 
 def processes(seen: LastCheck) -> tuple[str, ...]:

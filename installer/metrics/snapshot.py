@@ -12,7 +12,7 @@ from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.change.published import MARK
 from installer.engines import ENGINES
-from installer.engines.dry_run import lacking
+from installer.engines.dry_run import compare_configs
 from installer.errors import InstallerError, StoppedError
 from installer.host import supervision
 from installer.host.events import internal_errors, log
@@ -177,7 +177,7 @@ def _take_snapshot(
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:
     try:
-        return any(lacking(host, row, record)[:2])
+        return any(compare_configs(host, row, record)[:2])
     except InstallerError:
         return True
 

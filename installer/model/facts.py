@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from msgspec import Struct, field
 
 from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags
+from installer.model.engine_spec import EngineSpec
 from installer.model.files import Artifact, Entry, File, Kind
-from installer.model.paths import DEFAULT_DRIVER_ROOT
+from installer.model.paths import DEFAULT_DRIVER_ROOT, PATH
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload
 
@@ -53,6 +54,20 @@ def list_some(names: Sequence[str], most: int = NAMED) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+class Started(Struct, frozen=True):
+    """How an engine was started, or will be: the words behind its ``program``, and the environment."""
+
+    words: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    program: str = ""
+
+    @property
+    def paths(self) -> tuple[PurePosixPath, ...]:
+        """Where programs are looked for that a word names; systemd sets a PATH where a unit does not."""
+        places = self.environment.get("PATH", "").split(":")
+        return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
+
+
 class EngineState(Struct, frozen=True):
     """One engine of this run: where it is configured, and what the running one says.
 
@@ -82,13 +97,13 @@ class EngineState(Struct, frozen=True):
     build: str = ""  # tells one build of ``exe`` from another
     start: str = ""  # tells one way in which its unit starts it from another
     state: PurePosixPath | None = None  # where the state of its containers is, if not at the usual place
-    outdated: bool = (
-        False  # a config changed since its start, and no install has proven it: it may serve less
-    )
+    # A config changed since its start, and no install has proven it: it may serve less than it says.
+    outdated: bool = False
     hooks: tuple[PurePosixPath, ...] = ()  # OCI hooks that it runs, for --adopt only
+    started: Started | None = None  # how its process was started, None where that is not known
     flags: Flags = field(default_factory=Flags)
     next_flags: Flags = field(default_factory=Flags)  # those that its unit will give it at its next start
-    next_words: tuple[str, ...] = ()  # that whole command line, () where it is not known
+    next_start: Started | None = None  # how its unit will start it, None where that is not known
     unreadable: frozenset[PurePosixPath] = frozenset()  # imports without a text, with which it does not start
     dormant: frozenset[PurePosixPath] = frozenset()  # files that it would read with an import of ours
     rendered: File | None = None  # what it made of its configs at its start, where it does not read them
@@ -96,6 +111,21 @@ class EngineState(Struct, frozen=True):
     places_by_files: frozenset[str] = frozenset()  # those of its places that its configs alone will give it
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # its PATHs, of this start and of its next
     creating: tuple[str, ...] = ()  # containers created and not yet started, for --restart-mode when-idle
+
+    @classmethod
+    def usual(cls, spec: EngineSpec) -> Self:
+        """Return an engine at its usual places, of which nothing was observed."""
+        return cls(spec.name, spec.config, spec.drop_ins.usual, None, (), spec.socket, spec.unit)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that the running process was started with, () where nobody can tell."""
+        return self.started.words if self.started else ()
+
+    @property
+    def next_words(self) -> tuple[str, ...]:
+        """The words that its unit will start it with, () where nobody can tell."""
+        return self.next_start.words if self.next_start else ()
 
     @property
     def title(self) -> str:

@@ -15,16 +15,17 @@ from msgspec.structs import replace
 from installer.change.ledger import read_record
 from installer.change.lost import find_install_dir
 from installer.engines import ENGINES, trial_containers
-from installer.engines.containers import running_containers
-from installer.engines.hints import driver_root
+from installer.engines.containers import find_running_containers
+from installer.engines.dependencies import driver_root
+from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
-from installer.engines.trial_containers import MARK, Exec, Tools, opens, shell_of
+from installer.engines.trial_containers import MARK, Exec, Tools, shell_of
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
+from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
 from installer.lifecycle.uninstall import Made, remove_made, written_down
 from installer.model.engine_spec import Api
-from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.record import EngineRow, Record
 from installer.model.typed_json import dumps
@@ -149,14 +150,13 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
     try:
         with (
             written_down(host, options.layout, Made(row.name, row.socket, row.unit, name)),
-            opens((wrapper, real)) as watch,
+            watch_opens((wrapper, real)) as watch,
             run(socket, name, wanted.runtime, tools, environment, timeout_s=timeout_s) as (made, script),
         ):
             said = ask_container(script, timeout_s=timeout_s)
             opened = watch()
             # What the records of the engine's shims, or of CRI-O, name for it.
-            state = EngineState(row.name, spec.config, None, None, (), row.socket, row.unit, state=row.state)
-            running = running_containers(host, options.layout, record, (state,))
+            running = find_running_containers(host, options.layout, record, (engine_of_row(row),))
             started_by = next((each.binary for each in running if each.id == made), None)
             seen = Observed("", said, started_by, wrapper in opened, real in opened)
     except InstallerError as error:

@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.host.devices import listens
 from installer.host.files import Host
 from installer.host.processes import Seen, holds, of_root, root_wrote
 from installer.host.programs import run_in
+from installer.host.sockets import is_listened_on
 from installer.model.options import Options
 from installer.report.doctor.read_programs import (
     CLI_VERSION,
@@ -259,12 +259,12 @@ def test_a_program_that_tells_one_version_has_a_library_of_that(
 
 
 def test_a_dead_socket_is_told_from_one_that_answers(tmp_path: Path) -> None:
-    host, socket = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/socket")
-    absent = listens(host, socket)
-    with serving(tmp_path / "socket", hang):
-        answers = listens(host, socket)
+    socket = tmp_path / "socket"
+    absent = is_listened_on(socket)
+    with serving(socket, hang):
+        answers = is_listened_on(socket)
 
-    assert (absent, answers, listens(host, socket)) == (None, True, False)
+    assert (absent, answers, is_listened_on(socket)) == (None, True, False)
 
 
 def test_any_bytes_anywhere_are_read_without_a_mistake(tmp_path: Path) -> None:

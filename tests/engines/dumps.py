@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.change.transaction import refuse_obstacles
 from installer.config_text import Syntax, Want, apply, parse
-from installer.engines import ENGINES
 from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
 from installer.engines.dry_run import Trials
@@ -56,7 +55,7 @@ class Node:
             "containerd", PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
             version=self.version, exe=PurePosixPath(self.program),
         )  # fmt: skip
-        engine = with_readable_configs(HOST, ENGINES["containerd"], bare)
+        engine = with_readable_configs(HOST, bare)
         paths = {*engine.files, *(row.path for row in self.held.configs), *([drop_in] if drop_in else [])}
         contents = {path: HOST.read(path) for path in paths}
         facts = Facts(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.engines.dry_run import lacking
+from installer.engines.dry_run import compare_configs
 from installer.model.effective import find_disturbances
 from tests.engines.dumps import HOST, OURS, STARTS, Node, writes
 
@@ -81,4 +81,4 @@ def test_what_containerd_serves_of_mixed_plugins_and_schemas_is_said_to_be_good(
     (row,) = node.held.engines
 
     assert writes(node.install()) == []
-    assert lacking(HOST, row, node.held)[:2] == ("", ())
+    assert compare_configs(HOST, row, node.held)[:2] == ("", ())

@@ -30,18 +30,18 @@ from installer.cli.demo import CONFIGS
 from installer.cli.flags import FLAGS, options_from
 from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
-from installer.engines.command_line import overruling, path_of, state_of, value_of
+from installer.engines.command_line import explain_overruling, path_of, state_of, value_of
 from installer.engines.config_edits import syntax_of
-from installer.engines.containers import TASKS, of_crio, of_shims
+from installer.engines.containers import TASKS, list_crio_containers, list_shim_containers
 from installer.engines.crio.config import STATE, read_effective
+from installer.engines.dependencies import is_suse
 from installer.engines.docker import api as dockerd
-from installer.engines.hints import is_suse
 from installer.engines.texts import toolkit_runtimes
 from installer.errors import InstallerError
 from installer.host import kubernetes, systemd
 from installer.host.files import Host
 from installer.host.kernel import mounts
-from installer.host.limits import memory_limit_bytes
+from installer.host.limits import find_free_memory
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.host.trees import read_noted_digests, sums_of
@@ -211,7 +211,7 @@ def _pidfile(directory: Path) -> Reader:
 def _kernel(path: Path) -> Reader:
     def read(content: bytes) -> object:
         path.write_bytes(content)
-        return mounts(path), memory_limit_bytes(path, path.parent)
+        return mounts(path), find_free_memory(path, path.parent)
 
     return read
 
@@ -265,7 +265,7 @@ def _cmdline(directory: Path) -> Reader:
         words = _words(content)
         for name, row in ENGINES.items():
             state_of(host, row, words, row.config)
-            list(overruling(row, words, Options(engines=(name,))))
+            list(explain_overruling(row, words, Options(engines=(name,))))
         return value_of(words, ("--config",)), path_of(words, ("-c",))
 
     return read
@@ -381,11 +381,11 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "os-release": (b'ID=debian\nID_LIKE="suse"\n', _file(directory / "os", "etc/os-release", is_suse)),
         "shim": (
             json.dumps({"binary_name": str(OURS), "annotations": {"a": "b"}}).encode(),
-            _file(directory / "shim", bundle, lambda host: list(of_shims(host, state, frozenset({OURS})))),
+            _file(directory / "shim", bundle, lambda host: list(list_shim_containers(host, state, frozenset({OURS})))),
         ),
         "bundle": (
             json.dumps({"annotations": {"io.kubernetes.cri-o.RuntimeHandler": "nvidia"}}).encode(),
-            _file(directory / "crio", crio, lambda host: list(of_crio(host, STATE, handlers, frozenset({OURS})))),
+            _file(directory / "crio", crio, lambda host: list(list_crio_containers(host, STATE, handlers, frozenset({OURS})))),
         ),
         "named": (
             f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}}}'.encode(),

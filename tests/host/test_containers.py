@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from installer.engines.containers import STATES, TASKS, of_crio, of_shims
+from installer.engines.containers import STATES, TASKS, list_crio_containers, list_shim_containers
 from installer.host.files import Host
 from installer.model.facts import Container
 
@@ -69,7 +69,7 @@ def test_a_container_is_known_by_the_binary_that_its_shim_recorded(
 ) -> None:
     _bundle(tmp_path, place, **files)
 
-    containers = list(of_shims(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS})))
+    containers = list(list_shim_containers(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS})))
 
     assert containers == ([found] if found else [])
 
@@ -80,7 +80,7 @@ def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path:
     (tmp_path / "var/run").symlink_to("/run")
     states = STATES | {PurePosixPath("/var/run/containerd"): "containerd"}
 
-    containers = list(of_shims(Host.under(PurePosixPath(tmp_path)), states, frozenset({OURS})))
+    containers = list(list_shim_containers(Host.under(PurePosixPath(tmp_path)), states, frozenset({OURS})))
 
     assert [each.id for each in containers] == [ID]
 
@@ -122,7 +122,9 @@ def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_
         (tmp_path / "proc/186").mkdir(parents=True)
         (tmp_path / "proc/186/cmdline").write_text("\0".join(words) + "\0")
 
-    containers = of_crio(Host.under(PurePosixPath(tmp_path)), STATE, {"nvidia": OURS}, frozenset({OURS}))
+    containers = list_crio_containers(
+        Host.under(PurePosixPath(tmp_path)), STATE, {"nvidia": OURS}, frozenset({OURS})
+    )
 
     assert {(each.id, each.binary) for each in containers} == {(each, OURS) for each in found}
 
@@ -134,7 +136,9 @@ def test_a_monitor_is_not_another_process_with_its_number(tmp_path: Path) -> Non
     (tmp_path / "proc/186").mkdir(parents=True)
     (tmp_path / "proc/186/cmdline").write_text(f"conmon\0-c\0another\0-r\0{OURS}\0")
 
-    containers = of_crio(Host.under(PurePosixPath(tmp_path)), STATE, {"nvidia": OURS}, frozenset({OURS}))
+    containers = list_crio_containers(
+        Host.under(PurePosixPath(tmp_path)), STATE, {"nvidia": OURS}, frozenset({OURS})
+    )
 
     assert list(containers) == []
 
@@ -153,7 +157,7 @@ def test_a_container_that_was_started_by_a_link_to_ours_is_found(tmp_path: Path)
         config={},
     )
 
-    found = [*of_shims(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS}))]
+    found = [*list_shim_containers(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS}))]
 
     assert found == [Container("containerd", ID, ID[:12], OURS)]
 
@@ -169,4 +173,4 @@ def test_a_link_that_a_forced_undo_has_left_makes_nothing_else_ours(tmp_path: Pa
         tmp_path, f"run/containerd/{TASKS}/k8s.io/{ID}", options={"binary_name": "/usr/bin/runc"}, config={}
     )
 
-    assert [*of_shims(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS}))] == []
+    assert [*list_shim_containers(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS}))] == []

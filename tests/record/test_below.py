@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import dependencies as below
-from installer.engines.dependencies import Below
+from installer.engines.dependencies import Dependencies as Below
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
 SOCKET = "run/containerd/containerd.sock"
@@ -43,7 +43,7 @@ def _engine(name: str, **more: Any) -> EngineState:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(below, "ASK_S", 0.2)
     # The tests' own programs are no place for a node's.
-    monkeypatch.setattr(below, "paths_of", lambda _: (PurePosixPath("/usr/bin"),))
+    monkeypatch.setattr(below, "read_start", lambda *_: Started(environment={"PATH": "/usr/bin"}))
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def _program(root: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
 
 def _why(root: Path, engine: EngineState, before: Below = Below()) -> str:  # noqa: B008 - frozen
     with pytest.raises(InstallerError) as raised:
-        below.below(Host.under(PurePosixPath(root)), engine, TOOLKIT, before)
+        below.find_dependencies(Host.under(PurePosixPath(root)), engine, TOOLKIT, before)
     return str(raised.value)
 
 
@@ -86,7 +86,7 @@ def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: P
     engine, host = _engine("docker"), Host.under(PurePosixPath(tmp_path))
     _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
     with _listens(tmp_path / SOCKET, answers=True):
-        found = below.below(host, engine, TOOLKIT, Below())
+        found = below.find_dependencies(host, engine, TOOLKIT, Below())
     with _listens(tmp_path / SOCKET, answers=False):
         hangs = _why(tmp_path, engine)
     ended = _why(tmp_path, engine, found)
@@ -100,7 +100,9 @@ def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: P
 @pytest.mark.parametrize("broken", ["gone", "not executable", "leads nowhere", "empty"])
 def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str) -> None:
     shim = _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
-    found = below.below(Host.under(PurePosixPath(tmp_path)), _engine("containerd"), TOOLKIT, Below())
+    found = below.find_dependencies(
+        Host.under(PurePosixPath(tmp_path)), _engine("containerd"), TOOLKIT, Below()
+    )
 
     if broken == "not executable":
         shim.chmod(0o644)
@@ -121,11 +123,16 @@ def test_a_shim_that_was_never_seen_is_not_missed_and_is_found_where_containerd_
     host, seen = Host.under(PurePosixPath(tmp_path)), {"exe": PurePosixPath("/opt/bin/containerd")}
     engine = _engine("containerd", version=(1, 6, 20), **seen)
 
-    assert below.below(host, engine, TOOLKIT, Below()) == Below()
+    assert below.find_dependencies(host, engine, TOOLKIT, Below()) == Below()
     for place in (below.OPT, PurePosixPath("/opt/bin")):
         shim = _program(tmp_path, f"{str(place)[1:]}/containerd-shim-runc-v2")
-        assert below.below(host, engine, TOOLKIT, Below()).monitor == f"{place}/containerd-shim-runc-v2"
-        moved = below.below(host, engine, TOOLKIT, Below(monitor="/usr/bin/containerd-shim-runc-v2"))
+        assert (
+            below.find_dependencies(host, engine, TOOLKIT, Below()).monitor
+            == f"{place}/containerd-shim-runc-v2"
+        )
+        moved = below.find_dependencies(
+            host, engine, TOOLKIT, Below(monitor="/usr/bin/containerd-shim-runc-v2")
+        )
         assert moved.monitor == f"{place}/containerd-shim-runc-v2"
         shim.unlink()
 
@@ -143,9 +150,9 @@ def test_a_shim_that_a_runtime_names_by_its_path_is_the_one_that_counts_for_it(
     beside_ours = replace(engine, serving=EffectiveConfig({"runc": by_path, "nvidia": ours}, "runc"))
     before = Below(monitor=f"/{usual.relative_to(tmp_path)}")
 
-    both = below.below(host, beside_ours, TOOLKIT, before)
+    both = below.find_dependencies(host, beside_ours, TOOLKIT, before)
     usual.unlink()
-    moved = below.below(host, alone, TOOLKIT, before)
+    moved = below.find_dependencies(host, alone, TOOLKIT, before)
     without_ours = _why(tmp_path, beside_ours, before)
     shim.unlink()
     without = _why(tmp_path, alone, moved)
@@ -169,7 +176,7 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
         "crio.service",
         serving=EffectiveConfig({"crun": handler}, "crun"),
     )
-    found = below.below(Host.under(PurePosixPath(tmp_path)), engine, TOOLKIT, Below())
+    found = below.find_dependencies(Host.under(PurePosixPath(tmp_path)), engine, TOOLKIT, Below())
     conmon.unlink()
 
     assert found == Below(monitor="/usr/libexec/crio/conmon")
@@ -201,10 +208,11 @@ def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
-    found = below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("docker"), words)
+    docker = _engine("docker", started=Started(words))
+    found = below.containerd_of(Host.under(PurePosixPath(tmp_path)), docker)
 
     assert found == (expected and PurePosixPath(expected))
-    assert below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("containerd"), words) is None
+    assert below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("containerd")) is None
 
 
 FULL = {
@@ -246,7 +254,7 @@ def test_a_state_without_room_is_told(
     )
     host = Host.under(PurePosixPath(tmp_path))
 
-    assert [*below.crowded(host, ("containerd",))] == [PurePosixPath("/run/containerd")] * full
+    assert [*below.list_crowded(host, ("containerd",))] == [PurePosixPath("/run/containerd")] * full
     if full:
         assert "(/run/containerd, where each container has its state, is full); make room" in _why(
             tmp_path, _engine("containerd")
@@ -300,7 +308,7 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(tm
     assert not Path(binary).exists()
     served = replace(_engine("containerd"), serving=EffectiveConfig({"nvidia": Runtime(binary)}, "runc"))
     host = Host.under(PurePosixPath(tmp_path))
-    below.below(
+    below.find_dependencies(
         host, replace(served, pid=os.getpid()), TOOLKIT, Below()
     )  # it is missing for all: no matter of a root
     (tmp_path / binary[1:]).parent.mkdir(parents=True)

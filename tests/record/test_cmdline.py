@@ -3,9 +3,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.command_line import flags_of, overruling, state_of, value_of
+from installer.engines.command_line import explain_overruling, flags_of, state_of, value_of
 from installer.host.files import Host
 from installer.model.effective import Flags
+from installer.model.facts import Started
 from installer.model.options import Options
 
 
@@ -63,7 +64,7 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
 def test_a_flag_that_is_stronger_than_the_config_is_reported(
     engine: str, cmdline: str, *, default: bool, flags: list[str]
 ) -> None:
-    found = list(overruling(ENGINES[engine], cmdline.split(), Options(set_as_default=default)))
+    found = list(explain_overruling(ENGINES[engine], cmdline.split(), Options(set_as_default=default)))
 
     assert [flag for flag in flags if any(flag in error.problem for error in found)] == flags
     assert len(found) == len(flags)
@@ -102,4 +103,4 @@ def test_a_flag_that_is_stronger_than_the_config_is_reported(
 def test_what_an_engine_was_told_of_runtimes_at_its_start(
     engine: str, cmdline: str, environment: dict[str, str], told: Flags
 ) -> None:
-    assert flags_of(ENGINES[engine], cmdline.split(), environment) == told
+    assert flags_of(ENGINES[engine], Started(tuple(cmdline.split()), environment)) == told

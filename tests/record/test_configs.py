@@ -21,7 +21,7 @@ def read(root: Path) -> tuple[EngineState, str]:
     """Return what containerd reads on the node ``root``, and why it would not start with it."""
     host = Host.under(PurePosixPath(root))
     bare = EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit)
-    facts = with_configs(host, ROW, bare)
+    facts = with_configs(host, bare)
     texts = contents_of(host, facts.files)
     return facts, texts_alone(facts, texts).broken
 
@@ -97,7 +97,7 @@ def read_by_crio(root: Path) -> tuple[EngineState, str]:
     """Return what CRI-O reads on the node ``root``, and why it would not start with it."""
     host, row = Host.under(PurePosixPath(root)), ENGINES["crio"]
     bare = EngineState("crio", row.config, row.drop_ins.usual, None, (), row.socket, row.unit)
-    facts = with_configs(host, row, bare)
+    facts = with_configs(host, bare)
     return facts, texts_alone(facts, contents_of(host, facts.files)).broken
 
 

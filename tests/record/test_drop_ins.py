@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.engines.config_files import unread, with_configs
+from installer.engines.config_files import explain_unread, with_configs
 from installer.engines.k0s import DIRECTORY, K0S, MERGED
 from installer.engines.microk8s import ARGS, MICROK8S, RENDERED
 from installer.host.files import Host
@@ -30,7 +30,7 @@ def test_names_beside_the_pattern_and_below_the_directory_are_not_read(tmp_path:
     names = ("gvisor.toml", "other.toml", "notes.txt", "certs.d/docker.io/hosts.toml")
     texts = {K0S.config: root, MERGED: "", **{DIRECTORY / name: "" for name in names}}
 
-    found = with_configs(_host(tmp_path, texts), K0S, _facts(K0S))
+    found = with_configs(_host(tmp_path, texts), _facts(K0S))
 
     beside = (DIRECTORY / "gvisor.toml", K0S.drop_ins.usual, DIRECTORY / "other.toml")
     assert found.files == (K0S.config, *beside)
@@ -40,7 +40,7 @@ def test_names_beside_the_pattern_and_below_the_directory_are_not_read(tmp_path:
 def test_what_was_rendered_is_read_and_is_no_config(tmp_path: Path) -> None:
     texts = {MICROK8S.config: "version = 2\n", ARGS / RENDERED: "# made of it\n"}
 
-    found = with_configs(_host(tmp_path, texts), MICROK8S, _facts(MICROK8S))
+    found = with_configs(_host(tmp_path, texts), _facts(MICROK8S))
 
     assert found.files == (MICROK8S.config,)
     assert found.rendered is not None
@@ -51,7 +51,7 @@ def test_what_was_rendered_is_read_and_is_no_config(tmp_path: Path) -> None:
 def test_a_drop_in_that_is_not_read_is_refused_with_one_that_is(tmp_path: Path, name: str) -> None:
     host = _host(tmp_path, {K0S.config: "", DIRECTORY / "more/x": ""})
 
-    (refusal,) = unread(host, _facts(K0S, DIRECTORY / name), ())
+    (refusal,) = explain_unread(host, _facts(K0S, DIRECTORY / name))
 
     assert f"(it reads {DIRECTORY}/*.toml)" in refusal.problem
-    assert not list(unread(host, _facts(K0S, DIRECTORY / "a.toml"), ()))
+    assert not list(explain_unread(host, _facts(K0S, DIRECTORY / "a.toml")))

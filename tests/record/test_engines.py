@@ -3,12 +3,13 @@
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from installer.change.search import ROWS
 from installer.engines import ENGINES
-from installer.engines.config_files import outdated
-from installer.engines.observe import awaited, running_engines
-from installer.engines.restart import Answer, ask, limit_s
+from installer.engines.config_files import is_outdated
+from installer.engines.observe import ask_for, find_engines
+from installer.engines.restart import ask, limit_s
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
@@ -54,25 +55,28 @@ def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_
 def test_a_silent_engine_is_asked_again_where_it_restarts_itself(
     tmp_path: Path, name: str, *, waits: bool
 ) -> None:
-    host, row = Host.under(PurePosixPath(tmp_path)), ENGINES[name]
-    for path in (row.socket, PurePosixPath("/run/dbus/x")):
-        (tmp_path / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / row.socket.relative_to("/")).touch()
-    facts = EngineState(name, row.config, None, None, (), row.socket, row.unit)
-    silent = Answer(silence="between two lives")
+    row, asked = ENGINES[name], list[int]()
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    engine = replace(EngineState.usual(row), socket=PurePosixPath("/e.sock"))
     running = FakeSystemd({unit: FakeUnit() for unit in (row.unit, *row.units)})
 
-    with serving(tmp_path / "run/dbus/system_bus_socket", running):
-        answer = awaited(host, facts, silent, 0.3)
+    def ends_silently(_: object) -> None:
+        asked.append(1)
 
-    assert (answer is not silent) == waits
+    with (
+        serving(tmp_path / "run/dbus/system_bus_socket", running),
+        serving(tmp_path / "e.sock", ends_silently),
+    ):
+        ask_for(Host.under(PurePosixPath(tmp_path)), engine, Options(timeout_s=0.5), 0.3)
+
+    assert (len(asked) > 1) == waits
 
 
 def test_where_nobody_listens_all_sockets_that_were_tried_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         InstallerError, match=r"^cannot find a running engine \(nobody listens on /"
     ) as caught:
-        running_engines(Host.under(PurePosixPath(tmp_path)), Options(), Record())
+        find_engines(Host.under(PurePosixPath(tmp_path)), Options(), Record())
 
     tried = dict.fromkeys(str(engine.socket) for engine in ENGINES.values())
     assert f"nobody listens on {', '.join(tried)})" in str(caught.value)
@@ -81,7 +85,7 @@ def test_where_nobody_listens_all_sockets_that_were_tried_are_named(tmp_path: Pa
 def test_an_engine_that_misreports_is_outdated_where_its_config_changed_after_its_start(
     tmp_path: Path,
 ) -> None:
-    host, row = Host.under(PurePosixPath(tmp_path)), ENGINES["crio"]
+    host, engine = Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES["crio"])
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/ours").touch()
     paths = [PurePosixPath("/conf.d/ours")]
@@ -89,11 +93,11 @@ def test_an_engine_that_misreports_is_outdated_where_its_config_changed_after_it
     gone = [PurePosixPath("/conf.d/gone/ours")]
     (tmp_path / "conf.d/gone").mkdir()
 
-    assert outdated(host, row, now - 1, paths)
-    assert outdated(host, row, now - 1, gone)
-    assert not outdated(host, row, now + 60, [*paths, *gone])
-    assert not outdated(host, row, None, paths)
-    assert not outdated(host, ENGINES["containerd"], now - 1, paths)
+    assert is_outdated(host, engine, now - 1, paths)
+    assert is_outdated(host, engine, now - 1, gone)
+    assert not is_outdated(host, engine, now + 60, [*paths, *gone])
+    assert not is_outdated(host, engine, None, paths)
+    assert not is_outdated(host, EngineState.usual(ENGINES["containerd"]), now - 1, paths)
 
 
 def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:

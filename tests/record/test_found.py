@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.observe import ask_for, observe
+from installer.engines.observe import ask_for, with_answer
 from installer.engines.restart import Answer
 from installer.host.files import Host
 from installer.model.facts import EngineState
@@ -48,9 +48,7 @@ def test_an_engine_that_would_be_woken_by_a_question_is_not_asked(
         serving(tmp_path / "run/dbus/system_bus_socket", systemd),
         serving(tmp_path / SOCKET.name, answers),
     ):
-        answer = ask_for(
-            Host.under(PurePosixPath(tmp_path)), ENGINES[name], facts(name), Options(timeout_s=0.5), 0.0
-        )
+        answer = ask_for(Host.under(PurePosixPath(tmp_path)), facts(name), Options(timeout_s=0.5), 0.0)
 
     assert (answer.stopped, not asked) == (stopped, stopped)
     assert (answer.silence == f"{unit} is stopped, and systemd listens for it") is stopped
@@ -65,7 +63,7 @@ def test_an_engine_that_would_be_woken_by_a_question_is_not_asked(
     ],
 )
 def test_why_an_engine_does_not_answer_is_kept(tmp_path: Path, answer: Answer) -> None:
-    found, _ = observe(Host.under(PurePosixPath(tmp_path)), facts("containerd"), answer, Places())
+    found = with_answer(Host.under(PurePosixPath(tmp_path)), facts("containerd"), answer, Places())
 
     assert (found.silence, found.remedy) == (answer.silence, answer.remedy)
     assert (found.stopped, found.pid, found.exe, found.build) == (answer.stopped, None, None, "")

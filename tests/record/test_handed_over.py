@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.containers import handed_over_to, low_level_runtime
+from installer.engines.containers import find_low_level_runtime, find_substitute_runtime
 from installer.host.files import Host
 from installer.lifecycle.readiness import EngineCheck, LastCheck
-from installer.lifecycle.watching import places, process_of, processes, rooms, running, signs, told
+from installer.lifecycle.watching import places, process_of, processes, running, signs, told
 from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.paths import Layout
@@ -61,7 +61,7 @@ def test_what_our_runtimes_hand_over_to(
     if config is not None:
         put(tmp_path, LAYOUT.config, config)
 
-    there = handed_over_to(Host.under(PurePosixPath(tmp_path)), LAYOUT, held)
+    there = find_low_level_runtime(Host.under(PurePosixPath(tmp_path)), LAYOUT, held)
 
     assert (str(there) if there else None) == found
 
@@ -74,16 +74,16 @@ def test_what_cannot_be_started_is_none(tmp_path: Path, host: Host, spoil: str) 
     if spoil == "a directory":
         (tmp_path / "opt/runc").mkdir()
 
-    assert handed_over_to(host, LAYOUT, HELD) is None
+    assert find_low_level_runtime(host, LAYOUT, HELD) is None
 
 
 def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path: Path, host: Host) -> None:
-    assert low_level_runtime(host, HELD) is None
+    assert find_substitute_runtime(host, HELD) is None
     put(tmp_path, "/usr/sbin/runc")
-    assert low_level_runtime(host, HELD) == PurePosixPath("/usr/sbin/runc")
+    assert find_substitute_runtime(host, HELD) == PurePosixPath("/usr/sbin/runc")
     put(tmp_path, "/opt/runc")
-    assert low_level_runtime(host, HELD) == PurePosixPath("/opt/runc")
-    assert low_level_runtime(host, Record()) == PurePosixPath("/usr/sbin/runc")
+    assert find_substitute_runtime(host, HELD) == PurePosixPath("/opt/runc")
+    assert find_substitute_runtime(host, Record()) == PurePosixPath("/usr/sbin/runc")
 
 
 DOCKER = EngineRow("docker", PurePosixPath("/d.sock"), "docker.service", ())
@@ -134,19 +134,6 @@ def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(h
     assert running(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
     assert running(f"/proc/{(1 << 22) + 1}") == ""
     assert running("") == ""
-
-
-def test_rooms_are_those_of_what_is_written(tmp_path: Path, host: Host) -> None:
-    (tmp_path / "etc").mkdir()
-    held = replace(HELD, configs=(CONFIG,))
-
-    found = [path.replace(str(tmp_path), "") for path in rooms(host, Options(), held)]
-
-    assert len(found) == 2
-    assert found[0].endswith("/etc")
-    assert len(rooms(host, Options(), Record())) == 1
-    (tmp_path / "var/run").mkdir(parents=True)
-    assert rooms(host, Options(), replace(HELD, cdi=CdiRow(())))[0].endswith("/var/run")
 
 
 def test_what_is_told_is_to_be_there(tmp_path: Path, host: Host) -> None:

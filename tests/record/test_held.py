@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.containers import in_use
-from installer.engines.observe import ask_for, located, looked_for
+from installer.engines.observe import ask_for, locate, look_for
 from installer.engines.restart import Answer
 from installer.engines.trial_containers import MARK, Tools
 from installer.host.files import Host
@@ -66,7 +66,7 @@ def node(tmp_path: Path) -> Iterator[Held]:
 
 
 def facts() -> EngineState:
-    return looked_for(DOCKER, OPTIONS)
+    return look_for(DOCKER, OPTIONS)
 
 
 def remove_made(host: Host) -> None:
@@ -80,8 +80,8 @@ def remove_made(host: Host) -> None:
 
 
 ACTS: dict[str, Callable[[Host], object]] = {
-    "an install": lambda host: ask_for(host, DOCKER, facts(), OPTIONS),
-    "a socket that is named now": lambda host: located(
+    "an install": lambda host: ask_for(host, facts(), OPTIONS),
+    "a socket that is named now": lambda host: locate(
         host, replace(facts(), socket=OTHER), STOPPED, ROW, OPTIONS
     ),
     "what is in use": lambda host: in_use(host, Layout(), Record(engines=(ROW,)), [facts()]),
@@ -113,6 +113,6 @@ def test_verify_says_so_and_how_to_start_it(node: Held, monkeypatch: pytest.Monk
 def test_one_on_another_socket_is_asked_though_dockers_own_is_held(node: Held) -> None:
     node.systemd.changed["Listen"] = ("a(ss)", [("Stream", "/run/docker.sock")])
 
-    ask_for(node.host, DOCKER, facts(), replace(OPTIONS, timeout_s=0.1))
+    ask_for(node.host, facts(), replace(OPTIONS, timeout_s=0.1))
 
     assert node.woken

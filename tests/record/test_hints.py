@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from installer.change.observe import find_version_in_place
 from installer.change.search import find_moved
 from installer.engines import ENGINES
-from installer.engines.hints import (
+from installer.engines.dependencies import (
     driver_root,
     is_suse,
     served_by_image,

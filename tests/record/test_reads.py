@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.config_files import TICK_S, outdated, unread, with_places
-from installer.engines.observe import moving
+from installer.engines.config_files import TICK_S, explain_unread, is_outdated, with_places
+from installer.engines.observe import explain_moving
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.model.effective import EffectiveConfig
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from installer.model.options import Places
 
 CONFIG = PurePosixPath("/etc/crio/crio.conf")
@@ -36,8 +36,15 @@ def test_what_was_written_after_the_start_makes_its_words_doubtful(
     assert TICK_S < 1
     started_s = changed_s(file) - after_s
 
-    assert outdated(Host.under(PurePosixPath(tmp_path)), ENGINES[engine], started_s, [CONFIG]) is expected
-    assert not outdated(Host.under(PurePosixPath(tmp_path)), ENGINES[engine], None, [CONFIG])
+    assert (
+        is_outdated(
+            Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine]), started_s, [CONFIG]
+        )
+        is expected
+    )
+    assert not is_outdated(
+        Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine]), None, [CONFIG]
+    )
 
 
 CRIO, CONTAINERD = ENGINES["crio"], ENGINES["containerd"]
@@ -50,6 +57,10 @@ def crio(drop_in: PurePosixPath | None = OURS, hook: PurePosixPath | None = None
 
 def containerd(drop_in: PurePosixPath | None = None) -> EngineState:
     return EngineState("containerd", CONTAINERD.config, drop_in, None, (), CONTAINERD.socket, CONTAINERD.unit)
+
+
+def start(engine: EngineState, words: tuple[str, ...]) -> EngineState:
+    return replace(engine, started=Started(words))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +79,9 @@ def containerd(drop_in: PurePosixPath | None = None) -> EngineState:
 def test_a_drop_in_where_an_engine_does_not_look_is_refused(
     tmp_path: Path, facts: EngineState, words: tuple[str, ...], said: str
 ) -> None:
-    found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), facts, words)]
+    found = [
+        error.problem for error in explain_unread(Host.under(PurePosixPath(tmp_path)), start(facts, words))
+    ]
 
     assert len(found) == bool(said)
     assert all(said in problem for problem in found)
@@ -89,7 +102,7 @@ def test_a_hook_where_an_engine_does_not_look_is_refused(
     )
     facts = replace(crio(PurePosixPath("/srv/x.conf"), PurePosixPath("/hooks/ours.json")), serving=serving)
 
-    found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), facts, ())]
+    found = [error.problem for error in explain_unread(Host.under(PurePosixPath(tmp_path)), facts)]
 
     assert len(found) == told
     assert all("(it looks for hooks in /srv/hooks)" in problem for problem in found)
@@ -112,7 +125,7 @@ def test_a_hook_where_an_engine_does_not_look_is_refused(
 def test_which_files_an_engine_reads_its_words_tell(
     tmp_path: Path, facts: EngineState, words: tuple[str, ...], places: Places, read: tuple[object, object]
 ) -> None:
-    found = with_places(Host.under(PurePosixPath(tmp_path)), facts, words, places)
+    found = with_places(Host.under(PurePosixPath(tmp_path)), start(facts, words), places)
 
     assert (str(found.config), str(found.drop_in)) == tuple(map(str, read))
 
@@ -144,6 +157,6 @@ SAID = (
 def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
     now: tuple[str, ...], later: tuple[str, ...], why: InstallerError | None, said: str
 ) -> None:
-    facts = replace(containerd(), next_words=later, not_restarted=why)
+    facts = replace(containerd(), next_start=Started(later), not_restarted=why)
 
-    assert [error.problem for error in moving(facts, now)] == ([said] if said else [])
+    assert [error.problem for error in explain_moving(start(facts, now))] == ([said] if said else [])

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.engines.dry_run import lacking
+from installer.engines.dry_run import compare_configs
 from installer.engines.texts import digest_of
 from installer.host.files import Host
 from installer.model.files import File
@@ -23,7 +23,7 @@ def found(root: Path, text: str, row: EngineRow = ROW) -> tuple[str, ...]:
     (root / "etc/docker").mkdir(parents=True, exist_ok=True)
     (root / "etc/docker/daemon.json").write_text(text)
     held = Record(configs=(ConfigRow(row.name, CONFIG, None, None, (), ()),))
-    fatal, lacks, *_ = lacking(Host.under(PurePosixPath(root)), row, held)
+    fatal, lacks, *_ = compare_configs(Host.under(PurePosixPath(root)), row, held)
     assert fatal == ""
     return lacks
 
@@ -54,7 +54,7 @@ def test_a_config_that_the_next_start_would_refuse_is_told_with_the_reason(
     (tmp_path / "etc/docker").mkdir(parents=True)
     (tmp_path / "etc/docker/daemon.json").write_text(text)
 
-    fatal, lacks, *_ = lacking(Host.under(PurePosixPath(tmp_path)), ROW, Record())
+    fatal, lacks, *_ = compare_configs(Host.under(PurePosixPath(tmp_path)), ROW, Record())
 
     assert fatal.startswith(reason)
     assert lacks == ()
@@ -64,4 +64,7 @@ def test_no_default_is_missed_that_was_not_installed(tmp_path: Path) -> None:
     row = replace(ROW, default="")
 
     assert found(tmp_path, MINE.replace("default-runtime", "x"), row) == ()
-    assert lacking(Host.under(PurePosixPath(tmp_path)), replace(row, config=None), Record())[:2] == ("", ())
+    assert compare_configs(Host.under(PurePosixPath(tmp_path)), replace(row, config=None), Record())[:2] == (
+        "",
+        (),
+    )

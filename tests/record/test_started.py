@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.command_line import Started, started
+from installer.engines.command_line import read_start
 from installer.engines.observe import with_start
 from installer.host.files import Host
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 ROW = ENGINES["containerd"]
@@ -65,16 +65,16 @@ def test_a_process_that_is_not_seen_from_here_is_found_in_the_hosts_proc(host: H
     process(host, "containerd", "/usr/bin/containerd", "--config", "/opt/c.toml")
 
     with systemd(host):
-        found = started(host, facts(host))
+        found = read_start(host, facts(host))
 
-    assert found == Started(("--config", "/opt/c.toml"), {"PATH": "/opt/bin"})
+    assert found == Started(("--config", "/opt/c.toml"), {"PATH": "/opt/bin"}, "/usr/bin/containerd")
 
 
 def test_another_process_under_that_number_tells_nothing_of_the_engine(host: Host) -> None:
     process(host, "sleep", "/bin/sleep", "--config", "/opt/c.toml")
 
     with systemd(host):
-        found = started(host, facts(host))
+        found = read_start(host, facts(host))
 
     assert found is None
 
@@ -92,7 +92,8 @@ def test_a_word_of_an_environment_file_is_part_of_the_next_start(host: Host, tmp
     ):
         found = with_start(host, facts(host))
 
-    assert found.next_words == ("--root", "/srv/c", "--log-level=warn")
+    assert found.next_start is not None
+    assert found.next_start.words == ("--root", "/srv/c", "--log-level=warn")
 
 
 @pytest.mark.parametrize(
@@ -113,4 +114,4 @@ def test_the_words_of_the_next_start_are_those_behind_the_engines_program(
     with systemd(host, ExecStart=command(*words)):
         found = with_start(host, facts(host))
 
-    assert found.next_words == told
+    assert (found.next_start.words if found.next_start else ()) == told

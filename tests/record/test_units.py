@@ -17,9 +17,7 @@ from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeU
 
 UNIT = "containerd.service"
 ASKED: dict[str, Callable[[Host, str], object]] = {
-    "at_rest": units.at_rest,
-    "is_stopped": units.is_stopped,
-    "crashes": units.crashes,
+    "at_rest": lambda host, unit: units.look(host, unit).is_at_rest,
     "runs": units.runs,
     "describe_end": units.describe_end,
 }
@@ -31,11 +29,11 @@ JOB = {"Job": ("(uo)", (7, "/job/7"))}
     [
         ("active", "running", False, {"runs"}),
         ("reloading", "reload", False, {"runs"}),
-        ("activating", "start", True, {"runs", "crashes"}),
-        ("activating", "auto-restart", False, {"runs", "crashes", "describe_end"}),
+        ("activating", "start", True, {"runs"}),
+        ("activating", "auto-restart", False, {"runs", "describe_end"}),
         ("deactivating", "stop-sigterm", True, set()),
-        ("inactive", "dead", False, {"at_rest", "is_stopped", "describe_end"}),
-        ("inactive", "dead", True, {"is_stopped", "describe_end"}),
+        ("inactive", "dead", False, {"at_rest", "describe_end"}),
+        ("inactive", "dead", True, {"describe_end"}),
         ("failed", "failed", False, {"at_rest", "describe_end"}),
         ("failed", "failed", True, {"describe_end"}),
     ],

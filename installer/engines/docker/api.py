@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from installer.engines.docker.client import Client
 
 PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
+ID: Final = re.compile(r"[0-9a-f]{64}")
+NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
+MAX_BYTES: Final = 1 << 20  # of one file; a usual one has 3 kB
+SHORT_ID: Final = 12
 
 
 class NotServedError(InstallerError):
@@ -38,9 +42,9 @@ class DockerInfo(Struct, frozen=True):
 
 
 class DockerContainer(Struct, frozen=True):
-    """One container; ``runtime`` is the name it was created with, the default's included.
+    """One container, with the name of the runtime that it was created with, the default's included.
 
-    ``restarting`` is one that has ended and that dockerd is about to start again: it counts as running, too.
+    ``restarting`` is one that dockerd is about to start again: it counts as running, too.
     """
 
     id: str
@@ -60,30 +64,24 @@ def info(address: Path, *, timeout_s: float) -> DockerInfo:
     with _understood(address, timeout_s) as client:
         answer = client.info()
         _refuse_others(address, client.answer.headers, answer)
-        return DockerInfo(
-            serving=EffectiveConfig(
-                {
-                    # ``status`` is what the program says of itself, and no setting.
-                    name: Runtime(
-                        runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"}
-                    )
-                    for name, runtime in answer["Runtimes"].items()
-                },
-                answer["DefaultRuntime"],
-                # 20.10 has no such key, nor CDI.
-                cdi=bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None,
-                cdi_dirs=tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ())),
-            ),
-            version=answer["ServerVersion"],
-        )
+        runtimes = {
+            # ``status`` is what the program says of itself, and no setting.
+            name: Runtime(runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"})
+            for name, runtime in answer["Runtimes"].items()
+        }
+        # 20.10 has no such key, nor CDI.
+        cdi = bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None
+        directories = tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ()))
+        serving = EffectiveConfig(runtimes, answer["DefaultRuntime"], cdi=cdi, cdi_dirs=directories)
+        return DockerInfo(serving, answer["ServerVersion"])
 
 
 def settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
     """Return the cgroup driver, systemd or cgroupfs, and live-restore; "" and None where it does not tell."""
     with suppress(InstallerError), _understood(address, timeout_s) as client:
-        said = client.info()
-        live = said.get("LiveRestoreEnabled")
-        return str(said.get("CgroupDriver", "")), live if isinstance(live, bool) else None
+        answer = client.info()
+        live = answer.get("LiveRestoreEnabled")
+        return str(answer.get("CgroupDriver", "")), live if isinstance(live, bool) else None
     return "", None
 
 
@@ -102,41 +100,34 @@ def _refuse_others(address: Path, headers: Mapping[str, str], answer: Mapping[st
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
-    """Return how many reloads dockerd has completed since ``moment_s``, in seconds of the wall clock.
+    """Return how many reloads dockerd has completed since ``moment_s`` of the wall clock; raises as ``info``.
 
-    A reload is asynchronous, and one that fails is only in dockerd's log; each that succeeds is an
-    event (engine-facts.md#dockerd-reload-event).
-
-    Raises:
-        InstallerError: as ``info``.
+    One that fails is only in dockerd's log; one that succeeds is an event
+    (engine-facts.md#dockerd-reload-event).
     """
     window = {"since": f"{moment_s:.9f}", "until": f"{time.time():.9f}"}
     wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
     with _understood(socket_path, timeout_s) as client:
         # Not by the SDK's events(), which knows no deadline.
-        said = client.get(f"{client.base_url}/events", params={**window, "filters": wanted})
-        said.raise_for_status()
-        return len(said.content.splitlines())
+        answer = client.get(f"{client.base_url}/events", params={**window, "filters": wanted})
+        answer.raise_for_status()
+        return len(answer.content.splitlines())
 
 
 def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
-    """Return all containers, the stopped ones included.
-
-    Raises:
-        InstallerError: as ``info``.
-    """
+    """Return all containers, the stopped ones included; raises as ``info``."""
     found = []
     with _understood(socket_path, timeout_s) as client:
         from docker.errors import APIError
 
         for listed in client.containers(all=True):
             try:
-                said = client.inspect_container(listed["Id"])
+                container = client.inspect_container(listed["Id"])
             except APIError:  # removed meanwhile
                 continue
-            name, runtime = said["Name"].lstrip("/"), said["HostConfig"].get("Runtime") or ""
-            running, restarting = bool(said["State"]["Running"]), bool(said["State"]["Restarting"])
-            found.append(DockerContainer(said["Id"], name, runtime, running, restarting))
+            name, runtime = container["Name"].lstrip("/"), container["HostConfig"].get("Runtime") or ""
+            running, restarting = bool(container["State"]["Running"]), bool(container["State"]["Restarting"])
+            found.append(DockerContainer(container["Id"], name, runtime, running, restarting))
     return tuple(found)
 
 
@@ -162,8 +153,8 @@ def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
             code="engine-unknown",
         ) from error
     except (OSError, ValueError) as error:
-        said = getattr(error, "response", None)
-        reason = error if said is None else f"{said.status_code} {said.reason}"
+        answer = getattr(error, "response", None)
+        reason = error if answer is None else f"{answer.status_code} {answer.reason}"
         raise InstallerError(
             f"ask dockerd on {address} ({reason})",
             remedy="check that dockerd runs and that this is its socket",
@@ -171,10 +162,11 @@ def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
         ) from error
 
 
-ID: Final = re.compile(r"[0-9a-f]{64}")
-NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
-MAX_BYTES: Final = 1 << 20  # of one file; a usual one has 3 kB
-SHORT_ID: Final = 12
+class _OnDisk(Struct, frozen=True, rename="pascal"):
+    """What counts here of a container's files, hostconfig.json and config.v2.json."""
+
+    runtime: str = ""
+    name: str = ""
 
 
 def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerContainer, ...]:
@@ -182,26 +174,20 @@ def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerCont
 
     The files are the same with dockerd 20.10, 26.1 and 28.5.
     """
-    directory = data_root / "containers"
-    found = []
-    try:
-        names = host.names(directory)
-    except InstallerError:
-        return ()
-    for name in filter(ID.fullmatch, names):
-        runtime = _object(host, directory / name / "hostconfig.json").get("Runtime")
-        if isinstance(runtime, str) and runtime:
-            said = _object(host, directory / name / "config.v2.json").get("Name")
-            called = NAME.fullmatch(said) if isinstance(said, str) else None
-            found.append(
-                DockerContainer(name, called[1] if called else name[:SHORT_ID], runtime, running=False)
-            )
+    found: list[DockerContainer] = []
+    with suppress(InstallerError):
+        for name in filter(ID.fullmatch, host.names(data_root / "containers")):
+            directory = data_root / "containers" / name
+            if runtime := _read_on_disk(host, directory / "hostconfig.json").runtime:
+                named = NAME.fullmatch(_read_on_disk(host, directory / "config.v2.json").name)
+                title = named[1] if named else name[:SHORT_ID]
+                found.append(DockerContainer(name, title, runtime, running=False))
     return tuple(found)
 
 
-def _object(host: Host, path: PurePosixPath) -> dict[str, Any]:
-    """Return the JSON object in a file of root's; an empty one where there is none."""
+def _read_on_disk(host: Host, path: PurePosixPath) -> _OnDisk:
+    """Return what a file of root's says; nothing where there is none."""
     with suppress(InstallerError):
         if host.size(path) <= MAX_BYTES:
-            return told_by_root(host, path, dict[str, Any]) or {}
-    return {}
+            return told_by_root(host, path, _OnDisk) or _OnDisk()
+    return _OnDisk()

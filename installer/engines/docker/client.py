@@ -32,10 +32,10 @@ class Client(docker.APIClient):
         """Send all that the SDK asks, each over a connection of its own."""
         path = request.path_url.removeprefix(f"/v{OLDEST}")
         words = (str(request.method), path, request.body, request.headers)
-        said, body = ask_http(self._address, words, deadline=self._deadline, stream=bool(stream))
+        head, body = ask_http(self._address, words, deadline=self._deadline, stream=bool(stream))
         self.answer = answer = Response()
-        answer.status_code, answer.reason, answer.url = said.status, said.reason, path
+        answer.status_code, answer.reason, answer.url = head.status, head.reason, path
         answer.encoding = "utf-8"  # never guessed, and nothing is unpacked
-        answer.headers.update(said.getheaders())
-        answer.raw = HTTPResponse(said if stream else io.BytesIO(body), preload_content=False)
+        answer.headers.update(head.getheaders())
+        answer.raw = HTTPResponse(head if stream else io.BytesIO(body), preload_content=False)
         return answer

@@ -12,11 +12,12 @@ from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of, value_of
 from installer.engines.config_edits import tree_of
-from installer.engines.hints import driver_root
+from installer.engines.dependencies import driver_root
 from installer.errors import InstallerError
-from installer.host.devices import character_devices, kernel_log, listens, used
+from installer.host.devices import character_devices, kernel_log, used
 from installer.host.files import Host, is_absent, is_file, text
 from installer.host.processes import Seen, inotify_instances, of_root, sees_host
+from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import Installation, Line, read_installation
 from installer.model.options import GPU_KIND, Options
 from installer.model.paths import DRIVER_LIBRARY_DIRS
@@ -138,7 +139,7 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
         char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
         log=kernel_log(host, LOG_WORDS),
         secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
-        persistenced=SOCKET[listens(host, PERSISTENCED)],
+        persistenced=SOCKET[is_listened_on(host.local_path(PERSISTENCED))],
         mig_minors=tuple(sorted(_read_mig_minors(host))),
     )
 

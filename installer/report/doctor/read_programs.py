@@ -10,23 +10,22 @@ from msgspec.structs import replace
 
 from installer.config_text import Tree
 from installer.engines import ENGINES
-from installer.engines.command_line import PATH, started
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import with_readable_configs
-from installer.engines.dependencies import Below, below
+from installer.engines.dependencies import Dependencies, find_dependencies
 from installer.engines.docker.api import settings
 from installer.engines.dry_run import Trials
-from installer.engines.observe import looked_for, observe
-from installer.engines.restart import ask, is_held
+from installer.engines.observe import look_for, observe
 from installer.errors import InstallerError
 from installer.host import units
 from installer.host.files import Host, is_file
 from installer.host.processes import Seen, holds, root_wrote
 from installer.host.programs import run_in
 from installer.model.engine_spec import Api, EngineSpec
-from installer.model.facts import EngineState
+from installer.model.facts import Started
 from installer.model.files import File
 from installer.model.options import Options, Places
+from installer.model.paths import PATH
 from installer.report.doctor.model import PACKAGED, ROOT, EngineExam, Process, Toolkit, Version
 
 CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
@@ -142,28 +141,26 @@ def read_engines(host: Host, options: Options, processes: Sequence[Seen]) -> tup
 
 
 def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
-    sought = replace(looked_for(spec, options), hook=None)
-    if is_held(host, spec, sought.socket, sought.unit):
+    sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ENGINE_S)
+    engine = observe(host, sought, asked, options.places.get(spec.name, Places()), awaits_s=0)
+    if engine.stopped and not engine.another:
         return None  # the process is another one's, or about to end
-    socket = host.local_path(sought.socket)
-    answer = ask(spec, socket, timeout_s=ENGINE_S)
-    if answer.stopped and answer.another is None:
-        return None
-    engine, _ = observe(host, sought, answer, options.places.get(spec.name, Places()))
     if spec.finds and engine.unit not in spec.units:
         return None  # its sibling, on the same socket
-    engine = with_readable_configs(host, spec, engine)
+    engine = with_readable_configs(host, engine)
     contents, trees, unreadable = _read_configs(host, engine.files)
     on_disk, unable = None, ""
     with suppress(InstallerError):
         on_disk = None if spec.finds or engine.another else Trials(host, contents)(engine, {})
     try:  # what keeps an engine that answers from starting containers
         if engine.serving:
-            below(host, engine, options.layout.toolkit, Below())
+            find_dependencies(host, engine, options.layout.toolkit, Dependencies())
     except InstallerError as error:
         unable = error.problem
     is_docker = spec.api is Api.DOCKER
-    cgroup_driver, live_restore = settings(socket, timeout_s=ENGINE_S) if is_docker else ("", None)
+    cgroup_driver, live_restore = (
+        settings(host.local_path(engine.socket), timeout_s=ENGINE_S) if is_docker else ("", None)
+    )
     return EngineExam(
         engine,
         on_disk=on_disk,
@@ -172,7 +169,7 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | Non
         unit_state=read_unit_state(host, engine.unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
-        has_hook=_look_for_hook(host, engine) if is_docker else None,
+        has_hook=_look_for_hook(host, engine.started) if is_docker else None,
         unable=unable,
     )
 
@@ -202,8 +199,7 @@ def read_unit_state(host: Host, unit: str) -> str:
     return f"{state.active}/{state.sub}/{state.result}" if state and state.load != "not-found" else ""
 
 
-def _look_for_hook(host: Host, engine: EngineState) -> bool | None:
-    start = started(host, engine)
-    if start is None or not start.environment.get("PATH"):
+def _look_for_hook(host: Host, started: Started | None) -> bool | None:
+    if started is None or not started.environment.get("PATH"):
         return None
-    return any(is_file(host, place / DOCKER_HOOK) for place in start.paths)
+    return any(is_file(host, place / DOCKER_HOOK) for place in started.paths)
