@@ -47,7 +47,7 @@ class PlannedConfig(Struct, frozen=True):
     diff: Annotated[
         str,
         Meta(
-            description="A unified diff; what looks like a secret is mask, unless --show-secrets was given."
+            description="A unified diff; what looks like a secret is masked, unless --show-secrets was given."
         ),
     ]
 

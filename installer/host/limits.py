@@ -7,6 +7,8 @@ from typing import Final
 
 from installer.errors import InstallerError
 
+MEMORY: Final = Path("/proc/meminfo")
+USED: Final = Path("/proc/self/statm")
 PROC: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 FEWEST_FILES: Final = 64
@@ -53,11 +55,10 @@ def find_free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
     Within a container's own view of cgroups the path is that of the host, or starts at the container's.
     """
-    import psutil
-
-    free, space = [psutil.virtual_memory().available], resource.getrlimit(resource.RLIMIT_AS)[0]
+    node = dict(line.split()[:2] for line in MEMORY.read_text().splitlines())
+    free, space = [int(node["MemAvailable:"]) << 10], resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY:
-        free.append(space - psutil.Process().memory_info().vms)
+        free.append(space - int(USED.read_text().split()[0]) * resource.getpagesize())
     with suppress(OSError):
         group = PurePosixPath("/", proc.read_text(errors="replace").rpartition("::")[2].strip())
         files = [cgroups / str(each)[1:] / "memory.max" for each in (group, *group.parents)]
