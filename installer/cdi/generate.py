@@ -211,7 +211,7 @@ def _read_beside(
 
 
 def watched(host: Host, options: Options, record: Record) -> Iterator[str]:
-    """Yield the places, as the waiter has them, whose change makes another specification."""
+    """Yield the places whose change makes another specification; ``run`` watches them."""
     if record.cdi is None:
         return
     with suppress(InstallerError):  # a root that cannot be looked at is told by the look itself

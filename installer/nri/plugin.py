@@ -90,7 +90,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-class Wakes:
+class Waiting:
     """What ends a wait: a socket that is ready, a signal to stop, or the time."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Plugin:
     """What lasts from one connection to the next."""
 
     def __init__(self, place: Place, session: Callable[[], Session]) -> None:
-        self._place, self._wakes, self._session = place, Wakes(), session
+        self._place, self._waiting, self._session = place, Waiting(), session
         self._lock = HeldLock(place.lock, int(place.lock_fd), os.O_RDWR | os.O_CREAT)
         self._state = State()
         self._refused: dict[str, float] = {}
@@ -150,7 +150,7 @@ class Plugin:
         """
         dial_at = time.monotonic() + pause_s
         soon_until = dial_at + SOON_FOR_S
-        while not self._wakes.stopping:
+        while not self._waiting.stopping:
             now, found = time.monotonic(), self._listens_at()
             if found and found != self._listened_at:
                 self._listened_at, dial_at, soon_until = found, now, now + SOON_FOR_S
@@ -161,7 +161,7 @@ class Plugin:
                 except OSError as error:
                     if isinstance(error, PermissionError):
                         self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
-            self._wakes.wait(None, SOON_S if now < soon_until else LATER_S)
+            self._waiting.wait(None, SOON_S if now < soon_until else LATER_S)
         return None
 
     def _watch(self) -> None:
@@ -205,7 +205,7 @@ class Plugin:
         session = self._session()
         try:
             self._talk(connection, session)
-            if not self._wakes.stopping:
+            if not self._waiting.stopping:
                 self._note(_LOST)
         except InstallerError as error:
             if error.code in {"nri-unusable", "locked"}:
@@ -221,9 +221,9 @@ class Plugin:
         """Answer each message; end where the connection or we do."""
         due = time.monotonic() + REGISTER_S
         self._send(connection, session.opening())
-        while not self._wakes.stopping:
+        while not self._waiting.stopping:
             left_s = WATCH_S if session.registered else due - time.monotonic()
-            ready = self._wakes.wait(connection.fileno(), left_s)
+            ready = self._waiting.wait(connection.fileno(), left_s)
             if not session.registered and time.monotonic() > due:
                 raise TimeoutError(None, "it has not registered us in time")
             if not ready:
