@@ -71,7 +71,7 @@ def _said(path: Path) -> Iterator[str]:
                 [ast.Name("usual")], ast.Constant(str(code))
             ):
                 yield code
-            case ast.Tuple([ast.Name(), ast.Name() | ast.Constant(), ast.Constant(str(code))]):
+            case ast.Tuple([_, _, ast.Constant(str(code))]):  # reason, remedy, code
                 yield code
             case _:
                 pass
