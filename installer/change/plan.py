@@ -140,9 +140,9 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     chosen, refused = engine_plan.choices(entries, facts, options, ask) if not by_cdi else ((), ())
     engines = [engine_plan.install(choice, entries, facts, options) for choice in chosen]
     words = [word for choice in chosen for word in choice.way.decision.low_level]
-    # Containers may run on the toolkit: where no config is written it wraps what it wraps now.
+    # Containers may run on the toolkit: it wraps what it wraps now until an engine joins.
     now = facts.held.toolkit.rendered if chosen and facts.held.toolkit else facts.toolkit.config
-    if not any(choice.way.writes for choice in chosen):
+    if not any(choice.way.writes for choice in chosen if facts.held.engine(choice.engine.name) is None):
         with suppress(InstallerError):  # it is no TOML, and is written anew
             words = [*toolkit_runtimes(now or "")] or words
     low_level = options.low_level or engine_plan.low_level(words, facts, options)

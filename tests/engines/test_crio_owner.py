@@ -2,6 +2,7 @@
 
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,13 @@ RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 OWNERS = f"{DROP_INS}/50-owner.conf"
 HANDLER = f'[crio.runtime.runtimes.gpu]\nruntime_path = "{RUNTIME}"\n'
 COMMENT = "# ours: ask the platform team\n"
+OTHER_DEFAULT = """\
+[crio.runtime]
+default_runtime = "runc"
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/libexec/crio/runc"
+runtime_root = "/run/other"
+"""
 VERBOSE = b"\x08\x01"
 SANDBOX = "415635d5fdde8b8339d4"
 
@@ -183,6 +191,30 @@ def test_a_drop_in_that_somebody_removes_is_written_again_without_a_restart(crio
     process.terminate()
     assert process.wait() == 0, process.log
     assert (ready.returncode, plan.returncode, served) == (0, 0, count), (ready.stdout, plan.stdout)
+
+
+@pytest.mark.parametrize(
+    "edit", [("sed", "-i", "1i # ours", OURS), ("rm", OURS)], ids=["a comment", "removed"]
+)
+def test_what_ours_inherited_stays_over_another_default_and_an_edit_of_our_drop_in(
+    crio: Node, edit: tuple[str, ...]
+) -> None:
+    crio.installer("install", *ASKED, check=True)
+    config = f"{RUNTIME.rpartition('/')[0]}/.config/nvidia-container-runtime/config.toml"
+    before = tomllib.loads(crio.read(OURS)), crio.read(config)
+    crio.write(OWNERS, OTHER_DEFAULT)
+    crio.restart("crio")
+    crio.run([*edit])
+
+    again = crio.installer("install", *ASKED)
+
+    after = tomllib.loads(crio.read(OURS)), crio.read(config)
+    crio.run(["rm", OWNERS])
+    crio.restart("crio")
+    crio.installer("uninstall", check=True)
+    crio.run(["rm", "-f", OURS])  # the comment is its owner's
+    assert again.returncode == 0, again.stderr
+    assert after == before
 
 
 def test_what_a_reload_makes_crio_forget_changes_nothing(crio: Node) -> None:

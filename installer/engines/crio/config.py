@@ -80,14 +80,18 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
         return
     path = files.drop_in or files.config
     _refuse_overruled(files, path, entries)
-    donor = _find_donor(runtimes, default)
-    refuse_large_donor(path, donor)
+    usual = _find_donor(runtimes, default)
+    served = files.serving.handlers if files.serving else {}
+    refuse_large_donor(path, usual)
     wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
     trees = {**_read_before(files, path), path: files.trees.get(path, {})}
     inherited = _merge(replace(files, trees=trees))[0]
     for entry in entries:
         mine = inherited.get(entry.name, {})
         refuse_taken_name(path, entry.name, mine.get("runtime_path"))
+        # Containers may live on it: what it has inherited stays, whatever the default is now.
+        now = served.get(entry.name)
+        donor = now.table if now and now.binary == str(entry.binary) else usual
         there = table(trees[path], (*RUNTIMES, entry.name), path)
         wants += _want_runtime(entry, {**donor, **mine}, there)
     yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
