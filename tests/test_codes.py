@@ -24,8 +24,7 @@ OF_CONFIGS = (
     "engines/containerd/*",
     "engines/crio/*",
     "engines/docker/config.py",
-    "engines/docker/reload_model.py",
-    *(f"engines/{name}.py" for name in ("k0s", "microk8s", "rancher")),
+    *(f"engines/{name}.py" for name in ("k0s", "microk8s")),
     "model/engine_spec.py",
 )
 

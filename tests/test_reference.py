@@ -18,7 +18,6 @@ ROOMS = Path(__file__).parent.parent / "installer"
 GATE = (
     *(f"change/{name}" for name in ("gate", "references", "engine_plan", "plan")),
     *(f"engines/{name}/config" for name in ("docker", "crio", "containerd")),
-    "engines/docker/reload_model",
 )
 DEFAULTS = {flag.field: flag.default for flag in FLAGS}
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from installer.change import published
 from installer.engines import ENGINES
-from installer.engines.config_files import usual_configs
-from installer.engines.write_config import missing_above
+from installer.engines.config_files import missing_above, usual_configs
 from installer.errors import InstallerError, StoppedError, UndoIncompleteError
 from installer.host.events import internal_errors
 from installer.host.files import Host

@@ -15,19 +15,21 @@ from installer.change.search import Search, find_loops, find_moved
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
-from installer.engines.config_files import contents_of, copies_of, usual_configs
-from installer.engines.containers import find_substitute_runtime, in_use, list_hooks
-from installer.engines.dependencies import driver_root, is_suse, served_by_image
-from installer.engines.observe import find_engines, observe_row, without_unused
-from installer.engines.restart import ASK_S, with_creating
-from installer.engines.restart_checks import unit_obstacles
-from installer.engines.write_config import (
+from installer.engines.config_files import (
+    contents_of,
+    copies_of,
     led_elsewhere,
     linked_since,
     missing_above,
     targets_of,
     unwritable,
+    usual_configs,
 )
+from installer.engines.containers import find_substitute_runtime, in_use, list_hooks
+from installer.engines.dependencies import driver_root, is_suse, served_by_image
+from installer.engines.observe import find_engines, observe_row, without_unused
+from installer.engines.restart import ASK_S, with_creating
+from installer.engines.restart_checks import unit_obstacles
 from installer.errors import InstallerError
 from installer.host import unit_jobs
 from installer.host.files import Host, entries

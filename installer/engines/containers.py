@@ -4,6 +4,7 @@ They are found by the binary that they were started with, from what shims and CR
 the name of a handler: the default handler has none, and a config may have changed since the start.
 """
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -23,13 +24,12 @@ from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
 from installer.engines.docker.api import DockerContainer
 from installer.engines.docker.config import DOCKER
-from installer.engines.links import leads_to
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
 from installer.engines.texts import toolkit_runtimes
 from installer.errors import InstallerError
 from installer.host.events import log
-from installer.host.files import Host
+from installer.host.files import Host, text
 from installer.host.programs import can_be_started
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
@@ -55,6 +55,8 @@ TASKS: Final = "io.containerd.runtime.v2.task"
 ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 HOOKS: Final = b'"hooks"'
+SCRIPT_BYTES: Final = 64 << 10  # of one that may start our program
+COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
 # Those of CDI, which run in createContainer, are done with before a container lives.
 STAGES: Final = ("prestart", "poststart", "poststop")
 # CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for those.
@@ -190,6 +192,36 @@ def find_low_level_runtime(host: Host, layout: Layout, record: Record) -> PurePo
 def _places(words: Collection[str]) -> Iterator[PurePosixPath]:
     for word in words:
         yield from (PurePosixPath(word),) if word.startswith("/") else (place / word for place in PATH)
+
+
+def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
+    """Return the file of ours that a path leads to by links, or that a script there names; None for another.
+
+    Raises:
+        InstallerError: another user than root may have placed a link on the way.
+    """
+    home, real = host.resolve(layout.home), host.resolve(path)
+    small = host.kind(real) is Kind.FILE and host.size(real) <= SCRIPT_BYTES
+    script = text(host, real) if small else ""
+    named = find_paths(script, list_places(host, layout)) if script.startswith("#!") else []
+    leads = (real, *map(host.resolve, named))
+    return next((file for file in leads if file.is_relative_to(home)), None)
+
+
+def list_places(host: Host, layout: Layout) -> tuple[str, ...]:
+    """Return the directories of the toolkit, also as they are where the install-dir is a link."""
+    both = dict.fromkeys((layout, Layout(host.resolve(layout.install_dir))))
+    return tuple(str(place) for each in both for place in (each.toolkit, each.home))
+
+
+def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
+    """Return the words of a text, YAML, JSON or a script, that are a path below one of these places."""
+    text = text.replace("\\/", "/")
+    if not any(place in text for place in places):
+        return []
+    ours = "|".join(map(re.escape, places))  # which may hold what ends a word
+    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours})[^\s\0"',:;\[\](){{}}<|>]*"""
+    return [*map(PurePosixPath, re.findall(words, COMMENT.sub("", text)))]
 
 
 def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:

@@ -12,7 +12,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import ConfigChange, group_of, syntax_of, text_of, without_us
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker import config as docker
-from installer.engines.docker.reload_model import DockerdModel, find_differences
+from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotIdleError
 from installer.model.effective import NAMELESS, EffectiveConfig
 from installer.model.engine_spec import Extras, ReloadMethod, RuntimeEntry

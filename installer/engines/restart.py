@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, cri
+from installer.engines.config_files import write_config
 from installer.engines.cri import CriDisabledError, CriFailedError
 from installer.engines.docker import api as dockerd
 from installer.engines.reloading import not_idle
 from installer.engines.restart_checks import unit_obstacle, without_unit
-from installer.engines.write_config import write_config
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, unit_jobs, units
 from installer.host.events import log

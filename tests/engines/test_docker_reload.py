@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from installer.config_text import Value
-from installer.engines.docker.reload_model import DockerdModel, Refused, same
+from installer.engines.docker.config import DockerdModel, Refused, same
 from installer.engines.restart import numbers
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.change.references import is_removed
 from installer.change.search import Search
 from installer.engines import ENGINES
-from installer.engines.links import SCRIPT_BYTES, leads_to
+from installer.engines.containers import SCRIPT_BYTES, leads_to
 from installer.host.files import MOST_BYTES, Host
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts

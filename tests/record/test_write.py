@@ -2,7 +2,7 @@
 
 from pathlib import Path, PurePosixPath
 
-from installer.engines.write_config import write_config
+from installer.engines.config_files import write_config
 from installer.host.files import Host
 from installer.model.steps import WriteConfig, describe
 from tests.support.tree import tree

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want
 from installer.engines.containerd.effective import (
@@ -37,6 +38,7 @@ from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import (
     Api,
     CdiSupport,
+    CommandLine,
     ConfigFiles,
     Data,
     Decision,
@@ -45,6 +47,7 @@ from installer.model.engine_spec import (
     EngineSpec,
     Extras,
     FileWants,
+    Generated,
     ReloadMethod,
     RuntimeEntry,
     State,
@@ -390,3 +393,31 @@ CONTAINERD: Final = EngineSpec(
     ),
     nri_name="containerd",
 )
+
+
+def _make_rancher(name: str, title: str, units: tuple[str, ...]) -> EngineSpec:
+    """Return k3s or RKE2: at each start they look for the toolkit by themselves and write their config."""
+    return replace(
+        CONTAINERD,
+        name=name,
+        title=title,
+        config=PurePosixPath(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"),
+        drop_ins=DropIns(),
+        socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
+        unit=units[0],
+        cmdline=CommandLine(config=("--config", "-c")),
+        state=State(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
+        data=None,
+        default_key="",
+        needs_handler=lambda _: True,
+        draft=lambda *_: (Decision((), ("runc", "crun")),),
+        make_check=None,
+        estimate=lambda _: EffectiveConfig({}, ""),
+        relocate=lambda edits, _: edits,
+        # engine-facts.md#k3s-start
+        generated=Generated("nvidia", units, start_s=120.0, marks=("/rancher/", "/k3s/")),
+    )
+
+
+K3S: Final = _make_rancher("k3s", "k3s", ("k3s.service", "k3s-agent.service"))
+RKE2: Final = _make_rancher("rke2", "RKE2", ("rke2-server.service", "rke2-agent.service"))

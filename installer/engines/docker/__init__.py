@@ -1,4 +1,4 @@
 """Docker: daemon.json, what dockerd makes of a reload, its API.
 
-config.py and reload_model.py are pure. Begin with config.py.
+config.py is pure. Begin there.
 """

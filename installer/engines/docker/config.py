@@ -1,13 +1,15 @@
-"""Docker: runtimes and default-runtime in daemon.json."""
+"""Docker: runtimes and default-runtime in daemon.json, and what a start or a SIGHUP makes of them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.config_text import Syntax, Tree, Value, Want
-from installer.engines.docker.reload_model import BUILT_IN, DEFAULT, RUNTIMES, DockerdModel, read_field
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig
+from installer.model.effective import EffectiveConfig, Flags, Runtime
 from installer.model.engine_spec import (
     DEFAULT_BY_FLAG,
     Api,
@@ -33,10 +35,254 @@ from installer.model.engine_spec import (
     table,
     text,
 )
+from installer.model.files import File, Meta
 
 FEATURES: Final = "features"
 CDI: Final = "cdi"
 CONFIG_FLAGS: Final = ("--config-file",)
+RUNTIMES: Final = "runtimes"
+DEFAULT: Final = "default-runtime"
+BUILT_IN: Final = "runc"
+FIELDS: Final = ("path", "runtimeArgs", "runtimeType", "options")
+LATER: Final = (23,)  # from here on dockerd reads runtimes as 26.1.5 does; the releases before as 20.10.24
+OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  # as 20.10 lists them
+
+
+class Refused(Struct, frozen=True):
+    """dockerd does not take a text up: it stays as it was, or ``dies``.
+
+    ``remedy`` is "" where the text is what has to be corrected.
+    """
+
+    words: str
+    dies: bool = False
+    remedy: str = ""
+
+
+class _Said(Struct, frozen=True):
+    """What a text says: ``runtimes`` is None where it says nothing, and ``null`` where it says just that."""
+
+    default: str = ""
+    runtimes: Tree | None = None
+    null: bool = False
+
+
+class DockerdModel(Struct, frozen=True):
+    """One dockerd: where its daemon.json is, its release, None for any, and what its flags said.
+
+    A start takes the file alone. A SIGHUP lays it over what dockerd has: a key that is missing changes
+    nothing, so a removed key is sticky; and each release has texts that it refuses, or dies of. A default of
+    a flag may not stand in the file as well: it neither starts nor reloads. The runtimes of flags join those
+    of the file at a start; a SIGHUP with a file that names any takes them away
+    (engine-facts.md#dockerd-reload).
+    """
+
+    path: PurePosixPath
+    version: tuple[int, ...] | None
+    flags: Flags = Flags()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it reads runtimes as 20.10 does."""
+        return self.version is not None and self.version < LATER
+
+    def start(self, file: File | None) -> EffectiveConfig:
+        """Return what dockerd has in force when it is started with ``file`` as its daemon.json.
+
+        ``broken`` says why it does not start; ``undefined`` is the default that it does not start for.
+        """
+        said, flaw = self._read(file)
+        if flaw:
+            return EffectiveConfig(_handlers({}), BUILT_IN, ready=False, broken=flaw)
+        handlers = _handlers(self._of_flags() | dict(said.runtimes or {}))
+        default = said.default or self.flags.default or BUILT_IN
+        # 20.10 looks for a default of the text in the text alone.
+        known = _handlers(said.runtimes or {}) if self.is_old and said.default else handlers
+        if not self._is_defined(default, known):
+            named = "--default-runtime" if self.flags.default else "default-runtime"
+            words = f'its {named} "{default}" is not defined'
+            return EffectiveConfig(handlers, default, ready=False, undefined=default, broken=words)
+        return EffectiveConfig(handlers, default)
+
+    def reload(self, in_force: EffectiveConfig, file: File | None) -> EffectiveConfig | Refused:
+        """Return what a dockerd that has ``in_force`` in force has after a SIGHUP with ``file``."""
+        said, flaw = self._read(file)
+        if flaw:
+            return Refused(flaw)
+        if (
+            self.is_old
+            and said.default
+            and not self._is_defined(said.default, _handlers(said.runtimes or {}))
+        ):
+            # 20.10 looks for it in the text alone.
+            return Refused(f"specified default runtime '{said.default}' does not exist")
+        if self.is_old and said.null:
+            return Refused("assignment to entry in nil map", dies=True)
+        handlers = in_force.handlers if said.runtimes is None else _handlers(said.runtimes)
+        default = said.default or (in_force.default if self.is_old or file else BUILT_IN)
+        # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
+        if not (default in handlers if self.is_old else self._is_defined(default, handlers)):
+            words, remedy = f"specified default runtime '{default}' does not exist", ""
+            if default == self.flags.default:
+                words = f"it was started with --default-runtime {default}, and that would not be defined"
+                remedy = f"define {default} in {self.path}, or start Docker without that flag, then run again"
+            return Refused(words, dies=self.is_old, remedy=remedy)
+        return replace(in_force, handlers=handlers, default=default)
+
+    def list_forgotten(self, in_force: EffectiveConfig) -> tuple[str, ...]:
+        """Return the names of its own that it takes off its list in each reload, until its next start."""
+        return tuple(name for name in OLD_SHIMS if name in in_force.handlers) if self.is_old else ()
+
+    def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> tuple[File | None, ...]:
+        """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
+
+        One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``in_force``
+        is what dockerd has now, None where that is not known for sure.
+
+        Raises:
+            InstallerError: dockerd takes up no text that leads there, or dies of it.
+        """
+        releases = [self] if self.version else [replace(self, version=each) for each in ((20, 10), (28,))]
+        if (
+            target is not None
+            and in_force is not None
+            and all(each._leads_there(in_force, target) for each in releases)  # noqa: SLF001 - its own
+        ):
+            return (target,)
+        middle, _ = self.spell_out(target)
+        result = self.reload(in_force or self.start(None), middle)
+        if isinstance(result, Refused):
+            verb = "would die of it" if result.dies else "would not take it up"
+            raise InstallerError(
+                f"reload Docker with what {self.path} has to say (dockerd {verb}: {result.words})",
+                remedy=result.remedy or f"correct {self.path} and restart Docker",
+            )
+        return (middle,) if target is not None and middle.content == target.content else (middle, target)
+
+    def spell_out(self, target: File | None) -> tuple[File, tuple[Edit, ...]]:
+        """Return ``target`` with both keys, which every dockerd takes up whatever it has, and the edits.
+
+        Removed keys are sticky, and a map without the live default makes dockerd 20.10 die, so both keys have
+        to stand in the file for one SIGHUP. A default that a flag says may not stand there and needs no word,
+        for no reload has ever changed it.
+        """
+        text = target.content.decode() if target else ""
+        tree = parse(text, Syntax.JSON, name=str(self.path))
+        default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
+        wants = []
+        if not self.flags.default:
+            wants.append(Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN))
+        if not isinstance(runtimes, Mapping):
+            runtimes = {}
+            wants.append(Want((RUNTIMES,), {}))
+        # Name by name: a key of its own each, so that it can be taken out again of what others edit later.
+        missing = {name: entry for name, entry in self._of_flags().items() if name not in runtimes}
+        wants += [Want((RUNTIMES, name), entry) for name, entry in missing.items()]
+        middle, edits = apply(text, wants, Syntax.JSON, name=str(self.path))
+        return File(middle.encode(), target.meta if target else Meta()), edits
+
+    def _leads_there(self, in_force: EffectiveConfig, target: File) -> bool:
+        result = self.reload(in_force, target)
+        return isinstance(result, EffectiveConfig) and same(result, self.start(target))
+
+    def _of_flags(self) -> dict[str, Value]:
+        return {name: {"path": binary} for name, binary in self.flags.runtimes.items()}
+
+    def _is_defined(self, default: str, handlers: Mapping[str, Runtime]) -> bool:
+        if self.is_old:
+            return default in {*OLD_SHIMS, *handlers}
+        # A name with a dot may be that of a containerd shim, which needs no entry.
+        return default in handlers or ("." in default and default[0] not in "./")
+
+    def _read(self, file: File | None) -> tuple[_Said, str]:
+        """Return what a text says, and why dockerd neither starts with it nor reloads into it, or ""."""
+        if file is None:
+            return _Said(), ""
+        if self.is_old and not file.content.strip():
+            return _Said(), f"read {self.path} (it is empty)"
+        if self.is_old and file.content.startswith(b"\xef\xbb\xbf"):
+            return _Said(), f"read {self.path} (it begins with a byte order mark)"
+        try:
+            tree = parse(file.content.decode(), Syntax.JSON, name=str(self.path))
+        except UnicodeDecodeError:
+            return _Said(), f"read {self.path} (it is not UTF-8)"
+        except InstallerError as error:
+            return _Said(), error.problem
+        default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
+        null = RUNTIMES in tree and runtimes is None
+        said = _Said(
+            default if isinstance(default, str) else "",
+            runtimes if isinstance(runtimes, Mapping) else {} if null else None,
+            null,
+        )
+        return said, next(self._find_flaws(tree, said.runtimes or {}), "")
+
+    def _find_flaws(self, tree: Tree, runtimes: Tree) -> Iterator[str]:
+        if self.flags.default and DEFAULT in tree:
+            yield f"{DEFAULT} is specified both as a flag and in the configuration file"
+        for key in (key for key in tree if key.lower() in {DEFAULT, RUNTIMES} - {key}):
+            yield f"{key} is not spelled as dockerd spells it"
+        if tree.get(DEFAULT) is not None and not isinstance(tree[DEFAULT], str):
+            yield f"{DEFAULT} is no string"
+        if tree.get(RUNTIMES) is not None and not isinstance(tree[RUNTIMES], Mapping):
+            yield f"{RUNTIMES} is no object"
+        for name, entry in runtimes.items():
+            if name == BUILT_IN:
+                yield f"runtime name '{BUILT_IN}' is reserved"
+            if entry is not None and not isinstance(entry, Mapping):
+                yield f"the runtime {name} is no object"
+            elif not self.is_old:
+                yield from (f"the runtime {name} has {flaw}" for flaw in _find_flaws_of_entry(entry or {}))
+
+
+def same(one: EffectiveConfig, other: EffectiveConfig) -> bool:
+    """Tell whether two effects have the same runtimes and default, as far as dockerd tells them.
+
+    Its list leaves out type and options of a runtime, and has shims that come and go.
+    """
+    return one.default == other.default and _listed(one) == _listed(other)
+
+
+def find_differences(in_force: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
+    """Yield the runtimes that dockerd has and a start would not give it so; true for those it would lack."""
+    listed, defined = _listed(in_force), _listed(wanted)
+    yield from ((name, name not in defined) for name in sorted(listed) if listed[name] != defined.get(name))
+
+
+def _listed(config: EffectiveConfig) -> dict[str, tuple[str, Value]]:
+    return {
+        name: (runtime.binary, runtime.table.get("runtimeArgs") or ())
+        for name, runtime in config.handlers.items()
+        if not name.startswith("io.containerd.")
+    }
+
+
+def _find_flaws_of_entry(entry: Tree) -> Iterator[str]:
+    path, kind = read_field(entry, "path"), read_field(entry, "runtimeType")
+    if not path and not kind:
+        yield "neither a path nor a runtimeType"
+    if path and kind:
+        yield "both a path and a runtimeType"
+    if path and read_field(entry, "options"):
+        yield "options beside a path"
+    if kind and read_field(entry, "runtimeArgs"):
+        yield "runtimeArgs beside a runtimeType"
+
+
+def _handlers(runtimes: Tree) -> dict[str, Runtime]:
+    handlers = {BUILT_IN: Runtime(BUILT_IN, {"path": BUILT_IN})}
+    for name, entry in runtimes.items():
+        fields = entry if isinstance(entry, Mapping) else {}
+        table = {word: value for word in FIELDS if (value := read_field(fields, word))}
+        path = table.get("path")
+        handlers[name] = Runtime(path if isinstance(path, str) else "", table)
+    return handlers
+
+
+def read_field(entry: Tree, word: str) -> Value:
+    """Return the value of ``word`` in an entry, in whatever case it is written; the last one counts."""
+    names = spellings(entry, word)
+    return entry[names[-1]] if names else None
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:

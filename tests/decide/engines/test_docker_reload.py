@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.config_text import Syntax, Value, parse
-from installer.engines.docker.reload_model import DockerdModel, Refused
+from installer.engines.docker.config import DockerdModel, Refused
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime
 from installer.model.files import File
