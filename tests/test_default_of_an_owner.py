@@ -31,3 +31,17 @@ def test_a_second_undo_after_an_install_keeps_it_as_the_first_did(tmp_path: Path
 
     containerd = tomllib.loads(path.read_text())["plugins"][PLUGIN]["containerd"]
     assert containerd["default_runtime_name"] in containerd["runtimes"]
+
+
+def test_an_install_that_changes_nothing_proves_no_config_that_the_next_start_refuses(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    path = site.root / CONTAINERD
+    path.write_text(TEXT)
+    assert site.call("install").returncode == 0
+    path.write_text(path.read_text().replace('"runc"', '"gone"', 1))
+    before = site.status()
+    assert (before.returncode, "its default runtime gone is not defined" in before.stdout) == (1, True)
+
+    assert site.call("install").returncode == 0
+
+    assert site.status().stdout == before.stdout

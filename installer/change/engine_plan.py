@@ -51,7 +51,9 @@ def find_runtimes(choice: Choice) -> Part:
     return Part(name_part(name), (step,), ("its config is going to name them",))
 
 
-def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options) -> Part:
+def install(
+    choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
+) -> Part:
     """Return what makes one engine serve our runtimes, and changes nothing else of what it has in force."""
     engine, asked, decision = choice.engine, choice.reload.present, choice.way.decision
     held = facts.held.engine(engine.name)
@@ -66,7 +68,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         next((one.name for one in asked if one.default), ""),
         engine.version,
         restart_due=choice.takes_up is TakesUp.LATER,
-        proven=digest_of({**present(engine, facts), **choice.way.texts}),
+        proven=_find_proven(choice, held, facts, ask),
     )
     rows = tuple(reloading.rows_for(choice.way.changes, choice.steps))
     later = choice.takes_up is TakesUp.LATER
@@ -94,6 +96,15 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
             *(error for error in refused if error not in facts.obstacles),
         ),
     )
+
+
+def _find_proven(choice: Choice, held: EngineRow | None, facts: Facts, ask: Ask) -> str:
+    """Return the digest of the texts that are proven: those that are found, only if the engine takes them."""
+    engine, known = choice.engine, held.proven if held else ""
+    texts = present(engine, facts)
+    digest = digest_of({**texts, **choice.way.texts})
+    is_unread = digest != known and not choice.way.writes and ask(engine, texts).fatal
+    return known if is_unread else digest
 
 
 def _explain_pending(choice: Choice, options: Options) -> str:

@@ -138,7 +138,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     by_cdi = mode.by_cdi
     entries = () if by_cdi else entries_for(options)
     chosen, refused = engine_plan.choices(entries, facts, options, ask) if not by_cdi else ((), ())
-    engines = [engine_plan.install(choice, entries, facts, options) for choice in chosen]
+    engines = [engine_plan.install(choice, entries, facts, options, ask) for choice in chosen]
     words = [word for choice in chosen for word in choice.way.decision.low_level]
     # Containers may run on the toolkit: it wraps what it wraps now until an engine joins.
     now = facts.held.toolkit.rendered if chosen and facts.held.toolkit else facts.toolkit.config

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
-from installer.engines.command_line import read_start, without
+from installer.engines.command_line import next_start, read_start, unit_start, without
 from installer.engines.config_edits import RUNTIMES, runtime_of, text_of
 from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
@@ -80,10 +80,10 @@ class Trials:
         if program is None:
             self._unasked[engine.name] = "its program is not known here"
             return by_texts
-        check = spec.make_check(_question(engine, files))
-        ran = self._run(program, check, engine.started)
+        check, start = spec.make_check(_question(engine, files)), engine.started or engine.next_start
+        ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
-        if ran and refuses and engine.started is None and check.by_start:
+        if ran and refuses and start is None and check.by_start:
             # It may refuse what comes of flags or an environment that nobody knows here: then it says the
             # same of the present config, with which it runs.
             present = {path: file for path in engine.files if (file := self._contents.get(path))}
@@ -125,8 +125,8 @@ class Trials:
         usual = (spec.program,) if spec.program else tuple(place / spec.process for place in PATH)
         return next((path for path in usual if host.kind(path) is Kind.FILE), None)
 
-    def _run(self, program: PurePosixPath, check: Check, as_running: Started | None) -> Ran | None:
-        """Put the texts where only the program finds them, and run it as the engine was started.
+    def _run(self, program: PurePosixPath, check: Check, start: Started | None) -> Ran | None:
+        """Put the texts where only the program finds them, and run it as the engine was or will be started.
 
         In what it says they have the names that the host knows.
         """
@@ -137,14 +137,14 @@ class Trials:
                 places[path].fill(text)
             for path, texts in check.beside.items():
                 places[path] = stack.enter_context(held_directory(texts))
-            flags = as_running.words if as_running and check.given is not None else ()
+            flags = start.words if start and check.given is not None else ()
             given = without(flags, check.given or ())
             words = [places[word].name if isinstance(word, PurePosixPath) else word for word in check.words]
             ran = run_in(
                 self._host.local_path(ROOT),
                 [str(program), *words, *given, *check.last],
                 timeout_s=ANSWER_S,
-                environment=ENVIRONMENT | dict(as_running.environment if as_running else {}),
+                environment=ENVIRONMENT | dict(start.environment if start else {}),
                 fds=[place.fd for place in places.values()],
             )
         if ran is None:
@@ -253,7 +253,8 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         engine_of_row(row),
         drop_in=next((path for path in paths if path != row.config), spec.drop_ins.usual),
     )
-    engine = with_configs(host, replace(engine, started=read_start(host, engine)))
+    start = read_start(host, engine) or next_start(host, engine, unit_start(host, engine))
+    engine = with_configs(host, replace(engine, started=start))
     contents = contents_of(host, engine.files)
     if row.proven == digest_of(contents) and not engine.unreadable:
         return Comparison(has=lambda _: True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.engines.configs import CONTAINERD, VERSION_2
+from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2
 from tests.engines.conftest import Boot
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
@@ -146,3 +146,31 @@ def test_all_verbs_agree_on_what_an_administrator_made_of_our_tables(
         again = node.installer("install", *case.asked)
         assert (again.returncode, "config written" in again.stderr) == (OK, False), again.stderr
         agree(OK, FAILED, OK)  # no run waits: nobody vouches for it
+
+
+REFUSED = {
+    "containerd, a default that nobody defines": (CONTAINERD, "'runc'", "'gone'"),
+    "containerd, a byte order mark": (CONTAINERD, "# Written", "\ufeff# Written"),
+    "dockerd, an unknown key": (DOCKER, "{", '{"unknown": 1,'),
+}
+
+
+@pytest.mark.parametrize(("path", "old", "new"), REFUSED.values(), ids=REFUSED)
+def test_no_install_silences_what_the_next_start_refuses_and_no_start_does(
+    booted: Boot, engines_today: list[EngineSet], path: str, old: str, new: str
+) -> None:
+    name = "docker" if path == DOCKER else "containerd"
+    engines = next(row for row in engines_today if (row.suite, row.name) == ("sid", name))
+    asked = ("--toolkit-source", ARTIFACTS, "--runtime", name)
+    with booted(engines) as node:
+        node.installer("install", *asked, check=True)
+        node.write(path, node.read(path).replace(old, new, 1))
+        told = node.installer("status")
+        assert (told.returncode, "would not start with the configs" in told.stdout) == (FAILED, True)
+
+        node.installer("install", *asked, check=True)
+
+        assert node.installer("status").stdout == told.stdout
+        node.run(["systemctl", "restart", name], check=False)
+        assert node.installer("plan", *asked).returncode == FAILED
+        assert node.installer("status").stdout == told.stdout
