@@ -14,8 +14,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.rows import Row
-from installer.payload.files import EXECUTABLES
-from installer.payload.wrapper import wrapper_script
+from installer.payload.files import EXECUTABLES, wrapper_script
 
 NAME = "nvidia-container-runtime"
 LIMIT_MS = 0.9

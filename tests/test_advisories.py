@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.payload.files import advice
-from installer.payload.source import ask_version
+from installer.payload.installed import ask_version
 from tests.support.site import Site
 
 PROGRAM = "usr/local/sbin/nvidia-ctk"

@@ -10,7 +10,7 @@ from installer.engines.trial_containers import MARK
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.lifecycle import uninstall
-from installer.model.paths import Layout
+from installer.model.files import Layout
 
 LAYOUT = Layout()
 NAME = f"{MARK}-1a2b3c4d5e6f7a8b"

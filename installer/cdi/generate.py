@@ -25,9 +25,8 @@ from installer.host.programs import LateError, find_program, run_until_stopped
 from installer.host.supervision import run
 from installer.model.engine_spec import Version
 from installer.model.facts import EngineState, GpuSpecification
-from installer.model.files import File
+from installer.model.files import DRIVER_LIBRARY_DIRS, File, Layout, cdi_hook
 from installer.model.options import GPU_KIND, ROOT, Cdi, Options
-from installer.model.paths import DRIVER_LIBRARY_DIRS, Layout, cdi_hook
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import MakeDeviceNodes
 

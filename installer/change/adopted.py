@@ -1,27 +1,34 @@
-"""What NVIDIA's own installer left on a node, as rows of a ledger: so an undo removes it like our own."""
+"""What no ledger in sight knows, as rows of one: what NVIDIA's own installer left, and what we lost."""
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
 
+from installer.cdi.mode import SPECIFICATION
+from installer.change.ledger import Ledger
+from installer.change.observe import observe_adoption
+from installer.change.references import list_runtimes
+from installer.change.search import find_toolkits
 from installer.config_text import Edit, Key, Tree
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
 from installer.engines.containerd.effective import own_import
-from installer.errors import InstallerError
-from installer.model.engine_spec import OUR_BINARIES, DropInKind, is_ours, leaves, value_at
+from installer.errors import InstallerError, Option, Remedy
+from installer.host.events import log
+from installer.host.files import Host
+from installer.model.engine_spec import DropInKind, is_ours, leaves, value_at
 from installer.model.facts import EngineState, Facts
-from installer.model.files import Kind
+from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout, cdi_hook
 from installer.model.options import Options
-from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
+from installer.model.record import OWNER, CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, sum_rows
 from installer.payload.plan import ADOPTED
 
 ID: Final = "adopted"
+CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # and what we add
@@ -55,7 +62,7 @@ class _Leftovers:
         self.engine, self.facts, self.toolkit, self.ours = engine, facts, toolkit, ours
         there = (path for path in engine.files if facts.contents[path] is not None)
         self.trees = {path: tree_of(facts.contents[path], path) for path in there}
-        self.runtimes = {path: dict(_list_runtimes(tree, toolkit)) for path, tree in self.trees.items()}
+        self.runtimes = {path: dict(list_runtimes(tree, toolkit)) for path, tree in self.trees.items()}
         # NVIDIA's as a whole; nvidia-ctk writes others to the same path.
         self.drop_ins = {path for path, found in self.runtimes.items() if found and path.stem == DROP_IN}
         if ours and facts.toolkit.kind is Kind.ABSENT:  # not even our link is left to tell whose they are
@@ -135,29 +142,11 @@ class _Leftovers:
                 yield Edit(("imports",), None, json.dumps(pattern), member=True)
 
 
-def find_taken_over(facts: Facts, options: Options) -> Part:
-    """Return what an undo leaves to another installer whose toolkit stands in the place of ours."""
-    notes = []
-    for path in sorted(facts.contents) if facts.toolkit.theirs else ():
-        with suppress(InstallerError):  # what no engine could read makes it start nothing
-            runtimes = _list_runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
-            if names := ", ".join(sorted({key[-1] for key, _ in runtimes})):
-                notes.append(
-                    f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
-                    "and they start that; toolkit-installer uninstall --adopt removes both"
-                )
-    notes += [
-        f"the default runtime in {path} was {name} before ours; what it is now is left: set it, if wanted"
-        for path, name in sorted(facts.toolkit.defaults.items())
-    ]
-    return Part(ID, notes=tuple(notes))
-
-
 def find_packages(facts: Facts, options: Options) -> Iterator[str]:
     """Yield the runtimes that start NVIDIA's binaries elsewhere, as nvidia-ctk sets them up for packages."""
     for path in (path for engine in facts.engines for path in engine.files):
         tree = tree_of(facts.contents[path], path)
-        known = dict(_list_runtimes(tree, options.layout.toolkit))
+        known = dict(list_runtimes(tree, options.layout.toolkit))
         for key, value in leaves(tree):
             if is_ours(value) and RUNTIMES in key and not any(key[: len(each)] == each for each in known):
                 yield f"{key[key.index(RUNTIMES) + 1]} in {path}: it starts {value}"
@@ -172,11 +161,100 @@ def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
     return isinstance(program, str) and PurePosixPath(program).is_relative_to(toolkit)
 
 
-def _list_runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:
-    """Yield the key of each runtime that starts the toolkit, and what it starts."""
-    for key, value in leaves(tree):
-        binary = PurePosixPath(value) if isinstance(value, str) else PurePosixPath()
-        if binary.parent == toolkit and binary.name in OUR_BINARIES and RUNTIMES in key[:-1]:
-            place = len(key) - 1 - key[::-1].index(RUNTIMES)
-            if place + 1 < len(key) - 1:
-                yield key[: place + 2], binary
+def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
+    """Return the configs that name our toolkit, by engine; none where NVIDIA's has its name.
+
+    Where nothing has, those alone with the entries that each install of ours makes: an administrator may have
+    written another ahead of the first.
+    """
+    kind = host.kind(options.layout.toolkit, last=False)
+    named = find_toolkits(host, options.places).get(options.install_dir, {})
+    return {
+        path: engine
+        for path, engine in (named.items() if kind is not Kind.DIRECTORY else ())
+        if kind is not Kind.ABSENT or ((file := host.read(path)) and CDI in file.content)
+    }
+
+
+def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Options:
+    """Return options with the install-dir that engines really name, where the usual one was not used.
+
+    Raises:
+        InstallerError: they name several, or another one than the operator did.
+    """
+    if options.adopt or host.exists(options.layout.home):
+        return options
+    named, asked = find_toolkits(host, options.places), options.install_dir
+    found = sorted(place for place in named if host.exists(Layout(place).home))
+    is_usual = asked == DEFAULT_INSTALL_DIR
+    if not found or (not is_usual and asked in named):  # then its ledger is lost, or nothing is
+        return options
+    if not is_usual or len(found) > 1:
+        problem = f"tell which installation is meant ({' and '.join(map(str, found))} are in use)"
+        if not is_usual:
+            configs = " and ".join(map(str, sorted(named[found[0]])))
+            problem = f"find an installation in {asked} ({configs} names the one in {found[0]})"
+        remedy = Remedy(f"name {'one' if is_usual else 'that one'}: ", Option("install-dir", str(found[0])))
+        raise InstallerError(problem, remedy=remedy, code="installed-elsewhere")
+    if tell:
+        log.info("found by what engines name", install_dir=str(found[0]))
+    return replace(options, install_dir=found[0])
+
+
+def recover(host: Host, options: Options, ledger: Ledger) -> None:
+    """Write down what configs show to be ours where the ledger that knew it is lost."""
+    if not ledger.held.empty:
+        return
+    part, toolkit = find_lost(host, options), _toolkit(host, options.layout)
+    held, found = (part.rows, part.notes) if part else (Record(), ())
+    if toolkit is not None:
+        held, found = replace(held, toolkit=toolkit), (*found, str(options.layout.toolkit))
+    if specification := find_lost_specification(host, options.layout):
+        held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
+        found = (*found, str(specification.path))
+    if not held.empty:
+        remedy = "what was there before us is not known"
+        log.warning("ledger lost", found=list(found), remedy=remedy)
+        for row in held.configs:
+            if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
+                remedy = "set the default runtime that it had before us, if it was another"
+                log.warning("default not known", engine=row.engine, path=str(row.path), remedy=remedy)
+        known = ledger.held
+        ledger.write(replace(held, directories=known.directories, published=known.published))
+
+
+def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
+    """Return the row of a CDI specification that no ledger knows: it names the hook of our toolkit."""
+    file = host.read(SPECIFICATION)
+    if file is None or f'"{cdi_hook(layout)}"'.encode() not in file.content:
+        return None
+    if host.kind(layout.toolkit, last=False) is Kind.DIRECTORY:  # NVIDIA's
+        return None
+    return ConfigRow(OWNER, SPECIFICATION, None, None, (file.digest,), ())
+
+
+def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:
+    """Return the row of a toolkit that is ours by where its name leads, or that stands in another's place."""
+    aside = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
+    link = host.link_target(layout.toolkit) or ""
+    if link.startswith(VERSIONS) or (aside and not host.exists(layout.toolkit)):
+        return ToolkitRow(ADOPTED, None, "", replaced=aside)
+    return None
+
+
+def find_lost(host: Host, options: Options) -> Part | None:
+    """Return rows for what configs show to be ours without a ledger that says so; None where nothing is.
+
+    A real directory at the toolkit's name is NVIDIA's, and only removed with ``--adopt``.
+
+    Raises:
+        InstallerError: a config that names us cannot be read.
+    """
+    named = find_left_behind(host, options)
+    if not named:
+        return None
+    # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
+    options = replace(options, engines=tuple(dict.fromkeys(named.values())))
+    facts = observe_adoption(host, options)
+    found = find_leftovers(facts, options, ours=True)
+    return found if found.rows.configs else None

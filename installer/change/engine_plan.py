@@ -23,8 +23,8 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours, leaves
 from installer.model.facts import EngineState, Facts
+from installer.model.files import DEFAULT_INSTALL_DIR
 from installer.model.options import Options, RestartMode
-from installer.model.paths import DEFAULT_INSTALL_DIR
 from installer.model.record import ConfigRow, EngineRow, Record, Saved
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part
 

@@ -9,18 +9,17 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from installer.change import published
 from installer.engines import ENGINES
 from installer.engines.config_files import missing_above, usual_configs
-from installer.errors import InstallerError, StoppedError, UndoIncompleteError
+from installer.errors import InstallerError, Option, Remedy, StoppedError, UndoIncompleteError
 from installer.host.events import internal_errors
-from installer.host.files import Host
+from installer.host.files import Host, entry_of
+from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK, Lock, lock_directory
+from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
-from installer.model.files import File, Kind, Meta, Text
-from installer.model.paths import Layout
+from installer.model.files import File, Kind, Layout, Meta, Text, rows_of, typed
 from installer.model.record import OWNER, ConfigRow, Record, Saved
-from installer.model.typed_json import rows_of, typed
 from installer.nri import plan as nri
 from installer.payload.installed import refuse_foreign_ledger, restore_access
 
@@ -30,6 +29,19 @@ VERSION: Final = 1  # of the format, which is read for ever
 PAIRS: Final = ("runtimes", "files", "nodes", "xattrs")
 # What a saved file has beside its digest.
 META: Final = ("mode", "uid", "gid", "xattrs")
+MARK: Final = "# Written by toolkit-installer, and removed by its uninstall."
+# With which the text for --metrics-listen begins, and that of 0.2.0: it has no comments.
+OPENMETRICS_MARKS: Final = ("# HELP toolkit_installer ", "# TYPE toolkit_installer info")
+MARKS: Final = tuple(each.encode() for each in (MARK, *OPENMETRICS_MARKS))
+# By the end of its name; labels of the node have another one.
+METRICS: Final = ".prom"
+ANSWER: Final = ".openmetrics"
+SOCKET: Final = ".sock"
+FLAGS: Final = {
+    METRICS: Option("metrics-textfile"),
+    ANSWER: Option("metrics-listen"),
+    SOCKET: Option("metrics-listen"),
+}
 # What 0.2.0 looks for. It refuses what it does not know: any other field is left out where it is empty.
 ALWAYS: Final = frozenset(
     {"finished", "failed", "directories", "nodes", "pid_file", "toolkit", "engines", "configs"}
@@ -168,7 +180,7 @@ class Ledger:
         """
         host, layout = self._host, self._layout
         for path in self.held.published:
-            published.remove(host, path)
+            remove_published(host, path)
         host.remove_directory(layout.versions)
         own = {layout.ledger.name, layout.counts.name, layout.made.name, layout.backups.name, LOCK}
         own |= {layout.replaced.name} if host.link_target(layout.replaced) is not None else set()
@@ -204,6 +216,61 @@ class Ledger:
                 remedy="compare them with the engines' configs, move them away, then run uninstall again",
                 code="backup-lost",
             )
+
+
+def publish(host: Host, path: PurePosixPath, text: str) -> None:
+    """Put ``text`` at ``path``, in a directory that is there, by a rename.
+
+    Raises:
+        InstallerError: it cannot be written, or somebody else's file has that name.
+    """
+    flag = FLAGS.get(path.suffix, Option("nfd-features"))
+    # A directory of somebody else's that goes and comes again is one that node_exporter and NFD lose.
+    if host.kind(path.parent) is not Kind.DIRECTORY:
+        raise InstallerError(
+            f"write {path} (there is no directory {path.parent})",
+            remedy=Remedy("make it, or name the one that is read with ", flag),
+            code="file-operation-failed",
+        )
+    if is_foreign(host, path):
+        raise InstallerError(
+            f"write {path} (what is there is not from us)",
+            remedy=Remedy("move it away, or choose another path with ", flag),
+            code="name-taken",
+        )
+    file = File(text.encode(errors="replace"))
+    found = host.read(path)
+    if found is None or found.content != file.content:
+        host.replace(path, file)
+
+
+def remove_published(host: Host, path: PurePosixPath) -> None:
+    """Remove a file or a socket of ours; anything else stays.
+
+    Raises:
+        InstallerError: it cannot be removed.
+    """
+    if is_foreign(host, path):  # a link of a stranger's is not followed
+        return
+    host.sweep(path)
+    local = host.local_path(path, last=False)
+    if is_abandoned(local) if path.suffix == SOCKET else _is_ours(host, path):
+        host.remove(path)
+
+
+def is_foreign(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether something stands at ``path`` that is not from us."""
+    if path.suffix == SOCKET:
+        return host.exists(path) and not is_like_ours(host.local_path(path, last=False))
+    return host.exists(path) and not _is_ours(host, path)
+
+
+def _is_ours(host: Host, path: PurePosixPath) -> bool:
+    entry = entry_of(host, path)
+    if host.kind(path, last=False) is not Kind.FILE or entry is None or not entry.owned:
+        return False  # a stranger's is not read, for it may have any size
+    file = host.read(path)
+    return file is not None and file.meta.uid in trusted_uids() and file.content.startswith(MARKS)
 
 
 @contextmanager

@@ -45,18 +45,18 @@ from installer.model.facts import (
     PayloadFacts,
     ToolkitFacts,
 )
-from installer.model.files import File, Kind
+from installer.model.files import VERSIONS, File, Kind, Layout
 from installer.model.options import Options, RestartMode
-from installer.model.paths import VERSIONS, Layout
 from installer.model.record import ConfigRow, Record
 from installer.payload.installed import (
+    ask_version,
     former_defaults,
     install_dir_obstacles,
     is_foreign_toolkit,
+    read_artifacts,
     unusable,
     without_foreign,
 )
-from installer.payload.source import ask_version, read_artifacts
 
 
 class _Node(Struct, frozen=True):

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from installer.cdi import plan as cdi
 from installer.cdi.mode import mode_of
 from installer.change import engine_plan
-from installer.change.adopted import find_taken_over
 from installer.change.gate import Choice, TakesUp
-from installer.change.references import find_references
+from installer.change.references import find_references, find_taken_over
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import without_us
 from installer.engines.texts import Ask, files_without_us, texts_alone, toolkit_runtimes

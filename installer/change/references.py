@@ -9,14 +9,15 @@ from posixpath import normpath
 
 from msgspec.structs import replace
 
+from installer.config_text import Key, Tree
 from installer.engines import ENGINES
-from installer.engines.config_edits import tree_of
+from installer.engines.config_edits import RUNTIMES, tree_of
 from installer.errors import InstallerError
 from installer.model.effective import BINARY_NAMES, flatten
+from installer.model.engine_spec import OUR_BINARIES, leaves
 from installer.model.facts import Facts, Reference
-from installer.model.files import File
+from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.paths import Layout
 from installer.model.record import ConfigRow
 from installer.model.steps import TRY_AGAIN, Part, Reload, WriteConfig
 
@@ -134,3 +135,31 @@ def _list_words(value: object) -> Iterator[str]:
             yield from (word, *word.partition("=")[2:])
     elif isinstance(value, dict):
         yield from (word for each in value.values() for word in _list_words(each))
+
+
+def find_taken_over(facts: Facts, options: Options) -> Part:
+    """Return what an undo leaves to another installer whose toolkit stands in the place of ours."""
+    notes = []
+    for path in sorted(facts.contents) if facts.toolkit.theirs else ():
+        with suppress(InstallerError):  # what no engine could read makes it start nothing
+            runtimes = list_runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
+            if names := ", ".join(sorted({key[-1] for key, _ in runtimes})):
+                notes.append(
+                    f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
+                    "and they start that; toolkit-installer uninstall --adopt removes both"
+                )
+    notes += [
+        f"the default runtime in {path} was {name} before ours; what it is now is left: set it, if wanted"
+        for path, name in sorted(facts.toolkit.defaults.items())
+    ]
+    return Part("adopted", notes=tuple(notes))
+
+
+def list_runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:
+    """Yield the key of each runtime that starts the toolkit, and what it starts."""
+    for key, value in leaves(tree):
+        binary = PurePosixPath(value) if isinstance(value, str) else PurePosixPath()
+        if binary.parent == toolkit and binary.name in OUR_BINARIES and RUNTIMES in key[:-1]:
+            place = len(key) - 1 - key[::-1].index(RUNTIMES)
+            if place + 1 < len(key) - 1:
+                yield key[: place + 2], binary

@@ -24,9 +24,8 @@ from installer.host.processes import PROC, Seen, of_root, unit_of
 from installer.model.effective import flatten
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState, Reference, Started
-from installer.model.files import Artifact, File, Kind
+from installer.model.files import PATH, Artifact, File, Kind, Layout
 from installer.model.options import Options, Places
-from installer.model.paths import PATH, Layout
 from installer.model.record import OWNER, Record
 from installer.payload.files import EXECUTABLES, LINKS
 

@@ -41,9 +41,8 @@ from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import names_of
-from installer.model.files import File, Meta
+from installer.model.files import File, Layout, Meta
 from installer.model.options import RestartMode
-from installer.model.paths import Layout
 from installer.model.record import OWNER, Failure, Record
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 

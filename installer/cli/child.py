@@ -9,8 +9,8 @@ from installer.errors import Exit, InstallerError, StoppedError
 from installer.host import supervision
 from installer.host.events import internal_errors
 from installer.lifecycle import handover, install, uninstall
+from installer.model.files import loads
 from installer.model.options import Options, Wish
-from installer.model.typed_json import loads
 from installer.nri import state as nri
 from installer.supervisor import STOPPED
 

@@ -15,6 +15,7 @@ from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.host.mounts import resolve_local
 from installer.model.engine_spec import DropInKind
+from installer.model.files import RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import (
     AUTO,
@@ -24,7 +25,6 @@ from installer.model.options import (
     Places,
     ToolkitConfig,
 )
-from installer.model.paths import RUN_DIR
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"

@@ -19,11 +19,10 @@ from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.lifecycle import installation
-from installer.model.files import File
+from installer.model.files import File, dumps
 from installer.model.options import Options
 from installer.model.record import Record
 from installer.model.steps import Part, WriteConfig, describe
-from installer.model.typed_json import dumps
 
 Diffs: TypeAlias = Sequence[tuple[PurePosixPath, list[str]]]
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Protocol
 
-from installer.config_text import json, toml_scan
+from installer.config_text import json, toml
 from installer.config_text.tree import Pair, Syntax, TextError
 
 _COMMENT: Final = re.compile(r"#.*")
@@ -106,9 +106,9 @@ def _read_string(literal: str) -> str:
 def _find_values(text: str, syntax: Syntax) -> Iterator[_Span]:
     """Yield the values of a text, and the names in which a secret may stand."""
     if syntax is Syntax.TOML:
-        for table in toml_scan.tables(text, ()):
+        for table in toml.tables(text, ()):
             secret = any(map(is_secret, table.name))
-            yield from _walk_pairs(text, toml_scan, table.pairs(text), secret=secret)
+            yield from _walk_pairs(text, toml, table.pairs(text), secret=secret)
     elif root := re.search(r"[\[{]", text):
         json.value(text[root.start() :])
         yield from _walk_value(text, json, root.start(), len(text), secret=False)

@@ -1,30 +1,208 @@
 """The spans of TOML text: where a key's value stands, and where a new one belongs.
 
-Every function takes text that ``load`` has accepted. A line is added behind the
-end of the line before it and removed together with that line's end: adding and removing mirror each other.
+Every function takes text that ``load`` has accepted, so nothing here diagnoses; what is not understood is an
+error all the same. A line is added behind the end of the line before it and removed together with that line's
+end: adding and removing mirror each other.
 """
 
+import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
-from installer.config_text.toml_scan import Table, comma_after, is_first_header, items, tables
 from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value, cut_pair
 
-_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
-_TO_ESCAPE: Final = re.compile(r'[\x00-\x1f\x7f"\\]')
 # A key of so many parts; tomllib keeps every beginning of a key, which takes the square of it.
-_DEEP: Final = re.compile(
+DEEP: Final = re.compile(
     r"(?<![A-Za-z0-9_-])"
     r"""(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.){0,256}+"|'[^'\n]{0,256}+')[ \t]*+\.[ \t]*+){32}"""
 )
+# Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory. What they
+# repeat is atomic: Debian 12's Python 3.11.2 goes on where one failed half way (python/cpython#106052).
+_QUOTED: Final = (
+    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' + r"|'''.*?'''(?:'{0,2})" + r'|"(?:\\.|[^"\\])*+"' + r"|'[^']*+'"
+)
+_STRING: Final = re.compile(_QUOTED, re.DOTALL)
+_PART: Final = re.compile(rf"[A-Za-z0-9_-]++|{_QUOTED}", re.DOTALL)
+_NAME: Final = re.compile(
+    rf"[ \t]*+((?>{_PART.pattern})(?>[ \t]*+\.[ \t]*+(?>{_PART.pattern}))*+)[ \t]*+", re.DOTALL
+)
+_SCALAR: Final = re.compile(r"[^\s,\[\]{}#=\"'][^,\]}#\r\n]*+")
+_SPACE: Final = re.compile(r"[ \t]*+")
+_VOID: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
+_PLAIN: Final = rf"""[^"'\#\[\]{{}}]++|\#[^\n]*+|{_QUOTED}"""
+_TO_BRACKET: Final = re.compile(rf"(?>{_PLAIN})*+[\[\]{{}}]", re.DOTALL)
+# The same within a value, where a bracket is no header.
+_WITHIN: Final = re.compile(rf"(?>{_PLAIN}|\[[^\"'\#\[\]{{}}]*+\])*+[\[\]{{}}]", re.DOTALL)
+
+
+class Table(NamedTuple):
+    """A place where pairs stand: below a header, before the first one, or between braces.
+
+    ``start`` and ``end`` are the span of the header or of the braces, ``stop`` is where its pairs end.
+    ``name`` is the whole way from the root; ``raw`` the header's parts as they are written.
+    """
+
+    name: Key
+    raw: Key
+    start: int
+    end: int
+    stop: int
+    inline: bool = False
+
+    def pairs(self, text: str, first: str | None = None) -> list[Pair]:
+        """Return the pairs that stand here in ``text``, or those whose name begins with ``first``."""
+        begin, stop = (self.start + 1, self.end - 1) if self.inline else (self.end, self.stop)
+        return [
+            Pair(name, raw, begin + start, begin + value, begin + end)
+            for name, raw, start, value, end in _read_pairs(text[begin:stop])
+            if first in {None, name[0]}
+        ]
+
+
+def tables(text: str, key: Key) -> tuple[Table, ...]:
+    """Return the tables of ``text``, the root first, inline ones behind those they are in.
+
+    Inline ones only where they may be on the way to ``key``. Elements of ``[[x]]`` are all called x;
+    tables between brackets have no name and are left out. A key cannot lead to either.
+
+    Raises:
+        TextError: something is not understood.
+    """
+    return tuple(
+        table
+        for section in _sections(text)
+        for table in (
+            _open_inline(text, section, key) if section.name == key[: len(section.name)] else (section,)
+        )
+    )
+
+
+def pairs(text: str, start: int) -> list[Pair]:
+    """Return the pairs of the inline table that starts at ``start``."""
+    return Table((), (), start, _find_end(text, start), 0, inline=True).pairs(text)
+
+
+def items(text: str, start: int) -> list[tuple[int, int]]:
+    """Return the spans of what is in the array that starts at ``start``."""
+    found: list[tuple[int, int]] = []
+    pos = _skip(_VOID, text, start + 1)
+    while not text.startswith("]", pos):
+        found.append((pos, end := _find_end(text, pos)))
+        pos = _skip_comma(text, end)
+    return found
+
+
+def is_first_header(text: str, pos: int) -> bool:
+    """Return whether a header is written at ``pos``, with nothing but space before it on its line."""
+    return text.startswith("[", _skip(_SPACE, text, pos))
+
+
+def comma_after(text: str, pos: int) -> int | None:
+    """Return where the comma is that follows ``pos`` behind nothing but space and comments."""
+    pos = _skip(_VOID, text, pos)
+    return pos if text.startswith(",", pos) else None
+
+
+def _open_inline(text: str, table: Table, key: Key) -> Iterator[Table]:
+    yield table
+    depth = len(table.name)
+    for pair in table.pairs(text, key[depth]) if depth < len(key) else ():
+        name = table.name + pair.name
+        if text[pair.value] == "{" and name == key[: len(name)]:
+            yield from _open_inline(text, Table(name, (), pair.value, pair.end, pair.end, inline=True), key)
+
+
+@lru_cache(maxsize=1)
+def _sections(text: str) -> tuple[Table, ...]:
+    """Return the root and what stands below each header; they are asked for again and again."""
+    found = [Table((), (), 0, 0, _find_header(text, 0))]
+    while (start := found[-1].stop) < len(text):
+        brackets = 2 if text.startswith("[[", start) else 1
+        name, raw, end = _read_name(text, start + brackets, "]" * brackets)
+        found.append(Table(name, raw, start, end, _find_header(text, end)))
+    return tuple(found)
+
+
+def _find_header(text: str, pos: int) -> int:
+    """Return where the next header begins behind the end of a header, or the text ends."""
+    while bracket := _TO_BRACKET.match(text, pos):
+        start = bracket.end() - 1
+        if not text[text.rfind("\n", 0, start) + 1 : start].strip():
+            return start
+        pos = _find_end(text, start)
+    return len(text)
+
+
+@lru_cache(maxsize=8)
+def _read_pairs(text: str) -> tuple[Pair, ...]:
+    """Return the pairs of a text without headers, or of what stands between two braces."""
+    found: list[Pair] = []
+    pos = _skip(_VOID, text, 0)
+    while pos < len(text):
+        name, raw, value = _read_name(text, pos, "=")
+        value = _skip(_SPACE, text, value)
+        found.append(Pair(name, raw, pos, value, end := _find_end(text, value)))
+        pos = _skip_comma(text, end)
+    return tuple(found)
+
+
+def _read_name(text: str, pos: int, closing: str) -> tuple[Key, Key, int]:
+    """Return a name, its parts as they are written, and where what closes it ends."""
+    found = _NAME.match(text, pos)
+    if found is None or not text.startswith(closing, found.end()):
+        raise _make_error(text, pos)
+    raw = tuple(_PART.findall(found[1]))
+    name = tuple(map(_unquote, raw))
+    return (raw if name == raw else name), raw, found.end() + len(closing)
+
+
+def _unquote(part: str) -> str:
+    if part[0] not in "\"'":
+        return part
+    return part[1:-1] if "\\" not in part else str(tomllib.loads(f"x = {part}")["x"])
+
+
+def _find_end(text: str, pos: int) -> int:
+    """Return where a value ends; what is in it is not looked at."""
+    if text[pos : pos + 1] not in {"[", "{"}:
+        word = _STRING.match(text, pos) or _SCALAR.match(text, pos)
+        if word is None:
+            raise _make_error(text, pos)
+        return pos + len(word[0].rstrip(" \t"))
+    pos, depth = pos + 1, 1
+    while depth:
+        bracket = _WITHIN.match(text, pos)
+        if bracket is None:
+            raise _make_error(text, pos)
+        pos = bracket.end()
+        depth += 1 if text[pos - 1] in "[{" else -1
+    return pos
+
+
+def _skip_comma(text: str, pos: int) -> int:
+    comma = comma_after(text, pos)
+    return _skip(_VOID, text, pos if comma is None else comma + 1)
+
+
+def _skip(pattern: re.Pattern[str], text: str, pos: int) -> int:
+    match = pattern.match(text, pos)
+    return pos if match is None else match.end()
+
+
+def _make_error(text: str, pos: int) -> TextError:
+    line = text.count("\n", 0, pos) + 1
+    column = pos - text.rfind("\n", 0, pos)
+    return TextError(f"line {line}, column {column} is not understood")
 
 
 def load(text: str) -> Branch:
     """Return the tree of ``text``; TextError where it is none, RecursionError where it is too deep."""
-    if is_deep(text):
+    if DEEP.search(text):
         raise RecursionError
     try:
         return tomllib.loads(text, parse_float=Number)
@@ -48,7 +226,7 @@ def literal(value: Value) -> str:
         case int() | float():
             return repr(value)
         case str():
-            return '"' + _TO_ESCAPE.sub(_escape, value) + '"'
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
         case Mapping():
             pairs = ", ".join(f"{_quote(name)} = {literal(child)}" for name, child in value.items())
             return f"{{ {pairs} }}" if pairs else "{}"
@@ -61,7 +239,7 @@ def literal(value: Value) -> str:
 def find(text: str, key: Key) -> str | None:
     """Return the literal that ``key`` holds, ``None`` if there is none or it is a table below a header."""
     place = _find_pair(text, key)
-    return None if place is None else text[place[1].value : place[1].end]
+    return text[place[1].value : place[1].end] if place else None
 
 
 def replace(text: str, key: Key, literal: str) -> str:
@@ -81,12 +259,10 @@ def remove(text: str, key: Key) -> str:
 
 def close(text: str, key: Key) -> str:
     """Return ``text`` without the header or the braces of ``key``, if no pair is left in them."""
-    for table in tables(text, key):
-        if table.name == key and not table.pairs(text):
-            return (
-                remove(text, key) if table.inline else _remove_line(text, table.start, table.end, header=True)
-            )
-    return text
+    table = next((each for each in tables(text, key) if each.name == key and not each.pairs(text)), None)
+    if table is None or table.inline:
+        return remove(text, key) if table else text
+    return _remove_line(text, table.start, table.end, header=True)
 
 
 def insert(text: str, key: Key, literal: str) -> str:
@@ -103,12 +279,13 @@ def insert(text: str, key: Key, literal: str) -> str:
             return _insert_into_braces(text, own, rest, literal)
         if own is not None and len(rest) == 1 and literal != "{}":
             return _insert_into_section(text, own, f"{_quote(rest[0])} = {literal}")
-        if own is None:
-            sibling = _find_dotted(text, found, parent)
-            if sibling is not None:
-                table, pair = sibling
-                raw = pair.raw[: depth - len(table.name)] + tuple(_quote(name) for name in rest)
-                return _insert_beside(text, table, pair, raw, literal)
+        if own is None and (sibling := _find_dotted(text, found, parent)):
+            table, pair = sibling
+            raw = (*pair.raw[: depth - len(table.name)], *map(_quote, rest))
+            added = f"{'.'.join(raw)} = {literal}"
+            if table.inline:
+                return f"{text[: pair.end]}, {added}{text[pair.end :]}"
+            return _add_lines(text, pair.end, [_read_indent(text, pair.start) + added])
         if own is not None or any(table.name[:depth] == parent for table in found):
             break
     return _insert_below_header(text, found, key, literal)
@@ -172,12 +349,8 @@ def _skip_comment(array: str, pos: int) -> int:
 def unopened(text: str, key: Key) -> bool:
     """Return whether ``key`` is a table only because headers name it on their way."""
     found = tables(text, key)
-    own = any(table.name == key for table in found)
-    return (
-        not own
-        and _find_dotted(text, found, key) is None
-        and any(table.name[: len(key)] == key for table in found)
-    )
+    named = any(table.name[: len(key)] == key for table in found)
+    return named and all(table.name != key for table in found) and not _find_dotted(text, found, key)
 
 
 def _find_pair(text: str, key: Key) -> tuple[Table, Pair] | None:
@@ -229,13 +402,6 @@ def _insert_into_section(text: str, table: Table, pair: str) -> str:
     return _add_lines(text, comment.end() if comment else 0, [pair])
 
 
-def _insert_beside(text: str, table: Table, pair: Pair, raw: Key, literal: str) -> str:
-    added = f"{'.'.join(raw)} = {literal}"
-    if table.inline:
-        return f"{text[: pair.end]}, {added}{text[pair.end :]}"
-    return _add_lines(text, pair.end, [_read_indent(text, pair.start) + added])
-
-
 def _insert_below_header(text: str, found: Sequence[Table], key: Key, literal: str) -> str:
     name = key if literal == "{}" else key[:-1]
     raw, outer, inner = _find_style(text, found, name)
@@ -254,12 +420,8 @@ def _find_style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str,
     outer = inner = ""
     headers = [table for table in found if table.raw]
     for table in headers:
-        depth = next(
-            (i for i, pair in enumerate(zip(table.name, name, strict=False)) if pair[0] != pair[1]), None
-        )
-        depth = min(len(table.name), len(name)) if depth is None else depth
-        if depth > len(raw):
-            raw = table.raw[:depth]
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(table.name, name, strict=False))
+        raw = max(raw, table.raw[: len([*common])], key=len)
         if table.name == name[:-1]:
             outer, inner = _read_indents(text, table)
             # Where headers are indented, a sub-table stands at the height of its parent's pairs.
@@ -267,13 +429,12 @@ def _find_style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str,
     siblings = [table for table in headers if len(table.name) == len(name) and table.name[:-1] == name[:-1]]
     if siblings:
         outer, inner = _read_indents(text, siblings[-1])
-    return raw + tuple(_quote(part) for part in name[len(raw) :]), outer, inner
+    return (*raw, *map(_quote, name[len(raw) :])), outer, inner
 
 
 def _read_indents(text: str, table: Table) -> tuple[str, str]:
     outer = _read_indent(text, table.start)
-    pairs = table.pairs(text)
-    return outer, _read_indent(text, pairs[0].start) if pairs else outer
+    return outer, next((_read_indent(text, pair.start) for pair in table.pairs(text)), outer)
 
 
 def _add_lines(text: str, pos: int, lines: Sequence[str]) -> str:
@@ -322,12 +483,3 @@ def _read_indent(text: str, pos: int) -> str:
 
 def _quote(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else literal(name)
-
-
-def _escape(match: re.Match[str]) -> str:
-    return _ESCAPES.get(match[0], f"\\u{ord(match[0]):04X}")
-
-
-def is_deep(text: str) -> bool:
-    """Return whether a key of ``text``, which need not be TOML, has more parts than anybody writes."""
-    return _DEEP.search(text) is not None

@@ -34,8 +34,7 @@ from installer.host.programs import can_be_started
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
 from installer.model.facts import Container, EngineState
-from installer.model.files import Kind
-from installer.model.paths import PATH, Layout
+from installer.model.files import PATH, Kind, Layout
 from installer.model.record import EngineRow, Record
 
 T = TypeVar("T")
@@ -210,7 +209,7 @@ def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath |
 
 def list_places(host: Host, layout: Layout) -> tuple[str, ...]:
     """Return the directories of the toolkit, also as they are where the install-dir is a link."""
-    both = dict.fromkeys((layout, Layout(host.resolve(layout.install_dir))))
+    both = map(Layout, dict.fromkeys((layout.install_dir, host.resolve(layout.install_dir))))
     return tuple(str(place) for each in both for place in (each.toolkit, each.home))
 
 

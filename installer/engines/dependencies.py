@@ -20,9 +20,8 @@ from installer.host.programs import can_be_started
 from installer.model.effective import Runtime
 from installer.model.engine_spec import Api, Monitor
 from installer.model.facts import EngineState
-from installer.model.files import Kind
+from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, Kind
 from installer.model.options import AUTO, Options
-from installer.model.paths import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH
 
 ASK_S: Final = 3.0
 CONTAINERD_FLAG: Final = ("--containerd",)

@@ -22,8 +22,7 @@ from installer.host.programs import ENVIRONMENT, Ran, can_be_started, held_direc
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry, value_at
 from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
-from installer.model.files import File, Kind
-from installer.model.paths import PATH
+from installer.model.files import PATH, File, Kind
 from installer.model.record import EngineRow, Record
 from installer.model.steps import Step, WriteConfig
 

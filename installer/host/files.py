@@ -29,8 +29,7 @@ from installer.host.inodes import (
 )
 from installer.host.kernel import trusted_uids
 from installer.host.paths import DIRECTORY, ROOT, Place, Places
-from installer.model.files import Entry, File, Kind
-from installer.model.typed_json import loads
+from installer.model.files import Entry, File, Kind, loads
 
 T = TypeVar("T")
 

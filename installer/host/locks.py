@@ -25,7 +25,7 @@ from installer.host.inodes import opened, translated
 from installer.host.kernel import is_roots, status_field, text_of, trusted_uids
 from installer.host.processes import send_signal, started_of
 from installer.host.supervision import own_pid
-from installer.model.paths import Layout
+from installer.model.files import Layout
 from installer.watch import has_name
 
 PROC: Final = Path("/proc")

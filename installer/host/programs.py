@@ -14,7 +14,7 @@ from installer.errors import InstallerError
 from installer.host import signals
 from installer.host.files import Host, is_file
 from installer.host.inodes import opened
-from installer.model.paths import EXECUTABLE_DIRS
+from installer.model.files import EXECUTABLE_DIRS
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -12,7 +12,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import Ran
 from installer.host.systemd import Bus, NoBusError, run_program
-from installer.model.paths import SYSTEM_BUSES
+from installer.model.files import SYSTEM_BUSES
 
 ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
 STOPPING: Final = "deactivating"

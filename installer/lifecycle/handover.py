@@ -19,9 +19,8 @@ from installer.host.files import Host
 from installer.host.kubernetes import replica_made
 from installer.host.locks import Lock, announce_wait, is_awaited, is_held_pidfile, lock_directory
 from installer.host.supervision import BARE, START, command, run
-from installer.model.files import File, Kind, Meta
+from installer.model.files import PATH, File, Kind, Layout, Meta
 from installer.model.options import Options, RestartMode
-from installer.model.paths import PATH, Layout
 from installer.model.record import Record
 
 RECENT_S: Final = 5.0

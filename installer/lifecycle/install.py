@@ -8,8 +8,8 @@ from typing import Final, NoReturn
 from msgspec.structs import replace
 
 from installer.cdi.generate import stale_withdrawn
+from installer.change.adopted import recover
 from installer.change.ledger import Ledger
-from installer.change.lost import recover
 from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
@@ -26,10 +26,9 @@ from installer.lifecycle.uninstall import open_as_child, open_ledger, remove_rea
 from installer.lifecycle.watching import Watch, await_stopped
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
-from installer.model.files import File, Meta
+from installer.model.files import File, Meta, dumps
 from installer.model.options import Options, RestartMode, Wish
 from installer.model.steps import Part
-from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
 from installer.payload.installed import install_dir_obstacles, refuse_strangers_files
 

@@ -8,9 +8,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.ledger import is_ledger_lost, is_lost, read_record
-from installer.change.lost import find_install_dir, find_left_behind, find_lost_specification
-from installer.change.published import is_foreign
+from installer.change.adopted import find_install_dir, find_left_behind, find_lost_specification
+from installer.change.ledger import is_foreign, is_ledger_lost, is_lost, read_record
 from installer.config_text import Edit, list_missing
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
@@ -22,9 +21,8 @@ from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.readiness import LastCheck
-from installer.model.files import Kind
+from installer.model.files import VERSIONS, Kind, Layout, cdi_hook
 from installer.model.options import GPU_KIND, Options
-from installer.model.paths import VERSIONS, Layout, cdi_hook
 from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.nri.state import lines as nri_lines
 from installer.payload.config_toml import edited_keys
@@ -189,11 +187,11 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
 
 
-def _compare(host: Host, engine: EngineRow | None, record: Record) -> Comparison:
+def _compare(host: Host, engine_row: EngineRow | None, record: Record) -> Comparison:
     """Compare the configs of an engine with what was installed, if they can be read."""
     with suppress(InstallerError):  # said where the config is
-        if engine is not None:
-            return compare_configs(host, engine, record)
+        if engine_row is not None:
+            return compare_configs(host, engine_row, record)
     return Comparison()
 
 

@@ -16,9 +16,8 @@ from installer.host.files import Host, told_by_root
 from installer.host.kernel import boot_id
 from installer.host.locks import is_held_pidfile
 from installer.host.supervision import own_pid
-from installer.model.files import File, Kind
+from installer.model.files import File, Kind, dumps
 from installer.model.record import Record
-from installer.model.typed_json import dumps
 
 
 class Ready(Struct, frozen=True):
@@ -207,8 +206,8 @@ def with_since(engines: Iterable[EngineCheck], before: Iterable[EngineCheck]) ->
     """Return the engines, each with the moment since when it is so: that of ``before`` where it was."""
     known = {each.name: each for each in before}
 
-    def since(engine: EngineCheck) -> str:
-        last = known.get(engine.name)
-        return last.since if last and last.since and last.serves == engine.serves else stamp()
+    def since(check: EngineCheck) -> str:
+        last = known.get(check.name)
+        return last.since if last and last.since and last.serves == check.serves else stamp()
 
     return tuple(replace(each, since=since(each)) for each in engines)

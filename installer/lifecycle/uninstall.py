@@ -11,9 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.adopted import find_leftovers, find_packages
+from installer.change.adopted import find_install_dir, find_leftovers, find_lost, find_packages, recover
 from installer.change.ledger import Ledger, hold
-from installer.change.lost import find_install_dir, find_lost, recover
 from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
@@ -33,10 +32,8 @@ from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.facts import Facts, names_of
-from installer.model.files import File, Meta
+from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import Options, RestartMode
-from installer.model.paths import Layout
-from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
 

@@ -19,8 +19,8 @@ from installer.host.sockets import has_closed
 from installer.lifecycle.readiness import LastCheck, read_check
 from installer.model.engine_spec import Api
 from installer.model.facts import EngineState
+from installer.model.files import Layout
 from installer.model.options import Options, Places
-from installer.model.paths import Layout
 from installer.model.record import Record
 from installer.watch import KEPT, THERE
 from installer.watch import fingerprint as signature

@@ -7,10 +7,8 @@ from pathlib import PurePosixPath
 
 from msgspec.structs import replace
 
-from installer.change import published
-from installer.change.ledger import Ledger
+from installer.change.ledger import ANSWER, MARK, METRICS, SOCKET, Ledger, publish, remove_published
 from installer.change.plan import Plan
-from installer.change.published import MARK
 from installer.engines import ENGINES
 from installer.engines.dry_run import compare_configs
 from installer.errors import InstallerError, StoppedError
@@ -19,29 +17,23 @@ from installer.host.events import internal_errors, log
 from installer.host.files import Host, told_by_root
 from installer.metrics.table import Counts, EngineFigures, PluginFigures, Snapshot, features
 from installer.model.engine_spec import ReloadMethod
-from installer.model.files import File, Meta
+from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import Drift, Options
-from installer.model.paths import Layout
 from installer.model.record import EngineRow, Record
-from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
 
 
 def render(suffix: str, node: Snapshot) -> str | None:
     """Return the text of a file whose name ends so: metrics in two formats, or labels; None for a socket."""
-    match suffix:
-        case published.SOCKET:
-            return None
-        case published.METRICS:  # for node_exporter's textfile collector
-            from prometheus_client import generate_latest  # where metrics are asked for alone
+    if suffix == METRICS:  # for node_exporter's textfile collector
+        from prometheus_client import generate_latest  # where metrics are asked for alone
 
-            return f"{MARK}\n{generate_latest(node).decode()}"
-        case published.ANSWER:  # for the child of ``run`` that serves them
-            from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+        return f"{MARK}\n{generate_latest(node).decode()}"
+    if suffix == ANSWER:  # for the child of ``run`` that serves them
+        from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-            return str(generate_openmetrics(node).decode())  # type: ignore[no-untyped-call]
-        case _:  # for NFD
-            return f"{MARK}\n{features(node)}"
+        return str(generate_openmetrics(node).decode())  # type: ignore[no-untyped-call]
+    return None if suffix == SOCKET else f"{MARK}\n{features(node)}"  # for NFD
 
 
 @contextmanager
@@ -71,7 +63,7 @@ def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
 
 def _remove(host: Host, path: PurePosixPath) -> bool:
     with suppress(InstallerError):
-        published.remove(host, path)
+        remove_published(host, path)
         return True
     return False
 
@@ -147,7 +139,7 @@ def _publish(
     for path in ledger.held.published:
         with log_failures():
             if (text := render(path.suffix, node)) is not None:
-                published.publish(host, path, text)
+                publish(host, path, text)
 
 
 def _take_snapshot(

@@ -10,8 +10,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags
 from installer.model.engine_spec import EngineSpec
-from installer.model.files import Artifact, Entry, File, Kind
-from installer.model.paths import DEFAULT_DRIVER_ROOT, PATH
+from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, File, Kind
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload
 

@@ -1,14 +1,68 @@
-"""What stands at a path of the host, and what a payload puts there, as plain data."""
+"""Every host path, what stands there, what a payload puts there, and the JSON of our own files."""
 
+import json
+from collections.abc import Callable
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
 
+T = TypeVar("T")
+HOME: Final = ".toolkit-installer"
+VERSIONS: Final = f"{HOME}/versions/"  # how the toolkit's link begins: so it holds in every mount of the host
+DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
+DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
+RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
+# The bus first, where a connection outlives a daemon-reexec. systemd's own socket is there without a bus,
+# and at a shutdown, which ends the bus before us.
+SYSTEM_BUSES: Final = (
+    PurePosixPath("/run/dbus/system_bus_socket"),
+    PurePosixPath("/run/systemd/private"),
+)
+# Where distributions put programs, relative to a root.
+EXECUTABLE_DIRS: Final = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
+# Where systemd and shells look for programs that a word names, unless told otherwise.
+PATH: Final = tuple(PurePosixPath("/", place) for place in EXECUTABLE_DIRS)
+# Where distributions put the driver's libraries when it is installed on the host itself.
+DRIVER_LIBRARY_DIRS: Final = tuple(
+    PurePosixPath(path)
+    for path in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
+)
 EXECUTE: Final = 0o111  # by everybody
 OTHERS_WRITE: Final = 0o022
+
+
+class Layout:
+    """The paths below one install-dir, as the host sees them."""
+
+    def __init__(self, install_dir: PurePosixPath = DEFAULT_INSTALL_DIR) -> None:
+        self.install_dir = install_dir
+        self.toolkit = install_dir / "toolkit"  # the symlink that engines name their runtimes through
+        self.config = self.toolkit / ".config/nvidia-container-runtime/config.toml"
+        self.home = install_dir / HOME  # the directory that is ours alone
+        self.ledger = self.home / "ledger"  # what we hold on this node and what was there before
+        self.counts = self.home / "counts"  # what has happened on this node, for its metrics
+        self.made = self.home / "made"  # what ``verify`` makes in the engines, by name
+        self.answer = self.home / "metrics.openmetrics"  # what those are sent who ask ``run`` for metrics
+        self.backups = self.home / "backups"  # files as they were before us
+        # Configs as they were before an install whose ledger, which says where they stood, is lost.
+        self.unclaimed = self.home / "unclaimed"
+        self.check = (
+            self.home / "check"
+        )  # where CRI-O's drop-ins are put together for its own program to read
+        self.replaced = self.home / "replaced"  # a toolkit directory of another installer, kept for undo
+        self.versions = self.home / "versions"  # one directory for each payload
+
+    def version(self, digest: str) -> PurePosixPath:
+        """Return the directory of one payload."""
+        return self.versions / digest
+
+
+def cdi_hook(layout: Layout) -> PurePosixPath:
+    """Return the hook program of the toolkit, which our CDI specifications name."""
+    return layout.toolkit / "nvidia-cdi-hook"
 
 
 class Kind(StrEnum):
@@ -111,3 +165,32 @@ class Artifact(Struct, frozen=True):
         words = line.removeprefix(b"#!").split() if line.startswith(b"#!") else []
         path = PurePosixPath(words[0].decode(errors="surrogateescape")) if words else PurePosixPath()
         return path if path.is_absolute() else None
+
+
+def rows_of(thing: object) -> Any:
+    """Return a thing as tables, lists and words."""
+    return to_builtins(thing, enc_hook=str)
+
+
+def dumps(thing: object, indent: int | None = None) -> bytes:
+    """Return a thing as a line, or as lines: a path that is no UTF-8 as escapes of its lone surrogates."""
+    return json.dumps(rows_of(thing), indent=indent).encode() + b"\n"
+
+
+def loads(content: bytes, kind: type[T]) -> T:
+    """Return what ``dumps`` has made a text of.
+
+    Raises:
+        ValueError: the text is none of that kind.
+        RecursionError: it is nested too deeply.
+    """
+    return typed(json.loads(content), kind)
+
+
+def typed(rows: object, kind: type[T], read: Callable[[type, Any], Any] = lambda kind, word: kind(word)) -> T:
+    """Return tables, lists and words as a kind; ``read`` makes a path of a word.
+
+    Raises:
+        ValueError: they are none of that kind.
+    """
+    return convert(rows, kind, dec_hook=read)

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.model.engine_spec import Extras
+from installer.model.files import DEFAULT_INSTALL_DIR, RUN_DIR, Layout
 from installer.model.nri import Nri
-from installer.model.paths import DEFAULT_INSTALL_DIR, RUN_DIR, Layout
 
 AUTO: Final = "auto"
 GPU_KIND: Final = "nvidia.com/gpu"

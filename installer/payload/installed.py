@@ -1,7 +1,8 @@
-"""What stands in place of the toolkit: whose it is, as it was installed or not, and who may write there."""
+"""The toolkit as its source holds it, and what stands in its place: whose it is, and who may write there."""
 
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
@@ -10,16 +11,24 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host, entries, entry_of, restrict
-from installer.host.inodes import changed_s
+from installer.host.inodes import changed_s, translated
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK
-from installer.host.trees import digests_below
+from installer.host.programs import find_file, run_in
+from installer.host.trees import digest_of, digests_below
 from installer.model.engine_spec import OUR_BINARIES
-from installer.model.files import OTHERS_WRITE, File, Kind
+from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options
-from installer.model.paths import VERSIONS, Layout
 from installer.model.record import OWNER, Record, ToolkitRow
-from installer.payload.files import NOT_OWNED, WRITABLE, damage, programs_in_place
+from installer.payload.files import (
+    LIBRARIES,
+    NOT_OWNED,
+    REQUIRED,
+    WRITABLE,
+    damage,
+    programs_in_place,
+    search_paths,
+)
 from installer.payload.plan import ADOPTED
 
 OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
@@ -28,10 +37,13 @@ PRIVATE: Final = 0o600
 STICKY: Final = 0o1000
 EVERYBODY: Final = 0o002
 OTHERS: Final = 0o077
-
-
 # Gone with the next start of the node (file-hierarchy(7)), while the configs that name it stay.
 FLEETING: Final = tuple(PurePosixPath(place) for place in ("/run", "/dev", "/proc", "/sys"))
+ASK_S: Final = 2.0
+ASKED: Final = "nvidia-ctk"
+LIBRARY: Final = "libnvidia-container.so.1"
+_VERSION_SAID: Final = re.compile(r"\bCLI version v?(\d{1,6}(?:\.\d{1,6}){2})\b")
+_VERSION_IN_NAME: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
 
 
 def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
@@ -201,3 +213,62 @@ def former_defaults(record: Record) -> dict[PurePosixPath, str]:
         if row.engine in ENGINES and edit.key[-1:] == (ENGINES[row.engine].default_key,)
         if edit.before not in {None, edit.after}
     }
+
+
+def ask_version(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[int, ...] | None:
+    """Return the version of the toolkit below ``root``: as its program says, else as its library is named.
+
+    A release that is yet to come (``1.18.0-rc.1``) counts as it. All packages of a source with ``sums`` have
+    one version: the name tells it.
+    """
+    program, library = find_artifact(root, ASKED), find_artifact(root, LIBRARY)
+    by_name = _read_version(_VERSION_IN_NAME, library.name if library else "")
+    if program is None or (sums and by_name):
+        return by_name
+    ran = run_in(Path("/"), (str(program), "--version"), timeout_s=ASK_S)
+    return (_read_version(_VERSION_SAID, ran.stdout) if ran and not ran.returncode else None) or by_name
+
+
+def _read_version(pattern: re.Pattern[str], text: str) -> tuple[int, ...] | None:
+    found = pattern.search(text)
+    return tuple(int(number) for number in found[1].split(".")) if found else None
+
+
+def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifact, ...]:
+    """Return the files of the toolkit below ``root``, a path as this process sees it.
+
+    A file in ``sums`` is not read as a whole.
+
+    Raises:
+        InstallerError: one cannot be read.
+    """
+    places = ((name, _find(root, name)) for name in REQUIRED)
+    return tuple(_read(root, name, place, sums) for name, place in places if place)
+
+
+def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:
+    """Return where one file of the toolkit is below ``root``, no link left."""
+    place = _find(root, name)
+    return PurePosixPath(Path(root / place).resolve()) if place else None
+
+
+def _find(root: PurePosixPath, name: str) -> PurePosixPath | None:
+    return find_file(root, search_paths(name), executable=name not in LIBRARIES)
+
+
+def _read(root: PurePosixPath, name: str, place: PurePosixPath, sums: Mapping[str, str]) -> Artifact:
+    top, path = Path(root).resolve(), Path(root / place).resolve()
+    with translated("read", PurePosixPath(path)), path.open("rb") as file:
+        status = path.stat()
+        head = file.read(HEAD_BYTES)
+    known = sums.get(str(path.relative_to(top)), "") if path.is_relative_to(top) else ""
+    return Artifact(
+        name,
+        path.name,
+        PurePosixPath(path),
+        status.st_size,
+        status.st_mode & 0o7777,
+        known or digest_of(str(path)),
+        head,
+        place,
+    )

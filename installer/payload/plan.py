@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.facts import Facts, names_of, observed
-from installer.model.files import Copy, Kind, PayloadFile, Symlink, Text
+from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import Options
-from installer.model.paths import VERSIONS
 from installer.model.record import NAME, Record, ToolkitRow
 from installer.model.steps import (
     TRY_AGAIN,

@@ -11,8 +11,8 @@ from installer.host.files import Host
 from installer.lifecycle import readiness
 from installer.lifecycle.installation import list_last_check
 from installer.lifecycle.readiness import LastCheck
+from installer.model.files import dumps
 from installer.model.options import Options
-from installer.model.typed_json import dumps
 from installer.report import status
 
 ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time

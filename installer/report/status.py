@@ -17,9 +17,9 @@ from installer.lifecycle.installation import (
     read_installation,
 )
 from installer.lifecycle.readiness import LastCheck, is_ready
+from installer.model.files import dumps
 from installer.model.options import Options
 from installer.model.record import Record
-from installer.model.typed_json import dumps
 
 Mode = Literal["runtime", "cdi"]
 RECONCILE_REPAIRS: Final = f"{RECONCILE} puts it right"

@@ -12,8 +12,8 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from installer.change.adopted import find_install_dir
 from installer.change.ledger import read_record
-from installer.change.lost import find_install_dir
 from installer.engines import ENGINES, trial_containers
 from installer.engines.containers import find_running_containers
 from installer.engines.dependencies import driver_root
@@ -26,10 +26,10 @@ from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
 from installer.lifecycle.uninstall import Made, remove_made, written_down
 from installer.model.engine_spec import Api
+from installer.model.files import dumps
 from installer.model.options import Options
 from installer.model.record import EngineRow, Record
-from installer.model.typed_json import dumps
-from installer.payload.wrapper import real_name
+from installer.payload.files import real_name
 from installer.report.doctor.read_node import read_driver
 
 SCHEMA: Final = 1

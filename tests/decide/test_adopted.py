@@ -4,7 +4,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.change.adopted import find_leftovers, find_packages, find_taken_over
+from installer.change.adopted import find_leftovers, find_packages
+from installer.change.references import find_taken_over
 from installer.engines import ENGINES
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Kind

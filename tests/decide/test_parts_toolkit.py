@@ -9,9 +9,8 @@ from installer.change.ledger import dumps, loads
 from installer.change.plan import plan_install
 from installer.engines.reloading import in_progress
 from installer.model.facts import Facts, ToolkitFacts
-from installer.model.files import Entry, File, Kind
+from installer.model.files import VERSIONS, Entry, File, Kind
 from installer.model.options import Options
-from installer.model.paths import VERSIONS
 from installer.model.record import ConfigRow, Record, ToolkitRow
 from installer.model.steps import RemoveToolkit, RemoveVersion, SwitchToolkit, WriteConfig
 from installer.payload import plan as toolkit

@@ -11,9 +11,8 @@ from installer.errors import Exit
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import RuntimeEntry
 from installer.model.facts import Facts, PayloadFacts, ToolkitFacts
-from installer.model.files import Copy, Entry, Kind, Text
+from installer.model.files import VERSIONS, Copy, Entry, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
-from installer.model.paths import VERSIONS
 from installer.model.record import Failure, Record, ToolkitRow
 from installer.model.steps import InstallVersion, Reload, SwitchToolkit
 from installer.payload.files import CONFIG

@@ -11,8 +11,7 @@ from installer.engines.reloading import pending, stale, stale_runtimes, unwanted
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Extras, RuntimeEntry
 from installer.model.facts import EngineState, Facts, ToolkitFacts
-from installer.model.files import File
-from installer.model.paths import Layout
+from installer.model.files import File, Layout
 from installer.model.record import EngineRow, Record
 from installer.model.steps import WriteConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.payload.wrapper import Variable, wrapper_script
+from installer.payload.files import Variable, wrapper_script
 from tests.engines import debs
 
 PATH = Variable("PATH", PurePosixPath(), prepended=True)

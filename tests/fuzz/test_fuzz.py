@@ -48,10 +48,9 @@ from installer.host.trees import read_noted_digests, sums_of
 from installer.host.units import Unit
 from installer.lifecycle.readiness import is_ready
 from installer.model.facts import EngineState, Facts, ToolkitFacts
-from installer.model.files import File, Kind
+from installer.model.files import VERSIONS, File, Kind
 from installer.model.nri import Allowed, Identity, Nri
 from installer.model.options import GPU_KIND, Options, RestartMode
-from installer.model.paths import VERSIONS
 from installer.model.record import Record
 from installer.nri.session import Given, Session
 from installer.nri.state import lines as nri_lines

@@ -21,8 +21,7 @@ from installer.lifecycle import install as daemon
 from installer.lifecycle import uninstall
 from installer.model.options import Options
 from installer.model.record import Record
-from installer.payload.installed import install_dir_obstacles, unusable
-from installer.payload.source import find_artifact
+from installer.payload.installed import find_artifact, install_dir_obstacles, unusable
 from tests.engines.cache import PROJECT
 from tests.gpu.bundle import config, python_root, with_device
 

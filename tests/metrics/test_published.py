@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.change.published import MARK, OPENMETRICS_MARKS, is_foreign, publish, remove
+from installer.change.ledger import MARK, OPENMETRICS_MARKS, is_foreign, publish
+from installer.change.ledger import remove_published as remove
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.sockets import FOR_ALL

@@ -9,7 +9,7 @@ import pytest
 
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.paths import Layout
+from installer.model.files import Layout
 from installer.model.record import Record
 from installer.payload.installed import list_exposed, restore_access
 

@@ -13,8 +13,8 @@ from installer.change.plan import Plan
 from installer.change.transaction import Context, apply, carry_out, never_stop
 from installer.errors import InstallerError, NotIdleError
 from installer.model.engine_spec import RuntimeEntry
+from installer.model.files import Layout
 from installer.model.options import RestartMode
-from installer.model.paths import Layout
 from installer.model.record import Record
 from installer.model.steps import Part, Reload
 from tests.support.live import CREATED, ONE, Live, containerd, live

@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.cdi.generate import management_specification
+from installer.model.files import Layout
 from installer.model.options import Cdi
-from installer.model.paths import Layout
 
 # Says what it was given, and with which words it was called.
 TOOL = '#!/bin/sh\ntest "$2" = transform && cat\necho "$*"\n'

@@ -12,8 +12,8 @@ from installer.host.files import Host
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.lifecycle.watching import places, process_of, processes, running, signs, told
 from installer.model.facts import EngineState
+from installer.model.files import Layout
 from installer.model.options import Options
-from installer.model.paths import Layout
 from installer.model.record import CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 
 LAYOUT = Layout()

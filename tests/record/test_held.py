@@ -18,8 +18,8 @@ from installer.host.files import Host
 from installer.host.processes import Seen
 from installer.lifecycle import uninstall
 from installer.model.facts import EngineState
+from installer.model.files import Layout
 from installer.model.options import Options, Places
-from installer.model.paths import Layout
 from installer.model.record import EngineRow, Record
 from installer.report import verify
 from installer.report.doctor.read_programs import read_engines

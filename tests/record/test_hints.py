@@ -19,9 +19,8 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.facts import EngineState
-from installer.model.files import File
+from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.paths import Layout
 from installer.model.record import EngineRow, Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import ONE, PODS, containerd, live

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger, hold, is_ledger_lost, is_lost, read_record, read_saved
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.files import File, Meta
-from installer.model.paths import Layout
+from installer.model.files import File, Layout, Meta
 from installer.model.record import ConfigRow, Record, Saved
 
 LAYOUT = Layout()

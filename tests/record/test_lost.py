@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from installer.cdi.mode import SPECIFICATION
-from installer.change.lost import find_install_dir, find_lost_specification
+from installer.change.adopted import find_install_dir, find_lost_specification
 from installer.change.search import find_toolkits
 from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.model.files import Layout, cdi_hook
 from installer.model.options import Options, Places
-from installer.model.paths import Layout, cdi_hook
 from tests.support.site import Site
 
 USUAL, OTHER, THIRD = "/usr/local/nvidia", "/opt/nvidia", "/srv/nvidia"

@@ -14,8 +14,7 @@ from installer.engines.containers import SCRIPT_BYTES, leads_to
 from installer.host.files import MOST_BYTES, Host
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts
-from installer.model.files import File
-from installer.model.paths import Layout
+from installer.model.files import File, Layout
 from installer.model.record import OWNER, ConfigRow, DeviceNode, Record
 
 ROW, DOCKER = ENGINES["containerd"], ENGINES["docker"]

@@ -12,7 +12,7 @@ from installer.engines.containers import in_use
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineState
-from installer.model.paths import Layout
+from installer.model.files import Layout
 from installer.model.record import EngineRow, Record, ToolkitRow
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 

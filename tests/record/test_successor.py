@@ -10,8 +10,8 @@ from installer.engines import ENGINES
 from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.lifecycle.handover import TAKEN_S, await_successor, hand_over, open_within
+from installer.model.files import Layout
 from installer.model.options import Options, RestartMode
-from installer.model.paths import Layout
 from installer.model.record import EngineRow, Record, ToolkitRow
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.host.files import Host
-from installer.model.paths import Layout
+from installer.model.files import Layout
 from installer.model.record import OWNER, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.payload.installed import is_foreign_toolkit, without_foreign
 from installer.payload.plan import ADOPTED

@@ -19,8 +19,8 @@ from installer.host.files import Host, is_absent, is_file, text
 from installer.host.processes import Seen, inotify_instances, of_root, sees_host
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import Installation, Line, read_installation
+from installer.model.files import DRIVER_LIBRARY_DIRS
 from installer.model.options import GPU_KIND, Options
-from installer.model.paths import DRIVER_LIBRARY_DIRS
 from installer.model.record import Record
 from installer.nri.state import lines as plugin_lines
 from installer.report.doctor import model, read_programs, system

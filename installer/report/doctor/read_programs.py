@@ -23,9 +23,8 @@ from installer.host.processes import Seen, holds, root_wrote
 from installer.host.programs import run_in
 from installer.model.engine_spec import Api, EngineSpec
 from installer.model.facts import Started
-from installer.model.files import File
+from installer.model.files import PATH, File
 from installer.model.options import Options, Places
-from installer.model.paths import PATH
 from installer.report.doctor.model import PACKAGED, ROOT, EngineExam, Process, Toolkit, Version
 
 CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
