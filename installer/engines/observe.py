@@ -32,12 +32,13 @@ from installer.engines.config_files import (
     with_readable_configs,
 )
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
-from installer.engines.restart import ASK_S, Answer, ask, is_held
-from installer.engines.restart_checks import Restart, not_restarted, places_by_files
+from installer.engines.restart import ASK_S, ask, is_held
+from installer.engines.restart_checks import places_by_files, why_not_restarted
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs, units
 from installer.host.files import Host
 from installer.host.sockets import listening
+from installer.model.effective import Flags
 from installer.model.engine_spec import EngineSpec, ReloadMethod, is_ours
 from installer.model.facts import EngineState
 from installer.model.options import Options, Places
@@ -149,40 +150,28 @@ def observe(  # noqa: PLR0913 - one question for all who ask
     ``sought`` is where it is looked for, ``places`` what an operator has named, ``row`` its entry in the
     ledger. One that has crashed is waited for ``crash_s``, one that restarts itself for ``awaits_s``.
     """
-    answer = ask_for(host, sought, options, awaits_s)
+    engine = ask_for(host, sought, options, awaits_s)
     # One that was stopped has taken its socket along.
-    crashed = crash_s and answer.stopped and host.exists(sought.socket)
+    crashed = crash_s and engine.stopped and host.exists(sought.socket)
     if crashed and unit_jobs.await_start(host, sought.unit, timeout_s=crash_s):
-        answer = ask_for(host, sought, options, awaits_s)
-    if row is not None:
-        sought, answer = locate(host, sought, answer, row, options)
-    return with_answer(host, sought, answer, places)
+        engine = ask_for(host, sought, options, awaits_s)
+    return with_process(host, locate(host, engine, row, options) if row else engine, places)
 
 
-def with_answer(host: Host, sought: EngineState, answer: Answer, places: Places) -> EngineState:
-    """Return an engine with its answer, and what its process and unit tell."""
-    spec, peer = ENGINES[sought.name], answer.peer
-    exe = PurePosixPath(peer.exe) if peer and peer.exe else None
-    # A process that is seen tells by itself which unit it is in, be it none.
-    unit = (peer.unit or "") if peer else _unit(host, sought, answer)
-    engine = replace(sought, unit=unit, pid=peer.pid if peer else None, exe=exe)
+def with_process(host: Host, engine: EngineState, places: Places) -> EngineState:
+    """Return an engine that was asked, with what its process and unit tell."""
+    spec = ENGINES[engine.name]
+    if engine.pid is None and not engine.stopped and engine.unit in spec.units:  # of several, what runs
+        engine = replace(engine, unit=next((unit for unit in spec.units if units.runs(host, unit)), ""))
     engine = with_places(host, replace(engine, started=read_start(host, engine)), places)
-    waits = answer.serving is None and not (answer.stopped or answer.failed)
-    why = explain_silence(host, engine) if waits else ""
-    engine = replace(
-        engine,
-        version=answer.version,
-        serving=answer.serving,
-        silence=why or answer.silence,
-        remedy=RESTART if why else answer.remedy,
-        stopped=answer.stopped,
-        failed=answer.failed and not answer.disabled,
-        disabled=answer.disabled,
-        another=answer.another,
-        build=host.build_of(exe) if exe else "",
-        state=(answer.serving and answer.serving.state) or state_of(host, spec, engine.words, engine.config),
+    waits = engine.serving is None and not (engine.stopped or engine.failed or engine.disabled)
+    if waits and (why := explain_silence(host, engine)):
+        engine = replace(engine, silence=why, remedy=RESTART)
+    told = engine.serving.state if engine.serving else None
+    state = told or state_of(host, spec, engine.words, engine.config)
+    return with_start(
+        host, replace(engine, build=host.build_of(engine.exe) if engine.exe else "", state=state)
     )
-    return with_start(host, engine)
 
 
 def look_for(spec: EngineSpec, options: Options) -> EngineState:
@@ -197,51 +186,49 @@ def look_for(spec: EngineSpec, options: Options) -> EngineState:
     )
 
 
-def ask_for(host: Host, engine: EngineState, options: Options, awaits_s: float = inf) -> Answer:
+def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float = inf) -> EngineState:
     """Ask an engine what it serves, and again while it restarts itself, for ``awaits_s`` at most.
 
     One that does so is silent between two lives: its configs were changed a moment ago, perhaps by us before
     a crash.
     """
-    spec, socket = ENGINES[engine.name], host.local_path(engine.socket)
-    if is_held(host, spec, engine.socket, engine.unit):
-        return Answer(stopped=True, silence=f"{engine.unit} is stopped, and systemd listens for it")
-    answer = ask(spec, socket, timeout_s=min(ASK_S, options.timeout_s))
-    if spec.reload is not ReloadMethod.ITSELF or spec.generated is None or not host.exists(engine.socket):
-        return answer
+    spec = ENGINES[sought.name]
+    if is_held(host, spec, sought.socket, sought.unit):
+        return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")
+    engine = ask(host, sought, timeout_s=min(ASK_S, options.timeout_s))
+    if spec.reload is not ReloadMethod.ITSELF or spec.generated is None or not host.exists(sought.socket):
+        return engine
     deadline = time.monotonic() + min(spec.generated.start_s, awaits_s)
-    while answer.serving is None and not answer.failed and time.monotonic() < deadline:
+    while engine.serving is None and not (engine.failed or engine.disabled) and time.monotonic() < deadline:
         if not any(units.runs(host, unit) for unit in spec.units):
             break
         time.sleep(POLL_S)
-        answer = ask(spec, socket, timeout_s=ANSWER_S)
-    return answer
+        engine = ask(host, sought, timeout_s=ANSWER_S)
+    return engine
 
 
-def locate(
-    host: Host, engine: EngineState, answer: Answer, row: EngineRow, options: Options
-) -> tuple[EngineState, Answer]:
-    """Return an engine of the ledger where it listens, and its answer there.
+def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) -> EngineState:
+    """Return an engine of the ledger, which was asked, with its answer where it listens.
 
     An administrator may have started it with another address. Where no process listens, or that of another
     unit, the socket is asked that the operator names, and each that the process of the unit listens on.
     """
-    spec, peer = ENGINES[engine.name], answer.peer
-    if not row.unit or not (answer.stopped or (peer is not None and peer.unit not in {None, row.unit})):
-        return engine, answer
+    spec, of_another = ENGINES[engine.name], engine.pid is not None and engine.unit not in {"", row.unit}
+    if not row.unit or not (engine.stopped or of_another):
+        return engine
     named = options.places.get(engine.name, Places()).socket or row.socket
     others = (named, row.socket, *_sockets(host, row.unit)) if not spec.finds else ()
     for socket in dict.fromkeys(path for path in others if path != engine.socket):
         if is_held(host, spec, socket, row.unit):
             continue
-        found = ask(spec, host.local_path(socket), timeout_s=ANSWER_S)
-        if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
-            return replace(engine, socket=socket, unit=row.unit), found
-    if answer.stopped and spec.reload is not ReloadMethod.HUP:
+        found = ask(host, replace(engine, socket=socket, unit=row.unit), timeout_s=ANSWER_S)
+        if (found.serving is not None or found.failed or found.disabled) and found.unit == row.unit:
+            return found
+    if engine.stopped and spec.reload is not ReloadMethod.HUP:
         unit = units.look(host, row.unit)
         crashing = unit.active == "activating"  # as one is all the time whose service ends at each start
-        return replace(engine, crashing=crashing), replace(answer, stopped=unit.is_at_rest)
-    return engine, answer
+        return replace(engine, crashing=crashing, stopped=unit.is_at_rest)
+    return engine
 
 
 def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
@@ -257,14 +244,6 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
                     yield PurePosixPath(path)
 
 
-def _unit(host: Host, engine: EngineState, answer: Answer) -> str:
-    """Return the unit of an engine whose process is not seen: of several, the one that runs."""
-    candidates = ENGINES[engine.name].units
-    if answer.stopped or engine.unit not in candidates:
-        return engine.unit
-    return next((unit for unit in candidates if units.runs(host, unit)), "")
-
-
 def with_start(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with how its unit will start it, what its start tells, and why not to restart it.
 
@@ -278,18 +257,14 @@ def with_start(host: Host, engine: EngineState) -> EngineState:
         engine,
         paths=tuple(dict.fromkeys(each.paths for each in (how, later) if each)),
         start=sha256(repr((unit, programs)).encode()).hexdigest(),
-        flags=flags_of(spec, how) if how else engine.flags,
-        next_start=later or engine.next_start,
-        next_flags=flags_of(spec, later) if later else engine.next_flags,
+        flags=flags_of(spec, how) if how else Flags(),
+        next_start=later,
+        next_flags=flags_of(spec, later) if later else Flags(),
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine
-    now = engine.started
-    words = now.words if now and PurePosixPath(now.program).name == spec.process else None
-    next_words = later.words if later else None
-    restart = Restart(host, engine, unit, process_path(host, engine), words, next_words)
-    places = places_by_files(spec, words, next_words)
-    return replace(engine, places_by_files=places, not_restarted=not_restarted(restart))
+    reason = why_not_restarted(host, engine, unit, process_path(host, engine))
+    return replace(engine, places_by_files=places_by_files(engine), not_restarted=reason)
 
 
 def _hangs_below(engine: EngineState, others: Iterable[EngineState], record: Record) -> bool:

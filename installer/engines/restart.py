@@ -24,7 +24,6 @@ from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.unit_jobs import Patience
 from installer.host.units import Unit
-from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import Api, EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.steps import Reload, WriteConfig
@@ -32,26 +31,6 @@ from installer.model.steps import Reload, WriteConfig
 ASK_S: Final = 5.0
 POLL_S: Final = 0.01
 GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PREFACE}
-
-
-class Answer(Struct, frozen=True):
-    """What was found behind an engine's socket.
-
-    ``serving`` is None, and ``silence`` says why, where there is no usable answer; ``stopped``
-    that nobody listens, ``disabled`` that it runs without CRI on purpose, ``failed`` that its CRI
-    did not load and will not. ``another`` says why it is not the engine whose API it answers, ``remedy``
-    what lets us connect, where we may not.
-    """
-
-    peer: Peer | None = None
-    serving: EffectiveConfig | None = None
-    version: tuple[int, ...] | None = None
-    silence: str = ""
-    remedy: str = ""
-    stopped: bool = False
-    disabled: bool = False
-    failed: bool = False
-    another: str = ""
 
 
 def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> bool:
@@ -62,27 +41,36 @@ def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> b
     return spec.api is Api.DOCKER and host.exists(socket) and units.is_socket_held(host, unit, socket)
 
 
-def ask(spec: EngineSpec, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
-    """Ask the engine behind ``socket`` who it is and what it serves."""
-    greeting = GREETINGS[spec.api]
+def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineState:
+    """Return an engine with what it says on its socket: who answers, and what it serves."""
+    spec, socket = ENGINES[engine.name], host.local_path(engine.socket)
+    engine = replace(
+        engine,
+        **dict.fromkeys(("pid", "exe", "version", "serving")),
+        **dict.fromkeys(("silence", "remedy", "another"), ""),
+        **dict.fromkeys(("stopped", "failed", "disabled"), False),
+    )
     try:
-        peer = processes.peer_of(socket, greeting=greeting, timeout_s=timeout_s)
+        peer = processes.peer_of(socket, greeting=GREETINGS[spec.api], timeout_s=timeout_s)
     except InstallerError as error:
-        return Answer(silence=error.problem, remedy=error.remedy)
+        return replace(engine, silence=error.problem, remedy=error.remedy)
     if isinstance(peer, NotServing):
-        return Answer(stopped=True, silence=f"nobody listens on {socket}")
+        return replace(engine, stopped=True, silence=f"nobody listens on {socket}")
     if isinstance(peer, Silent):
-        return Answer(silence=f"{socket}: {peer.reason}")
-    seen = peer if isinstance(peer, Peer) else None
+        return replace(engine, silence=f"{socket}: {peer.reason}")
     try:
         said = (dockerd.info if spec.api is Api.DOCKER else cri.status)(socket, timeout_s=timeout_s)
     except dockerd.NotServedError as error:
-        return Answer(stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
+        return replace(engine, stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
     except InstallerError as error:
-        disabled = isinstance(error, CriDisabledError)
-        failed = disabled or isinstance(error, CriFailedError)
-        return Answer(seen, silence=error.problem, disabled=disabled, failed=failed)
-    return Answer(seen, said.serving, numbers(said.version))
+        disabled, failed = isinstance(error, CriDisabledError), isinstance(error, CriFailedError)
+        engine = replace(engine, silence=error.problem, disabled=disabled, failed=failed)
+    else:
+        engine = replace(engine, serving=said.serving, version=numbers(said.version))
+    if isinstance(peer, Peer):  # one that is seen tells by itself which unit it is in, be it none
+        exe = PurePosixPath(peer.exe) if peer.exe else None
+        engine = replace(engine, pid=peer.pid, exe=exe, unit=peer.unit or "")
+    return engine
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -128,22 +116,32 @@ class _Begun(Struct, frozen=True):
 
 def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, begun: _Begun) -> bool:
     spec, socket = ENGINES[engine.name], host.local_path(engine.socket)
+    hup = spec.reload is ReloadMethod.HUP
     while True:
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
         # that has not done so until the deadline has nothing to restart for.
         waits = spec.reload is ReloadMethod.ITSELF and time.monotonic() < begun.deadline
         still = waits and changed_s(socket) == begun.made_s
         left_s = max(0.1, min(ASK_S, begun.deadline - time.monotonic()))
-        answer = ask(spec, socket, timeout_s=left_s)
+        answer = ask(host, engine, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and reload.satisfied_by(answer.serving)
         if served and not still and _is_of_reload(spec, socket, begun, left_s):
-            # What is signalled may show the rest a moment later; what was restarted shows it at once.
-            last = spec.reload is not ReloadMethod.HUP or time.monotonic() > begun.deadline
-            if not _disturbs_others(engine, reload, answer, raises=last):
+            lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
+            if not lost:
                 return True
+            # What is signalled may show the rest a moment later; what was restarted shows it at once.
+            if not hup or time.monotonic() > begun.deadline:
+                raise InstallerError(
+                    f"prove that {engine.title} serves what it served before "
+                    f"(not as it was: {', '.join(lost)})",
+                    remedy=f"look at the config of {engine.title}",
+                    code="others-not-served",
+                )
         # CRI did not load, or the process has ended: waiting longer cannot help.
-        hopeless = spec.reload is not ReloadMethod.HUP and (
-            answer.failed or (answer.stopped and bool(units.describe_end(host, engine.unit)))
+        hopeless = not hup and (
+            answer.failed
+            or answer.disabled
+            or (answer.stopped and bool(units.describe_end(host, engine.unit)))
         )
         # Asked behind that: a unit that stops may have stopped between two questions.
         if answer.stopped and begun.before is None and _is_left_stopped(host, engine, patience):
@@ -151,9 +149,19 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         patience.check()  # before anything is called a failure: the question may have lasted for long
         over = time.monotonic() > begun.deadline and not (served and still)
         if over or (hopeless and not still):
-            found = answer.stopped and answer.serving is None and _explain_death(host, engine.unit, begun)
+            words = _explain_death(host, engine.unit, begun) if answer.stopped else ""
+            reason = words or _describe(answer, reload)
+            wanted = "serves our runtimes" if reload.present else "has let go of our runtimes"
             when = f" within {limit_s(spec, patience):g} s" if over else ""
-            raise _unproven(engine, reload, found or _describe(answer, reload), when)
+            raise InstallerError(
+                f"prove that {engine.title} {wanted}{when} ({reason})",
+                remedy=Remedy(
+                    f"look at the log of {engine.name}, and give ",
+                    Option("timeout"),
+                    " more seconds if it is slow",
+                ),
+                code="engine-not-proven",
+            )
         time.sleep(POLL_S)
 
 
@@ -227,41 +235,13 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
     return None
 
 
-def _disturbs_others(engine: EngineState, reload: Reload, answer: Answer, *, raises: bool) -> bool:
-    """Tell, or raise, that the engine does not serve all else as it did before."""
-    lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
-    if lost and raises:
-        raise InstallerError(
-            f"prove that {engine.title} serves what it served before (not as it was: {', '.join(lost)})",
-            remedy=f"look at the config of {engine.title}",
-            code="others-not-served",
-        )
-    return bool(lost)
-
-
-def _unproven(engine: EngineState, reload: Reload, found: str, when: str) -> InstallerError:
-    wanted = "serves our runtimes" if reload.present else "has let go of our runtimes"
-    return InstallerError(
-        f"prove that {engine.title} {wanted}{when} ({found})",
-        remedy=Remedy(
-            f"look at the log of {engine.name}, and give ",
-            Option("timeout"),
-            " more seconds if it is slow",
-        ),
-        code="engine-not-proven",
-    )
-
-
 def _explain_death(host: Host, unit: str, begun: _Begun) -> str:
     """Return how the service of a unit has ended since a reload, in its own words where it has some."""
-    reasons = (
-        units.describe_end(host, unit),
-        unit_jobs.why_not_started(host, unit, begun.began_s, begun.before),
-    )
-    return ": ".join(filter(None, reasons))
+    died = unit_jobs.why_not_started(host, unit, begun.began_s, begun.before)
+    return ": ".join(filter(None, (units.describe_end(host, unit), died)))
 
 
-def _describe(answer: Answer, reload: Reload) -> str:
+def _describe(answer: EngineState, reload: Reload) -> str:
     """Return what is wrong with an engine, in its own words where it has said some."""
     if answer.serving is None:
         return answer.silence

@@ -6,8 +6,6 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Final
 
-from msgspec import Struct
-
 from installer.engines import ENGINES
 from installer.engines.command_line import value_of
 from installer.errors import Code, InstallerError, Option, Remedy
@@ -16,7 +14,7 @@ from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
 from installer.host.units import UnitStart
-from installer.model.engine_spec import EngineSpec, ReloadMethod
+from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.files import Kind
 from installer.model.options import Options, RestartMode
@@ -27,47 +25,40 @@ WILDCARDS: Final = frozenset("*?[")
 CONFIG: Final = "config"
 
 
-class Restart(Struct, frozen=True):
-    """What a restart of an engine would be.
+def why_not_restarted(
+    host: Host, engine: EngineState, unit: UnitStart, process: Path | None
+) -> InstallerError | None:
+    """Return why an engine is not restarted by us; what cannot be looked at from here is no reason.
 
-    ``process`` is the one of the engine, a directory of /proc, ``now`` are the words of its command line,
-    ``later`` those that its unit will give it; None where nobody knows.
+    ``process`` is its own, a directory of /proc; None where that is not seen.
     """
-
-    host: Host
-    engine: EngineState
-    unit: UnitStart
-    process: Path | None
-    now: Sequence[str] | None
-    later: Sequence[str] | None
-
-
-def not_restarted(restart: Restart) -> InstallerError | None:
-    """Return why an engine is not restarted by us; what cannot be looked at from here is no reason."""
-    for reason, remedy, code in _find_reasons(restart, restart.unit, restart.engine.unit):
-        problem = f"restart {restart.engine.title} ({reason})"
+    for reason, remedy, code in _find_reasons(host, engine, unit, process):
+        problem = f"restart {engine.title} ({reason})"
         return InstallerError(problem, remedy=f"{remedy}, then run again", code=code)
     return None
 
 
-def _find_reasons(restart: Restart, unit: UnitStart, name: str) -> Iterator[tuple[str, str, Code]]:
+def _find_reasons(
+    host: Host, engine: EngineState, unit: UnitStart, process: Path | None
+) -> Iterator[tuple[str, str, Code]]:
     """Yield each reason, what to do about it, and its code."""
+    name = engine.unit
     override = f"in an override of {name} and daemon-reload"
     if unit.masked:
         yield f"its unit {name} is masked", f"say systemctl unmask {name} on the node", "unit-failed"
     for find_lacks in (_find_conditions, _find_files, _find_programs):
         with suppress(InstallerError):
-            for lack in find_lacks(restart.host, unit):
+            for lack in find_lacks(host, unit):
                 reason = f"{name} would not start it again: {lack}"
                 yield reason, f"correct {name}, or what it needs", "unit-failed"
     for setting in unit.refuses:
         remedy = f"say RefuseManualStop=no and RefuseManualStart=no {override}"
         yield f"{name} has {setting}=yes, so systemd refuses that", remedy, "unit-failed"
-    for move in _find_moves(restart):
+    for move in _find_moves(engine):
         remedy = f"restart {name} at a time of your choice, or take that out of the unit"
         yield f"at its next start {name} gives it {move}", remedy, "restart-moves-engine"
     with suppress(InstallerError):
-        count = monitors_in_unit_of(restart.process) if restart.process and unit.kill_mode in KILLING else 0
+        count = monitors_in_unit_of(process) if process and unit.kill_mode in KILLING else 0
         if count:
             shims = f"{count} shims of live containers run in it: a stop would kill them"
             reason = f"{name} has KillMode={unit.kill_mode}, and {shims}"
@@ -108,13 +99,20 @@ def _find_programs(host: Host, unit: UnitStart) -> Iterator[str]:
             yield f"its {setting} {program} is no program"
 
 
-def _find_moves(restart: Restart) -> Iterator[str]:
+def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    """Return the words of its command line, and those that its unit will give it; None where not known."""
+    now, later = engine.started, engine.next_start
+    own = now is not None and PurePosixPath(now.program).name == ENGINES[engine.name].process
+    return engine.words if own else None, later.words if later else None
+
+
+def _find_moves(engine: EngineState) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
-    engine, now, row = restart.engine, restart.now, ENGINES[restart.engine.name]
-    usual = {CONFIG: str(row.config), **(engine.serving.places if engine.serving else {})}
-    flags_of = {**({CONFIG: row.cmdline.config} if row.cmdline.config else {}), **row.cmdline.places}
-    for place, flags in flags_of.items() if restart.later is not None else ():
-        was, will = value_of(now or (), flags), value_of(restart.later or (), flags)
+    (now, later), spec = _list_words(engine), ENGINES[engine.name]
+    usual = {CONFIG: str(spec.config), **(engine.serving.places if engine.serving else {})}
+    flags_of = {**({CONFIG: spec.cmdline.config} if spec.cmdline.config else {}), **spec.cmdline.places}
+    for place, flags in flags_of.items() if later is not None else ():
+        was, will = value_of(now or (), flags), value_of(later or (), flags)
         if (now is None and place == CONFIG) or (now is not None and was == will):
             continue
         was, will = was or usual.get(place), will or (usual[CONFIG] if place == CONFIG else None)
@@ -123,14 +121,14 @@ def _find_moves(restart: Restart) -> Iterator[str]:
             yield f"{flags[0]} {will}, and it runs with {runs}"
 
 
-def places_by_files(
-    spec: EngineSpec, now: Sequence[str] | None, later: Sequence[str] | None
-) -> frozenset[str]:
+def places_by_files(engine: EngineState) -> frozenset[str]:
     """Return which places the configs of an engine will give it: those that no flag does, if known."""
+    now, later = _list_words(engine)
     words = now if later is None else later
     if words is None:
         return frozenset()
-    return frozenset(place for place, flags in spec.cmdline.places.items() if value_of(words, flags) is None)
+    places = ENGINES[engine.name].cmdline.places
+    return frozenset(place for place, flags in places.items() if value_of(words, flags) is None)
 
 
 def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:

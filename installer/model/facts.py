@@ -86,10 +86,10 @@ class EngineState(Struct, frozen=True):
     )
     silence: str = ""
     remedy: str = ""  # what lets us connect, where that alone is missing
-    stopped: bool = False
-    failed: bool = False
-    disabled: bool = False
-    another: str = ""
+    stopped: bool = False  # nobody listens
+    failed: bool = False  # its CRI did not load, and will not
+    disabled: bool = False  # it runs without CRI on purpose
+    another: str = ""  # why it is not the engine whose API it answers
     crashing: bool = False  # it does not run for the moment: its unit is started again and again
     pid: int | None = None  # its process, where that is in a pid namespace we see
     exe: PurePosixPath | None = None

@@ -1,5 +1,6 @@
 """How long an engine is waited for, and which row stands for a process."""
 
+import socket
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -41,12 +42,14 @@ def test_an_engine_is_waited_for_as_long_as_its_start_takes(patience: Patience, 
 
 
 def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_path: Path) -> None:
-    socket = tmp_path / "docker.sock"
-    socket.symlink_to(socket)  # root may connect to anything that leads somewhere
+    path, host = tmp_path / "d.sock", Host.under(PurePosixPath(tmp_path))
+    engine = replace(EngineState.usual(ENGINES["docker"]), socket=PurePosixPath("/d.sock"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:  # root may connect to anything else
+        server.bind(str(path))
 
-    answer = ask(ENGINES["docker"], socket)
+        answer = ask(host, engine)
 
-    assert answer.silence == f"connect to {socket} (Too many levels of symbolic links)"
+    assert answer.silence == f"connect to {path} (Protocol wrong type for socket)"
     assert answer.remedy == "check the path and run as root with that socket mounted"
     assert (answer.stopped, answer.failed, answer.disabled) == (False, False, False)
 

@@ -1,12 +1,13 @@
 """What is made of an engine's answer: one that its owner has stopped is not woken, nor waited for."""
 
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.observe import ask_for, with_answer
-from installer.engines.restart import Answer
+from installer.engines.observe import ask_for, with_process
 from installer.host.files import Host
 from installer.model.facts import EngineState
 from installer.model.options import Options, Places
@@ -57,13 +58,14 @@ def test_an_engine_that_would_be_woken_by_a_question_is_not_asked(
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param(Answer(stopped=True, silence="nobody listens"), id="stopped"),
-        pytest.param(Answer(failed=True, silence="its CRI did not load"), id="failed"),
-        pytest.param(Answer(silence="it hangs", remedy="look at it"), id="it hangs"),
+        pytest.param({"stopped": True, "silence": "nobody listens"}, id="stopped"),
+        pytest.param({"failed": True, "silence": "its CRI did not load"}, id="failed"),
+        pytest.param({"silence": "it hangs", "remedy": "look at it"}, id="it hangs"),
     ],
 )
-def test_why_an_engine_does_not_answer_is_kept(tmp_path: Path, answer: Answer) -> None:
-    found = with_answer(Host.under(PurePosixPath(tmp_path)), facts("containerd"), answer, Places())
+def test_why_an_engine_does_not_answer_is_kept(tmp_path: Path, answer: dict[str, Any]) -> None:
+    engine = replace(facts("containerd"), **answer)
+    found = with_process(Host.under(PurePosixPath(tmp_path)), engine, Places())
 
-    assert (found.silence, found.remedy) == (answer.silence, answer.remedy)
-    assert (found.stopped, found.pid, found.exe, found.build) == (answer.stopped, None, None, "")
+    assert (found.silence, found.remedy, found.stopped) == (engine.silence, engine.remedy, engine.stopped)
+    assert (found.pid, found.exe, found.build) == (None, None, "")

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.containers import in_use
 from installer.engines.observe import ask_for, locate, look_for
-from installer.engines.restart import Answer
 from installer.engines.trial_containers import MARK, Tools
 from installer.host.files import Host
 from installer.host.processes import Seen
@@ -32,7 +31,6 @@ OTHER = PurePosixPath("/other.sock")
 OPTIONS = Options(places={"docker": Places(socket=SOCKET)})
 ROW = EngineRow("docker", SOCKET, UNIT, (("nvidia", PurePosixPath("/toolkit/nvidia-container-runtime")),))
 DOCKERD = Seen(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
-STOPPED = Answer(stopped=True, silence="nobody listens")
 
 
 @dataclass
@@ -82,7 +80,7 @@ def remove_made(host: Host) -> None:
 ACTS: dict[str, Callable[[Host], object]] = {
     "an install": lambda host: ask_for(host, facts(), OPTIONS),
     "a socket that is named now": lambda host: locate(
-        host, replace(facts(), socket=OTHER), STOPPED, ROW, OPTIONS
+        host, replace(facts(), socket=OTHER, stopped=True), ROW, OPTIONS
     ),
     "what is in use": lambda host: in_use(host, Layout(), Record(engines=(ROW,)), [facts()]),
     "doctor, where another dockerd runs": lambda host: read_engines(host, OPTIONS, [DOCKERD]),

@@ -12,11 +12,9 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.command_line import began_s, read_start
 from installer.engines.dependencies import refuse_unseen
-from installer.engines.observe import find_engines, locate, with_answer
-from installer.engines.restart import Answer
+from installer.engines.observe import find_engines, locate, with_process
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.processes import Peer
 from installer.model.facts import EngineState
 from installer.model.options import Options, Places
 from installer.model.record import EngineRow, Record
@@ -25,12 +23,9 @@ from tests.support.live import ASKED, SOCKET, UNIT, containerd, live
 
 GONE = PurePosixPath("/old.sock")
 ROW = EngineRow("containerd", GONE, UNIT, ())
-STOPPED = Answer(stopped=True, silence="nobody listens")
-ELSEWHERE = Peer(7, "containerd", None, (), "other.service", 1.0)
-
-
-def facts(path: PurePosixPath = GONE) -> EngineState:
-    return replace(containerd(), socket=path)
+HANGS = replace(containerd(), socket=GONE, silence="hangs")
+STOPPED = replace(HANGS, stopped=True)
+ELSEWHERE = replace(HANGS, pid=7, unit="other.service")
 
 
 def told(path: PurePosixPath | None = SOCKET) -> Options:
@@ -38,21 +33,19 @@ def told(path: PurePosixPath | None = SOCKET) -> Options:
 
 
 @pytest.mark.parametrize(
-    ("answer", "row", "options", "found"),
+    ("engine", "row", "options", "found"),
     [
         pytest.param(STOPPED, ROW, told(), False, id="one that answers is of another unit"),
         pytest.param(STOPPED, replace(ROW, unit=""), told(), False, id="of no unit"),
-        pytest.param(Answer(silence="hangs"), ROW, told(), False, id="one that only hangs"),
-        pytest.param(
-            replace(STOPPED, stopped=False, peer=ELSEWHERE), ROW, told(), False, id="another unit answers"
-        ),
+        pytest.param(HANGS, ROW, told(), False, id="one that only hangs"),
+        pytest.param(ELSEWHERE, ROW, told(), False, id="another unit answers"),
     ],
 )
 def test_a_socket_of_another_unit_is_not_taken(
-    tmp_path: Path, answer: Answer, row: EngineRow, options: Options, *, found: bool
+    tmp_path: Path, engine: EngineState, row: EngineRow, options: Options, *, found: bool
 ) -> None:
     with live(tmp_path) as node:
-        there, _ = locate(node.host, facts(), answer, row, options)
+        there = locate(node.host, engine, row, options)
 
     assert (there.socket == SOCKET) == found
 
@@ -71,9 +64,9 @@ def test_where_nobody_listens_the_unit_tells_whether_it_is_stopped(
 ) -> None:
     with live(tmp_path) as node:
         node.systemd.units[UNIT] = unit
-        there, answer = locate(node.host, facts(), STOPPED, ROW, Options())
+        there = locate(node.host, STOPPED, ROW, Options())
 
-    assert (answer.stopped, there.crashing) == (stopped, crashing)
+    assert (there.stopped, there.crashing) == (stopped, crashing)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +140,13 @@ def test_of_several_units_the_one_that_runs_is_an_engines(
     with ExitStack() as held:
         host = _bus(held, tmp_path, units)
 
-        def unit_of(answer: Answer) -> str:
-            return with_answer(host, engine, answer, Places()).unit
+        def unit_of(engine: EngineState) -> str:
+            return with_process(host, engine, Places()).unit
 
-        assert unit_of(Answer(silence="hangs")) == unit
-        assert unit_of(STOPPED) == row.units[0]
-        assert unit_of(Answer(replace(ELSEWHERE, unit=None))) == ""
-        assert unit_of(Answer(ELSEWHERE)) == "other.service"
+        assert unit_of(replace(engine, silence="hangs")) == unit
+        assert unit_of(replace(engine, stopped=True)) == row.units[0]
+        assert unit_of(replace(engine, pid=7, unit="")) == ""
+        assert unit_of(replace(engine, pid=7, unit="other.service")) == "other.service"
 
 
 def test_a_runtime_that_an_engine_does_not_see_is_refused(tmp_path: Path) -> None:
@@ -194,7 +187,7 @@ def test_what_the_process_of_its_unit_listens_on_is_asked(
     )
     with live(tmp_path) as node:
         node.unit.active, node.unit.main_pid = active, pid
-        locate(node.host, facts(), STOPPED, ROW, Options())
+        locate(node.host, STOPPED, ROW, Options())
 
     assert (ASKED in node.asked) == asked
 
@@ -214,7 +207,7 @@ def test_the_nri_socket_of_its_unit_is_never_asked(tmp_path: Path) -> None:
         server.listen()
         server.settimeout(0)
 
-        locate(node.host, facts(), STOPPED, ROW, Options())
+        locate(node.host, STOPPED, ROW, Options())
 
         with pytest.raises(BlockingIOError):
             server.accept()

@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
 from installer.engines.restart import ask, reload
 from installer.errors import InstallerError, NotIdleError, StoppedError
 from installer.host.unit_jobs import Patience
@@ -265,7 +264,7 @@ def test_where_cri_does_not_answer_nothing_is_stranded(node: Live) -> None:
     [
         pytest.param({}, (False, False, (1, 7, 24)), id="well"),
         pytest.param({STATUS: b"", PLUGINS: FAILED}, (False, True, None), id="failed"),
-        pytest.param({STATUS: b"", PLUGINS: OFF}, (True, True, None), id="switched off"),
+        pytest.param({STATUS: b"", PLUGINS: OFF}, (True, False, None), id="switched off"),
         pytest.param({STATUS: b"\xff"}, (False, False, None), id="not understood"),
     ],
 )
@@ -276,15 +275,15 @@ def test_what_an_answer_comes_to(
     for key in [key for key, value in answers.items() if not value]:
         del node.answers[key]
 
-    found = ask(ENGINES["containerd"], node.root / SOCKET.name)
+    found = ask(node.host, containerd())
 
     assert (found.disabled, found.failed, found.version) == said
     assert (found.serving is None) == bool(found.silence) == (found.version is None)
-    assert (found.stopped, found.peer is None) == (False, False)
+    assert (found.stopped, found.pid is None) == (False, False)
 
 
 def test_nobody_on_the_socket_is_one_that_is_stopped(node: Live) -> None:
-    found = ask(ENGINES["containerd"], node.root / "gone.sock")
+    found = ask(node.host, replace(containerd(), socket=PurePosixPath("/gone.sock")))
 
-    assert (found.stopped, found.failed, found.peer) == (True, False, None)
+    assert (found.stopped, found.failed, found.pid) == (True, False, None)
     assert found.silence == f"nobody listens on {node.root}/gone.sock"

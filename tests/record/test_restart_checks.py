@@ -13,17 +13,16 @@ from installer.engines.containerd.effective import read_dump
 from installer.engines.crio.config import read_effective
 from installer.engines.reloading import elsewhere
 from installer.engines.restart_checks import (
-    Restart,
-    not_restarted,
     places_by_files,
     unit_obstacle,
     unit_obstacles,
+    why_not_restarted,
 )
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.units import UnitStart
 from installer.model.effective import EffectiveConfig
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from installer.model.options import Options, RestartMode
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
@@ -52,6 +51,13 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
+def started(now: tuple[str, ...] | None, later: tuple[str, ...] | None) -> EngineState:
+    words = (
+        None if words is None else Started(words, program="/usr/bin/containerd") for words in (now, later)
+    )
+    return replace(FACTS, **dict(zip(("started", "next_start"), words, strict=True)))
+
+
 def reason(
     host: Host,
     now: tuple[str, ...] | None = None,
@@ -62,7 +68,7 @@ def reason(
 ) -> str:
     """Return why an engine is not restarted, "" where it may be."""
     unit = UnitStart.of(UNIT | (changed or {}))
-    found = not_restarted(Restart(host, FACTS, unit, process, now, later))
+    found = why_not_restarted(host, started(now, later), unit, process)
     return found.problem if found else ""
 
 
@@ -262,9 +268,9 @@ def test_what_would_start_or_cannot_be_judged_is_left_alone(site: Host, changed:
 
 
 def test_places_that_files_give_are_those_without_a_flag() -> None:
-    assert places_by_files(ROW, (), ("--root", "/x")) == {"state", "address"}
-    assert places_by_files(ROW, ("--state=/x", "-a", "/y"), None) == {"root"}
-    assert places_by_files(ROW, None, None) == frozenset()
+    assert places_by_files(started((), ("--root", "/x"))) == {"state", "address"}
+    assert places_by_files(started(("--state=/x", "-a", "/y"), None)) == {"root"}
+    assert places_by_files(started(None, None)) == frozenset()
 
 
 @pytest.mark.parametrize("place", sorted(PLACES))
