@@ -96,7 +96,9 @@ def choose(
     wish, spec = _Wish(engine, entries, facts, options, ask), ENGINES[engine.name]
     texts = files_without_us(engine, facts)
     files = config_files(engine, texts)
-    plain = _find_way(wish, next(iter(spec.draft(files, entries, options.extras))))
+    first = next(iter(spec.draft(files, entries, options.extras)))
+    changes = _find_changes(wish, first)
+    plain = _find_way(wish, first, changes)
     choice = _make_choice(wish, plain)
     if spec.finds or (not choice.steps and _is_in_force(wish, plain)):
         return choice  # nothing is written
@@ -108,7 +110,8 @@ def choose(
     names = wish.names | (lived.handlers.keys() - before.handlers.keys())
     found, refusals = ask(engine, now), []
     for decision in spec.draft(replace(files, before=before), entries, options.extras):
-        way = _find_way(wish, decision)
+        same = decision.files == first.files  # a text of megabytes is edited once
+        way = _find_way(wish, decision, changes if same else _find_changes(wish, decision))
         adds = all(change.adds for change in way.changes if change.step is not None)
         if adds and found.rest_digest and not found.fatal:
             wrong = [*_find_unserved(wish, decision, found), *find_disturbances(before, found, names)]
@@ -185,12 +188,10 @@ def _as_it_stands(way: Way, facts: Facts) -> Way:
     return replace(way, changes=tuple(kept))
 
 
-def _find_way(wish: _Wish, decision: Decision) -> Way:
+def _find_changes(wish: _Wish, decision: Decision) -> tuple[ConfigChange, ...]:
     engine, facts = wish.engine, wish.facts
     changes = [change_config(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
-    if any(row.edits and not row.ours for row in configs_of(engine, facts)):
-        decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
     # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
     former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
     changes += [withdraw(row, facts) for row in former]
@@ -199,7 +200,14 @@ def _find_way(wish: _Wish, decision: Decision) -> Way:
     for path in engine.files:
         if path not in known and (found := record_foreign(engine.name, path, facts, toolkits)) is not None:
             changes.append(found)
-    way = Way(decision, tuple(changes))
+    return tuple(changes)
+
+
+def _find_way(wish: _Wish, decision: Decision, changes: tuple[ConfigChange, ...]) -> Way:
+    engine, facts = wish.engine, wish.facts
+    if any(row.edits and not row.ours for row in configs_of(engine, facts)):
+        decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
+    way = Way(decision, changes)
     if not ENGINES[engine.name].reload_misreports or not _is_held(wish, way):
         return way
     # What ours inherit was decided when they were written: a reload reports otherwise, and owners edit.

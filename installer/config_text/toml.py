@@ -418,7 +418,7 @@ def _find_style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str,
     """Return how headers like ``name`` are written: their parts, their indentation, that of their pairs."""
     raw: Key = ()
     outer = inner = ""
-    headers = [table for table in found if table.raw]
+    headers = [table for table in found if table.raw and (table.name[0] == name[0] or len(name) == 1)]
     for table in headers:
         common = takewhile(lambda pair: pair[0] == pair[1], zip(table.name, name, strict=False))
         raw = max(raw, table.raw[: len([*common])], key=len)

@@ -193,11 +193,13 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     path, syntax = wanted.path, wanted.syntax
     now, row = facts.contents[path], facts.held.config(path)
     original, without = undo_config(path, facts)
-    clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
+    found, present = text_of(original, path), text_of(now, path)
+    clean, total = apply(found, wanted.wants, syntax, name=str(path))
+    needed = total if present == found else apply(present, wanted.wants, syntax, name=str(path))[1]
     stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in without.relied_on)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
     taken_back = any(edit.after != EMPTY for edit in stale)
-    if not (taken_back or now is None or apply(text_of(now, path), wanted.wants, syntax, name=str(path))[1]):
+    if not (taken_back or now is None or needed):
         if row is None and wanted.wants and not _is_copy(name, facts):
             # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
