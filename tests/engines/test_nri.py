@@ -150,19 +150,24 @@ def test_a_device_whose_hook_is_missing_fails_its_container_alone(nri_node: Node
 def test_of_specifications_that_are_written_in_odd_ways_the_same_are_read_as_here(nri_node: Node) -> None:
     spelled = [*READ.values(), *UNREAD.values()]
     names = [f"n{number}x" for number in range(len(spelled))]
-    ours = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [OURS]})
-    nri_node.write("/etc/cdi/ours.json", ours)
+    beside = nri_node.root / "etc/cdi-beside"
+    beside.mkdir()
     for name, text in zip(names, spelled, strict=True):
         content = text.encode() if isinstance(text, str) else text
         letters = "utf-16-le" if b"k\0" in content else "utf-8"
         there = content.replace(DEVICE.encode(letters), name.encode(letters))
-        (nri_node.root / f"etc/cdi/{name}.yaml").write_bytes(there)
+        (beside / f"{name}.yaml").write_bytes(there)
+    # A containerd that sees a write in /etc/cdi reads all files there: it was busy for minutes with one after another.
+    nri_node.run(["sh", "-c", "mv /etc/cdi-beside/* /etc/cdi/ && rmdir /etc/cdi-beside"])
+    ours = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [OURS]})
+    nri_node.write("/etc/cdi/ours.json", ours)
     pod = nri_node.cri.run_pod()
     asked = tuple(f"nvidia.com/gpu={name}" for name in ("ours", *names))
 
     with pytest.raises(CriError) as caught:
         nri_node.cri.create(pod, Container(command=SLEEP, devices=asked))
 
+    assert "unresolvable CDI devices " in caught.value.details
     unresolved = caught.value.details.partition("unresolvable CDI devices ")[2].split(", ")
     assert sorted(unresolved) == sorted(f"nvidia.com/gpu={name}" for name in names[len(READ) :])
     nri_node.run(["sh", "-c", "rm /etc/cdi/n*x.yaml /etc/cdi/ours.json"])
