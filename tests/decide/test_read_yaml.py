@@ -17,40 +17,31 @@ def _loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delattr(yaml, "CBaseLoader")
 
 
-@pytest.mark.parametrize(
-    ("text", "means"),
-    [
-        pytest.param("a: {b: [c, 'd']}\ne: |\n  f\n", {"a": {"b": ["c", "d"]}, "e": "f\n"}, id="all shapes"),
-        pytest.param("", None, id="no text"),
-        pytest.param("# a", None, id="a comment alone"),
-        pytest.param("---\n", None, id="a mark alone"),
-        pytest.param("a: b\n---\n- c\n", {"a": "b"}, id="the first document"),
-        pytest.param("a: b\n...\n[[[\n", {"a": "b"}, id="nothing behind the end of it"),
-        pytest.param("\ufeffa: b\n", {"a": "b"}, id="a byte order mark"),
-        pytest.param(
-            "[~, null, NULL, Null, 'null', nULL, ]",
-            [None, None, None, None, "null", "nULL"],
-            id="nothing, in its spellings",
-        ),
-        pytest.param("a: {'<<': b}\n", {"a": {"<<": "b"}}, id="in quotes nothing is merged"),
-    ],
-)
-def test_what_a_text_stands_for(text: str, means: Any) -> None:
-    assert read_yaml(text) == means
+MEANS: dict[str, Any] = {
+    "a: {b: [c, 'd']}\ne: |\n  f\n": {"a": {"b": ["c", "d"]}, "e": "f\n"},
+    "": None,
+    "# a": None,
+    "---\n": None,
+    "a: b\n---\n- c\n": {"a": "b"},
+    "a: b\n...\n[[[\n": {"a": "b"},
+    "\ufeffa: b\n": {"a": "b"},
+    "[~, null, NULL, Null, 'null', nULL, ]": [None, None, None, None, "null", "nULL"],
+    "a: {'<<': b}\n": {"a": {"<<": "b"}},  # in quotes nothing is merged
+}
+
+
+def test_what_a_text_stands_for() -> None:
+    assert {text: read_yaml(text) for text in MEANS} == MEANS
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("a: [b\n", id="cut off"),
-        pytest.param("a: b\n  c: d\n", id="a table in a word"),
-        pytest.param('a: "\\ud800"\n', id="half a character"),
-        pytest.param('a: "\\U00110000"\n', id="a character past the last"),
-        pytest.param("a: b\na: c\n", id="the same key twice"),
-        pytest.param("{a: b, 'a': c}\n", id="the same key twice in brackets"),
-        pytest.param("~: a\n", id="nothing as a key"),
-        pytest.param("[a]: b\n", id="a list as a key"),
-        pytest.param("# \ufffd\na: b\n", id="what is no UTF-8, in a comment"),
+        *("a: [b\n", "a: b\n  c: d\n"),
+        *('a: "\\ud800"\n', 'a: "\\U00110000"\n'),  # half a character, and one past the last
+        *("a: b\na: c\n", "{a: b, 'a': c}\n"),
+        *("~: a\n", "[a]: b\n"),
+        "# \ufffd\na: b\n",  # what is no UTF-8, in a comment
     ],
 )
 def test_what_engines_refuse_is_refused(text: str) -> None:
@@ -58,27 +49,27 @@ def test_what_engines_refuse_is_refused(text: str) -> None:
         read_yaml(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        pytest.param("# " + "x" * SIZE, "1 MiB", id="its size"),
-        pytest.param("[" * (DEPTH + 1), "32 levels", id="its depth"),
-        pytest.param("[" * 100_000, "32 levels", id="its depth, by far"),
-        pytest.param("a: &x b\nc: *x\n", "an alias or a tag", id="an alias"),
-        pytest.param("a: &x b\n*x : c\n", "an alias or a tag", id="an alias as a key"),
-        pytest.param("a: !!int b\n", "an alias or a tag", id="a tag"),
-        pytest.param("a:\n  <<: {b: c}\n", "merged", id="a table that is merged"),
-        pytest.param('a: "b\\/c"\n', "a slash", id="a slash that is escaped"),
-        pytest.param("%YAML 1.2\n---\na: b\n", "directives", id="another version"),
-        pytest.param("%TAG !e! tag:a.b:\n--- a\n", "directives", id="directives"),
-    ],
-)
-def test_what_is_out_of_bounds_is_refused_in_a_sentence(text: str, reason: str) -> None:
-    with pytest.raises(InstallerError) as refused:
-        read_yaml(text)
+OUT_OF_BOUNDS = {
+    "# " + "x" * SIZE: "1 MiB",
+    "[" * (DEPTH + 1): "32 levels",
+    "[" * 100_000: "32 levels",
+    "a: &x b\nc: *x\n": "an alias or a tag",
+    "a: &x b\n*x : c\n": "an alias or a tag",
+    "a: !!int b\n": "an alias or a tag",
+    "a:\n  <<: {b: c}\n": "merged",
+    'a: "b\\/c"\n': "a slash",
+    "%YAML 1.2\n---\na: b\n": "directives",
+    "%TAG !e! tag:a.b:\n--- a\n": "directives",
+}
 
-    assert refused.value.problem.startswith("read a CDI specification (")
-    assert reason in refused.value.problem
+
+def test_what_is_out_of_bounds_is_refused_in_a_sentence() -> None:
+    for text, reason in OUT_OF_BOUNDS.items():
+        with pytest.raises(InstallerError) as refused:
+            read_yaml(text)
+
+        assert refused.value.problem.startswith("read a CDI specification (")
+        assert reason in refused.value.problem
 
 
 def test_what_is_just_within_bounds_is_read() -> None:
