@@ -43,7 +43,7 @@ LIMITS = {
     "README.md": (750, 14, 30),
     "CONTRIBUTING.md": (2500, 14, 42),
     "docs/compatibility.md": (3900, 14, 30),
-    "docs/deploy.md": (5600, 18, 45),
+    "docs/deploy.md": (3250, 14, 30),
     "docs/doctor.md": (2900, 18, 31),
     "docs/engine-facts.md": (2950, 14, 46),
     "docs/gpu-operator.md": (1500, 19, 66),
