@@ -14,7 +14,7 @@ from installer.config_text import Syntax, Want, apply, parse, undo
 from installer.config_text.toml import DEEP
 from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
-from installer.host.limits import BASE_BYTES, find_free_memory
+from installer.host.kernel import BASE_BYTES, find_free_memory
 from tests.support.big import OURS, config, shims
 from tests.support.site import PROJECT, Site, sentence
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from installer.nri import plugin as nri_plugin
-from installer.nri import wire
+from installer.nri import session
 from installer.nri.plugin import State
-from installer.nri.wire import unpack
+from installer.nri.session import unpack
 from tests.host.servers import message
 from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod, until
 from tests.support.site import PROJECT, sentence
@@ -50,9 +50,9 @@ def test_it_registers_gives_devices_and_leaves_nothing(place: Place) -> None:
         child.terminate()
 
         assert child.wait(10) == 0
-    adjust = unpack(wire.CREATED, given["payload"])["adjust"]
+    adjust = unpack(session.CREATED, given["payload"])["adjust"]
     assert adjust["devices"] == [{"name": "management.nvidia.com/gpu=all"}]
-    assert (refused["status"]["code"], refused["payload"]) == (wire.PERMISSION_DENIED, b"")
+    assert (refused["status"]["code"], refused["payload"]) == (session.PERMISSION_DENIED, b"")
     assert (plain["status"]["code"], plain["payload"]) == (0, b"")
     assert _events(place) == ["registered", "devices given", "container refused", "stopped"]
     assert "NRI plugin  registered with containerd 2.1.9, since 20" in said.stdout

@@ -46,8 +46,8 @@ def untainting(port: int, directory: Path) -> Iterator["subprocess.Popen[str]"]:
     strict = "lambda **given: (made := plain(**given), setattr(made, 'verify_flags', made.verify_flags | ssl.VERIFY_X509_STRICT))[0]"
     program = (
         f"import ssl; plain = ssl.create_default_context; ssl.create_default_context = {strict}; "
-        "from pathlib import Path; from installer.cli import log; from installer.host import signals; "
-        "from installer.host.kubernetes import Api; from installer.report.untaint import untaint; signals.block(); log.configure(log.LogFormat.JSON); "
+        "from pathlib import Path; from installer.cli import log; from installer.host import supervision; "
+        "from installer.host.kubernetes import Api; from installer.report.untaint import untaint; supervision.block_signals(); log.configure(log.LogFormat.JSON); "
         f"untaint(Api('127.0.0.1', {port}, Path('{directory}'), Path('{directory}/ready')), '{LABEL}')"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT)}

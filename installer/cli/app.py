@@ -23,7 +23,7 @@ from installer.cli.flags import (
 )
 from installer.errors import Exit, InstallerError
 from installer.host.events import internal_errors, log
-from installer.host.limits import refuse_few_files
+from installer.host.kernel import refuse_few_files
 from installer.model.options import Options, Wish
 
 INSPECTING: Final = frozenset(

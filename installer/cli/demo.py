@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from installer.errors import Exit, InstallerError
-from installer.host import signals
+from installer.host import supervision
 from installer.payload.files import LIBRARIES, REQUIRED, search_paths
 
 WAIT_S: Final = 30.0
@@ -82,7 +82,7 @@ def demo() -> Exit:
         if _hash(root) != before:
             raise InstallerError("plan without changing anything", remedy=REPORT, code="demo-failed")
         _show_title("toolkit-installer run: installs, configures, then waits")
-        with signals.unblocked(), _start("run", [*arguments, "--log-format", "text"]) as child:
+        with supervision.unblocked_signals(), _start("run", [*arguments, "--log-format", "text"]) as child:
             try:
                 _show_log(child, until="waiting for a signal")
                 if child.poll() is not None:

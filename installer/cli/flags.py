@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.cdi.mode import refuse_runtime_by_cdi
 from installer.engines import ENGINES
 from installer.errors import UsageError
-from installer.host.mounts import resolve_local
+from installer.host.paths import resolve_local
 from installer.model.engine_spec import DropInKind
 from installer.model.files import RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri

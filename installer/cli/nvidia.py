@@ -15,13 +15,12 @@ from installer.cli.nvidia_flags import CommandLine, read, rows, spell_option
 from installer.engines import ENGINES, generating
 from installer.engines.dependencies import read_os_release
 from installer.errors import Exit, InstallerError, UsageError
-from installer.host import signals
+from installer.host import supervision
 from installer.host.events import internal_errors, log, open_standard_streams
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point
-from installer.host.limits import refuse_few_files, refuse_little_memory
-from installer.host.mounts import find_host_path, is_empty, is_same, resolve_local
-from installer.host.paths import ROOT
+from installer.host.kernel import refuse_few_files, refuse_little_memory
+from installer.host.paths import ROOT, find_host_path, is_empty, is_same, resolve_local
 from installer.model.engine_spec import DropInKind, Extras, ReloadMethod
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
@@ -283,8 +282,8 @@ SPOKEN: Final = {"waiting for a signal": "Waiting for signal"}
 
 def main() -> None:
     """Do what NVIDIA's tool is asked to do, and exit with its codes: every error is 1."""
-    signals.block()
-    finished = open_standard_streams(signals.stop_requested)
+    supervision.block_signals()
+    finished = open_standard_streams(supervision.stop_requested)
     code = run(sys.argv[1:], os.environ)
     sys.exit(code if finished() else Exit.FAILED)
 

@@ -5,14 +5,14 @@ import sys
 from typing import NoReturn
 
 from installer.errors import Exit, InstallerError, InternalError
-from installer.host import signals
+from installer.host import supervision
 from installer.host.events import log, open_standard_streams
 
 
 def main(*, child: bool = False) -> None:
     """Run one verb, or what a ``child`` of ``run`` is to do, and exit with its code."""
-    signals.block()
-    finished = open_standard_streams(signals.stop_requested)
+    supervision.block_signals()
+    finished = open_standard_streams(supervision.stop_requested)
     # The host of any other child than the one that installs is not as before.
     later = child and sys.argv[1:2] != ["install"]
     code: int = Exit.UNDO_INCOMPLETE if later else Exit.FAILED
@@ -35,7 +35,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _verb() -> int:
-    from installer.host.limits import refuse_little_memory
+    from installer.host.kernel import refuse_little_memory
 
     refuse_little_memory()  # the modules of a verb may not fit
     from installer.cli.app import main as verb

@@ -10,10 +10,10 @@ from typing import Final
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError, Option, Remedy
-from installer.host import units
+from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import started_of
-from installer.host.units import UnitStart
+from installer.host.systemd import UnitStart
 from installer.model.effective import Flags
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState, Started
@@ -137,7 +137,7 @@ def began_s(host: Host, engine: EngineState) -> float | None:
 def unit_start(host: Host, engine: EngineState) -> UnitStart:
     """Return what systemd has read of an engine's unit; nothing where it cannot be asked."""
     with suppress(InstallerError):
-        return units.read(host, engine.unit).start if engine.unit else UnitStart()
+        return systemd.read_unit(host, engine.unit).start if engine.unit else UnitStart()
     return UnitStart()
 
 
@@ -189,7 +189,7 @@ def process_path(host: Host, engine: EngineState) -> Path | None:
     if engine.pid is not None:
         return Path("/proc", str(engine.pid))
     try:
-        pid = units.read(host, engine.unit).main_pid if engine.unit else 0
+        pid = systemd.read_unit(host, engine.unit).main_pid if engine.unit else 0
     except InstallerError:
         return None
     process = host.local_path(PROC) / str(pid)

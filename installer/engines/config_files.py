@@ -13,10 +13,9 @@ from installer.engines.command_line import path_of
 from installer.engines.config_edits import tree_of
 from installer.engines.containerd.effective import list_imports, own_import
 from installer.errors import ConflictError, InstallerError
-from installer.host.devices import is_read_only
-from installer.host.files import READ_ONLY, Host
+from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES, changed_s
-from installer.host.limits import find_free_memory
+from installer.host.kernel import find_free_memory
 from installer.model.engine_spec import DropInKind, EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File, Kind

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
 from installer.engines.crio.config import read_effective as crio_effect
 from installer.errors import InstallerError
-from installer.host import grpc
+from installer.host import sockets
 from installer.host.sockets import AnswerError, ask_http, connectable
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.protobuf import Schema, unpack
@@ -155,12 +155,12 @@ class Calls:
     def _ask(self, method: str, request: bytes) -> bytes | None:
         """Return the answer as raw protobuf; None if the engine does not know this call."""
         try:
-            return grpc.call(self._path, method, request, timeout_s=self.left_s())
+            return sockets.call_grpc(self._path, method, request, timeout_s=self.left_s())
         except TimeoutError as error:
             raise _not_answering(self._socket_path, f"no answer within {self._timeout_s:g} s") from error
         except OSError as error:
             raise _not_answering(self._socket_path, error) from error
-        except grpc.StatusError as error:
+        except sockets.StatusError as error:
             if error.code == "UNIMPLEMENTED":
                 return None
             if error.code in {"DEADLINE_EXCEEDED", "UNAVAILABLE"}:

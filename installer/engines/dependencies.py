@@ -13,8 +13,7 @@ from installer.engines.command_line import path_of, place_of, read_start, value_
 from installer.engines.containerd.config import CONTAINERD
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
-from installer.host.devices import is_full
-from installer.host.files import NOEXEC, READ_ONLY, Host, text
+from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
 from installer.model.effective import Runtime

@@ -35,7 +35,7 @@ from installer.engines.dependencies import RESTART, explain_silence, without_cri
 from installer.engines.restart import ASK_S, ask, is_held
 from installer.engines.restart_checks import places_by_files, why_not_restarted
 from installer.errors import InstallerError, Option, Remedy
-from installer.host import unit_jobs, units
+from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import listening
 from installer.model.effective import Flags
@@ -162,7 +162,8 @@ def with_process(host: Host, engine: EngineState, places: Places) -> EngineState
     """Return an engine that was asked, with what its process and unit tell."""
     spec = ENGINES[engine.name]
     if engine.pid is None and not engine.stopped and engine.unit in spec.units:  # of several, what runs
-        engine = replace(engine, unit=next((unit for unit in spec.units if units.runs(host, unit)), ""))
+        running = (unit for unit in spec.units if systemd.unit_runs(host, unit))
+        engine = replace(engine, unit=next(running, ""))
     engine = with_places(host, replace(engine, started=read_start(host, engine)), places)
     waits = engine.serving is None and not (engine.stopped or engine.failed or engine.disabled)
     if waits and (why := explain_silence(host, engine)):
@@ -200,7 +201,7 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
         return engine
     deadline = time.monotonic() + min(spec.generated.start_s, awaits_s)
     while engine.serving is None and not (engine.failed or engine.disabled) and time.monotonic() < deadline:
-        if not any(units.runs(host, unit) for unit in spec.units):
+        if not any(systemd.unit_runs(host, unit) for unit in spec.units):
             break
         time.sleep(POLL_S)
         engine = ask(host, sought, timeout_s=ANSWER_S)
@@ -225,7 +226,7 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
         if (found.serving is not None or found.failed or found.disabled) and found.unit == row.unit:
             return found
     if engine.stopped and spec.reload is not ReloadMethod.HUP:
-        unit = units.look(host, row.unit)
+        unit = systemd.look_at_unit(host, row.unit)
         crashing = unit.active == "activating"  # as one is all the time whose service ends at each start
         return replace(engine, crashing=crashing, stopped=unit.is_at_rest)
     return engine
@@ -237,7 +238,7 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     Not NRI's: there each who connects is a plugin, and keeps others out while he says nothing.
     """
     with suppress(InstallerError):
-        state = units.read(host, unit)
+        state = systemd.read_unit(host, unit)
         if state.active == "active" and state.main_pid:
             for path in sorted(listening(host.local_path(PROC) / str(state.main_pid)), key=len):
                 if PurePosixPath(path).name != NRI_SOCKET:
@@ -309,7 +310,7 @@ def refuse_unknown(host: Host, engine: EngineState) -> None:
     """Raise where nobody can tell whose containerd it is that answers on the socket of k3s and RKE2."""
     socket = ENGINES[engine.name].socket
     candidates = [unit for spec in ENGINES.values() if spec.socket == socket for unit in spec.units]
-    if not any(units.runs(host, unit) for unit in candidates):
+    if not any(systemd.unit_runs(host, unit) for unit in candidates):
         raise InstallerError(
             f"tell whose containerd answers on {engine.socket} (none of {', '.join(candidates)} runs)",
             remedy=Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2"),
@@ -360,7 +361,7 @@ def _runs_pods(host: Host, engine: EngineState) -> bool:
 
 def _nobody_runs(host: Host, options: Options, notes: list[str]) -> InstallerError:
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
-    dead = dict.fromkeys(units.describe_end(host, ENGINES[name].unit) for name in options.engine_names)
+    dead = dict.fromkeys(systemd.describe_unit_end(host, ENGINES[name].unit) for name in options.engine_names)
     reason = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
     return InstallerError(
         f"find a running engine ({reason})",

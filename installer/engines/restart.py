@@ -17,13 +17,13 @@ from installer.engines.docker import api as dockerd
 from installer.engines.reloading import not_idle
 from installer.engines.restart_checks import unit_obstacle, without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
-from installer.host import processes, unit_jobs, units
+from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
+from installer.host.systemd import Unit
 from installer.host.unit_jobs import Patience
-from installer.host.units import Unit
 from installer.model.engine_spec import Api, EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.steps import Reload, WriteConfig
@@ -38,7 +38,7 @@ def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> b
 
     Its owner has stopped it then. Of our engines Docker alone comes with such a unit.
     """
-    return spec.api is Api.DOCKER and host.exists(socket) and units.is_socket_held(host, unit, socket)
+    return spec.api is Api.DOCKER and host.exists(socket) and systemd.is_socket_held(host, unit, socket)
 
 
 def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineState:
@@ -141,7 +141,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         hopeless = not hup and (
             answer.failed
             or answer.disabled
-            or (answer.stopped and bool(units.describe_end(host, engine.unit)))
+            or (answer.stopped and bool(systemd.describe_unit_end(host, engine.unit)))
         )
         # Asked behind that: a unit that stops may have stopped between two questions.
         if answer.stopped and begun.before is None and _is_left_stopped(host, engine, patience):
@@ -176,7 +176,7 @@ def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: floa
 
 def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
     """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
-    stopped = units.look(host, engine.unit).active == "inactive"  # else by itself, or by a config
+    stopped = systemd.look_at_unit(host, engine.unit).active == "inactive"  # else by itself, or by a config
     if stopped and not patience.may_rest:
         raise EngineStoppedError(
             f"prove that {engine.title} serves our runtimes (somebody has stopped {engine.unit})",
@@ -223,7 +223,7 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
         if obstacle := unit_obstacle(host, engine):
             raise obstacle
         unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)
-    elif engine.serving is None and units.describe_end(host, engine.unit):
+    elif engine.serving is None and systemd.describe_unit_end(host, engine.unit):
         if not _is_left_stopped(host, engine, patience):
             return unit_jobs.restart(host, engine.unit, patience)
     else:
@@ -238,7 +238,7 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
 def _explain_death(host: Host, unit: str, begun: _Begun) -> str:
     """Return how the service of a unit has ended since a reload, in its own words where it has some."""
     died = unit_jobs.why_not_started(host, unit, begun.began_s, begun.before)
-    return ": ".join(filter(None, (units.describe_end(host, unit), died)))
+    return ": ".join(filter(None, (systemd.describe_unit_end(host, unit), died)))
 
 
 def _describe(answer: EngineState, reload: Reload) -> str:

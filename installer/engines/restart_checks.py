@@ -9,11 +9,11 @@ from typing import Final
 from installer.engines import ENGINES
 from installer.engines.command_line import value_of
 from installer.errors import Code, InstallerError, Option, Remedy
-from installer.host import units
+from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
-from installer.host.units import UnitStart
+from installer.host.systemd import UnitStart
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.files import Kind
@@ -139,7 +139,7 @@ def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
     if not engine.unit:
         return without_unit(engine, "it runs outside any systemd service")
     try:
-        state = units.read(host, engine.unit)
+        state = systemd.read_unit(host, engine.unit)
     except InstallerError as error:
         return without_unit(engine, error.problem) if by_signal else error
     # Restarting a unit that is not the one that serves would start a second engine beside it.

@@ -30,6 +30,7 @@ from installer.host.inodes import (
 from installer.host.kernel import trusted_uids
 from installer.host.paths import DIRECTORY, ROOT, Place, Places
 from installer.model.files import Entry, File, Kind, loads
+from installer.watch import lacks_room
 
 T = TypeVar("T")
 
@@ -391,3 +392,33 @@ def is_absent(host: Host, path: PurePosixPath) -> bool:
     with suppress(InstallerError):
         return not host.exists(path)
     return False
+
+
+def is_read_only(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether nothing can be written at ``path``, for its file system is mounted so."""
+    with suppress(InstallerError):
+        return READ_ONLY in host.mounted(path)
+    return False
+
+
+def is_full(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a container has no room for its state at ``path``; False where there is nothing."""
+    with suppress(OSError):
+        return lacks_room(os.statvfs(host.local_path(path)))
+    return False
+
+
+def used_percent(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
+    """Return how many percent of the space and of the inodes are used where ``path`` is; -1 for no limit.
+
+    As df(1) counts: what only root may still use is not free.
+    """
+
+    def share(part: int, free: int) -> int:
+        return -(-part * 100 // (part + free)) if part + free > 0 else -1
+
+    with suppress(OSError):
+        space = os.statvfs(host.local_path(path))
+        blocks, files = space.f_blocks - space.f_bfree, space.f_files - space.f_ffree
+        return share(blocks, space.f_bavail), share(files, space.f_favail)
+    return None

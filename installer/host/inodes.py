@@ -15,12 +15,11 @@ from typing import Final, NoReturn
 from msgspec.structs import replace
 
 from installer.errors import InstallerError
-from installer.host.kernel import mounts
+from installer.host.kernel import LABEL, mounts
 from installer.model.files import Meta
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
 STAGED: Final = ".toolkit-installer"
-LABEL: Final = "security.selinux"
 ACCESS: Final = "system.posix_acl_access"  # acl(5), as the kernel stores it
 IN_OPEN: Final = 0x20
 IN_ONESHOT: Final = 0x80000000

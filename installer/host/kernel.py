@@ -1,12 +1,32 @@
-"""What the kernel tells in /proc, as text, whatever bytes other people's names hold; and whom we trust."""
+"""What the kernel tells of processes, mounts, devices and limits, as text of any bytes; and whom we trust."""
 
 import os
 import re
+import resource
+import stat
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.errors import InstallerError
+
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
+LABEL: Final = "security.selinux"
+RECORD_BYTES: Final = 8192  # the kernel's own limit for one record
+LOG_S: Final = 0.5
+KEPT_LINES: Final = 50
+LINE: Final = 200
+MEMORY: Final = Path("/proc/meminfo")
+USED: Final = Path("/proc/self/statm")
+CGROUP: Final = Path("/proc/self/cgroup")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+FEWEST_FILES: Final = 64
+BASE_BYTES: Final = 30 << 20  # what the program itself takes, as measured with plan and install
+LEAST_BYTES: Final = 64 << 20  # 34 MB did not suffice to load an install, 41 MB not always
+ENOUGH_FILES: Final = 1024
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
@@ -88,3 +108,85 @@ def boot_id() -> str:
 def machine() -> str:
     """Return the node's architecture as uname(2) names it."""
     return os.uname().machine
+
+
+def character_devices(directory: Path, prefix: str) -> Iterator[tuple[str, int, int, str]]:
+    """Yield name, major, minor and SELinux label of each character device whose name begins so."""
+    with suppress(OSError):
+        for local in sorted(directory.glob(f"{prefix}*")):
+            device, label = local.lstat(), b""
+            if stat.S_ISCHR(device.st_mode):
+                with suppress(OSError):  # not every file system has labels
+                    label = os.getxattr(local, LABEL).rstrip(b"\0")
+                text = label.decode(errors="backslashreplace")
+                yield local.name, os.major(device.st_rdev), os.minor(device.st_rdev), text
+
+
+def kernel_log(here: Path, words: Collection[str]) -> tuple[str, ...]:
+    """Return the last lines of the kernel's log that hold one of ``words``; none where it may not be read.
+
+    Everything that is there is read, but no longer than half a second: the kernel may be talking.
+    """
+    lines: deque[str] = deque(maxlen=KEPT_LINES)
+    deadline = time.monotonic() + LOG_S
+    with suppress(OSError), os.fdopen(os.open(here, os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as log:
+        while time.monotonic() < deadline:
+            with suppress(BrokenPipeError):  # overwritten meanwhile: the next one is there
+                if not (record := log.read(RECORD_BYTES)):  # None: that was the last one
+                    break
+                for line in record.decode(errors="backslashreplace").splitlines():
+                    text = (line.partition(";")[2] or line)[:LINE]
+                    if any(word in text for word in words):
+                        lines.append("".join(each if each.isprintable() else "?" for each in text))
+    return tuple(lines)
+
+
+def refuse_few_files() -> None:
+    """Let this process have as many files open as an install and its undo need, also half way down a tree.
+
+    Raises:
+        InstallerError: that is more than it may have.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and hard < FEWEST_FILES:
+        raise InstallerError(
+            f"start (this process may have no more than {hard} files open)",
+            remedy=f"allow {ENOUGH_FILES}: ulimit -n, or LimitNOFILE= of the unit",
+            code="open-files-limit",
+        )
+    if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
+        most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def refuse_little_memory() -> None:
+    """Refuse, before anything is loaded or made, where ``ulimit -v`` leaves no room for that.
+
+    Raises:
+        InstallerError: this process may have less address space than an install takes.
+    """
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY and space < LEAST_BYTES:
+        raise InstallerError(
+            f"start (this process may use no more than {space >> 20} MiB of memory)",
+            remedy=f"allow {LEAST_BYTES >> 20} MiB or more: ulimit -v, or LimitAS= of the unit",
+            code="no-memory",
+        )
+
+
+def find_free_memory(proc: Path = CGROUP, cgroups: Path = CGROUPS) -> int:
+    """Return by how much this process may grow in bytes: within the node, its address space, and its cgroups.
+
+    Within a container's own view of cgroups the path is that of the host, or starts at the container's.
+    """
+    node = dict(line.split()[:2] for line in MEMORY.read_text().splitlines())
+    free, space = [int(node["MemAvailable:"]) << 10], resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        free.append(space - int(USED.read_text().split()[0]) * resource.getpagesize())
+    with suppress(OSError):
+        group = PurePosixPath("/", proc.read_text(errors="replace").rpartition("::")[2].strip())
+        files = [cgroups / str(each)[1:] / "memory.max" for each in (group, *group.parents)]
+        for file in (*files, cgroups / "memory/memory.limit_in_bytes"):  # cgroups(7): of version 2 and 1
+            with suppress(OSError, ValueError):  # "max"; or not seen from here
+                free.append(int(file.read_text()) - BASE_BYTES)
+    return min(free)

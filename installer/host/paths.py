@@ -1,4 +1,4 @@
-"""From a path of the host to where it is here: links are followed as the host would, but only root's.
+"""From a path of the host to where it is here, and back: links count as on the host, but root's alone.
 
 It is done by hand, step by step, and not with openat2(RESOLVE_IN_ROOT): that follows anybody's links, and
 knows nothing of directories that are mounted somewhere else. What comes out has no link any more, and is
@@ -7,7 +7,7 @@ opened without following one: what was looked at is what is used, or an error.
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from installer.errors import InstallerError, Option, Remedy
-from installer.host.kernel import trusted_uids
+from installer.host.kernel import mounts, trusted_uids
 
 MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
 ROOT: Final = PurePosixPath("/")
@@ -195,3 +195,72 @@ def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> b
         return True
     sticky = bool(directory.st_mode & stat.S_ISVTX)
     return sticky and (name is None or name.st_uid in trusted_uids())
+
+
+def is_empty(local: PurePosixPath) -> bool:
+    """Tell whether there is nothing in a directory, or no directory."""
+    try:
+        return not any(Path(local).iterdir())
+    except OSError:
+        return True
+
+
+def resolve_local(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
+    """Return ``local`` as the kernel finds it: no ``..``, and no links of this container.
+
+    Mount points are known by such names: where /var/run is a link to /run, what is mounted at /var/run/cdi is
+    at /run/cdi. Links below ``hosts``, directories of the host, are the host's and are not followed.
+
+    Raises:
+        InstallerError: the links go round in a circle.
+    """
+
+    def link_target(path: PurePosixPath) -> PurePosixPath | None:
+        if any(path.parent.is_relative_to(host) for host in hosts):
+            return None
+        try:
+            return PurePosixPath(Path(path).readlink())
+        except OSError:
+            return None
+
+    return follow(local, link_target)
+
+
+def find_host_path(
+    local: PurePosixPath, host: Places, root: PurePosixPath, guesses: Sequence[PurePosixPath]
+) -> PurePosixPath | None:
+    """Return the path of the ``host`` of ``local``, which a mount has brought; None where none has.
+
+    The kernel tells what is mounted where, and the path within its file system; ``guesses`` are what
+    ``local`` may be on the host. The candidate whose mount point is the same inode below the host's ``root``
+    is right. Where none is, a mount at just this place is taken for the first guess, or for the host's path
+    of that name; a wider one (the container's own /run) has nothing to do with the host.
+    """
+    real = resolve_local(local, root)
+    points = [(PurePosixPath(point), PurePosixPath(within)) for point, within in mounts()]
+    above = [mount for mount in points if mount[0] != ROOT and real.is_relative_to(mount[0])]
+    if not above:
+        return None
+    point, within = max(above, key=lambda mount: len(mount[0].parts))
+    below = real.relative_to(point)
+    named = [path for path in (*guesses, local, real) if ".." not in path.parts]
+    outer = [path for guess in named if (path := _without(guess, below)) is not None]
+    tails = [PurePosixPath("/", *within.parts[cut:]) for cut in range(1, len(within.parts))]
+    proven = next((path / below for path in (*outer, *tails) if is_same(point, host, path)), None)
+    # What hides the mount point's own inode below the host's root need not hide that of the directory in it.
+    proven = proven or next((path for path in named if is_same(real, host, path)), None)
+    return proven or (named[0] if point == real else None)
+
+
+def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
+    """Return ``path`` less ``below``, its end; None where that is not its end."""
+    cut = len(path.parts) - len(below.parts)
+    return PurePosixPath(*path.parts[:cut]) if cut > 0 and path.parts[cut:] == below.parts else None
+
+
+def is_same(local: PurePosixPath, host: Places, candidate: PurePosixPath) -> bool:
+    """Tell whether ``local`` is what the host has at ``candidate``."""
+    try:
+        return os.path.samestat(Path(local).stat(), host.place(candidate).local_path.stat())
+    except (OSError, InstallerError):
+        return False

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from installer.errors import InstallerError
-from installer.host import signals
+from installer.host import supervision
 from installer.host.files import Host, is_file
 from installer.host.inodes import opened
 from installer.model.files import EXECUTABLE_DIRS
@@ -121,7 +121,7 @@ def run_until_stopped(
     with os.fdopen(os.memfd_create("text"), "wb+") as given:
         given.write(text.encode())
         given.seek(0)
-        return _run([str(program), *words], timeout_s, signals.check, stdin=given.fileno())
+        return _run([str(program), *words], timeout_s, supervision.raise_if_stopped, stdin=given.fileno())
 
 
 def _run(

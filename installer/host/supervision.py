@@ -1,15 +1,20 @@
-"""``run`` and its children: how it becomes the supervisor, and what a child knows of it."""
+"""``run`` and its children: how it becomes the supervisor, what a child knows of it, and signals to stop.
+
+Termination signals are values to look at between steps, never interruptions. They are blocked before anything
+else happens and stay pending until somebody looks: no handler, flag, thread or lock, and it works as pid 1.
+"""
 
 import os
 import signal
 import struct
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from installer.errors import StoppedError
 from installer.supervisor import HUNG
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -20,6 +25,41 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 PR_SET_NO_NEW_PRIVS: Final = 38
 CAPABILITY_VERSION_3: Final = 0x20080522  # linux/capability.h
 SETS_BYTES: Final = 24  # effective, permitted and inheritable, of the low 32, then of the others
+# QUIT as NVIDIA's installer takes it: it is the stop signal of some images.
+STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+HANDLED: Final = STOP | {signal.SIGHUP}
+
+
+def block_signals() -> None:
+    """Keep TERM, INT, QUIT and HUP pending from here on, in every thread that is started later."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+
+
+@contextmanager
+def unblocked_signals() -> Iterator[None]:
+    """Let a child of the block start with an empty mask."""
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop_requested() -> bool:
+    """Tell whether a stop is pending, or nobody is left to have asked for one: a ``run`` was killed."""
+    return bool(signal.sigpending() & STOP) or is_orphan()
+
+
+def raise_if_stopped() -> None:
+    """Raise StoppedError where a stop is pending."""
+    if stop_requested():
+        raise StoppedError
+
+
+def raise_if_orphan() -> None:
+    """Raise StoppedError where the ``run`` that started this was killed; a second stop is ignored."""
+    if is_orphan():
+        raise StoppedError
 
 
 @dataclass(frozen=True, slots=True)

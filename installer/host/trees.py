@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
@@ -22,8 +22,7 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
-from installer.host.kernel import trusted_uids
-from installer.host.mounts import mounted_below, refuse_mounts_below
+from installer.host.kernel import mounts, trusted_uids
 from installer.host.paths import DIRECTORY
 from installer.model.files import OTHERS_WRITE, Copy, Meta, PayloadFile, Symlink, Text
 
@@ -47,7 +46,7 @@ def install_tree(
     """
     with translated("install", path), host.place(path).opened() as (directory, name):
         staged = f"{name}{STAGED}"
-        refuse_mounts_below(directory, (name, staged), path)
+        _refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
@@ -55,6 +54,32 @@ def install_tree(
             _switch(exchange_names if _is_directory(name, directory) else _rename, directory, staged, name)
         finally:
             _remove(staged, directory)
+
+
+def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
+    """Return what is mounted at or below a name in an open directory, from there on; None for nothing.
+
+    Who removes that name would take the files of others with it that are only seen there.
+    """
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
+    points = (PurePosixPath(point) for point, _ in mounts())
+    return next((point.relative_to(above) for point in points if point.is_relative_to(above / name)), None)
+
+
+def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPath) -> None:
+    """Raise where one of the ``names``, to be removed as ``path``, has something mounted on it or below."""
+    for name in names:
+        if point := _mounted_below(directory, name):
+            there = path.parent / point
+            raise InstallerError(
+                f"remove {path} (something is mounted at {there})",
+                remedy=f"say umount {there} on the host, then run again",
+                code="file-not-replaceable",
+            )
 
 
 def _switch(switch: Callable[[int, str, int, str], None], directory: int, staged: str, name: str) -> None:
@@ -151,7 +176,7 @@ def _remove(name: str, directory: int) -> None:
     if not _is_directory(name, directory):
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
-    elif mounted_below(directory, name) is None:
+    elif _mounted_below(directory, name) is None:
         from shutil import rmtree
 
         rmtree(name, ignore_errors=True, dir_fd=directory)
@@ -219,7 +244,7 @@ def remove_staged(host: Host, path: PurePosixPath) -> None:
         suppress(FileNotFoundError, NotADirectoryError),
         host.place(path, last=False).opened() as (directory, name),
     ):
-        refuse_mounts_below(directory, (f"{name}{STAGED}",), path)
+        _refuse_mounts_below(directory, (f"{name}{STAGED}",), path)
         _remove(f"{name}{STAGED}", directory)
 
 
@@ -237,7 +262,7 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         host.place(path, last=False).opened() as (directory, name),
     ):
         staged = f"{name}{STAGED}"
-        refuse_mounts_below(directory, (name, staged), path)
+        _refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
         if _is_directory(name, directory):
             from shutil import rmtree

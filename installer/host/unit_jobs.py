@@ -9,12 +9,22 @@ from typing import Any, Final
 from msgspec import Struct
 
 from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
-from installer.host import signals, systemd
+from installer.host import supervision, systemd
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.programs import run_in
-from installer.host.systemd import NoBusError, late
-from installer.host.units import AGAIN, ASK_S, ROOT, Unit, ask, buses, look, read
+from installer.host.systemd import (
+    AGAIN,
+    ASK_S,
+    HOST_ROOT,
+    NoBusError,
+    Unit,
+    ask,
+    buses,
+    late,
+    look_at_unit,
+    read_unit,
+)
 
 TURNS: Final = 20  # a restart takes of systemd about this many times what a look at a unit takes
 POLL_S: Final = 0.02
@@ -80,7 +90,7 @@ def restart(host: Host, unit: str, patience: Patience) -> Unit:
         InstallerError: it did not come up; the error has what failed, and the words of the unit's own log.
     """
     asked = time.monotonic()
-    before = read(host, unit)
+    before = read_unit(host, unit)
     if before.load != "loaded":
         raise NotBegunError(f"restart {unit} ({before.load})", remedy="name the unit that runs the engine")
     # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
@@ -145,7 +155,7 @@ def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]
     while True:
         left_s = deadline - time.monotonic()
         try:
-            now = read(host, unit, timeout_s=min(ANSWER_S, max(1.0, left_s)))
+            now = read_unit(host, unit, timeout_s=min(ANSWER_S, max(1.0, left_s)))
         except InstallerError:
             if left_s < 0:
                 raise
@@ -171,10 +181,10 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
             remedy="wait until systemd is idle (systemctl list-jobs and top on the node tell, and busctl "
             "monitor org.freedesktop.systemd1 who asks it without end), then run again",
         )
-    if read(host, unit).is_down:
+    if read_unit(host, unit).is_down:
         log.info("waiting for the restart", unit=unit, reason="calls in flight, or systemd is busy")
         deadline = time.monotonic() + patience.stop_s
-        while read(host, unit).is_down:
+        while read_unit(host, unit).is_down:
             if time.monotonic() > deadline:
                 raise PendingError(slow.problem, remedy=f"run again when {unit} has stopped and started")
             patience.check()
@@ -191,12 +201,12 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
 def _withdraw(host: Host, unit: str, before: Unit) -> bool:
     """Take a restart back that has not begun; tell whether the unit stays as it was ``before``."""
     with suppress(InstallerError):
-        now = read(host, unit)
+        now = read_unit(host, unit)
         if now.job and now.run == before.run:
             with suppress(InstallerError):  # it has just come to its end
                 words = ("systemctl", "cancel", str(now.job))
                 _call(host, f"cancel the restart of {unit}", ("CancelJob", "u", now.job), words)
-            if read(host, unit).run == before.run:
+            if read_unit(host, unit).run == before.run:
                 return True
             # It has begun in this very moment: what is stopped would stay so.
             _queue(host, "start", unit, ASK_S)
@@ -236,19 +246,19 @@ def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
 def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:
     """Wait until systemd is done with what it was told to do to a unit, be it by somebody who is gone."""
     with suppress(InstallerError):  # without systemd nothing is being done
-        if read(host, unit).job:
+        if read_unit(host, unit).job:
             _await_end(host, unit, time.monotonic() + timeout_s, lambda: None)
 
 
 def await_start(host: Host, unit: str, *, timeout_s: float) -> bool:
     """Return once systemd has started a unit again that it is about to, well or not; else False, at once."""
-    before, deadline = look(host, unit), time.monotonic() + timeout_s
+    before, deadline = look_at_unit(host, unit), time.monotonic() + timeout_s
     if before.sub != AGAIN:
         return False
-    while (now := look(host, unit)).active == before.active and time.monotonic() < deadline:
+    while (now := look_at_unit(host, unit)).active == before.active and time.monotonic() < deadline:
         if now.sub == AGAIN and now.invocation != before.invocation:
             break  # it has ended once more
-        signals.check()
+        supervision.raise_if_stopped()
         time.sleep(STOP_POLL_S)
     return True
 
@@ -267,7 +277,7 @@ def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None =
 def _failed_command(host: Host, unit: str, since_s: float) -> str:
     """Return which command of a service, started since then, has failed and how; "" for none."""
     try:
-        said = systemd.ask(buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=WORDS_S)
+        said = systemd.ask_bus(buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=WORDS_S)
         # The program, its words, whether a failure is ignored, four moments in us, the pid, and how it ended.
         for program, _, ignored, began_us, _, _, _, _, code, status in said["ExecStartPre"]:
             if began_us >= since_s * 1e6 and not ignored and (how := _ended(code, status)):
@@ -288,7 +298,7 @@ def _ended(code: int, status: int) -> str:
 
 def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> str:
     """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
-    root = host.local_path(ROOT)
+    root = host.local_path(HOST_ROOT)
     run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
     words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--output=json", "--no-pager"]
     # With --since and without --reverse, --lines are the first ones (systemd 252).

@@ -14,7 +14,7 @@ from installer.engines import ENGINES, dry_run
 from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
-from installer.host import signals
+from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.lifecycle import readiness, watching
@@ -79,7 +79,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
     Raises:
         StoppedError: a stop is pending.
     """
-    signals.check()
+    supervision.raise_if_stopped()
     check = _Check(work, asked=asked)
     check.baseline = fingerprint(check.places())
     begun, baseline = check.now, check.baseline

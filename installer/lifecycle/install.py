@@ -16,7 +16,7 @@ from installer.change.transaction import Context, apply, refuse_obstacles
 from installer.engines import ENGINES
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError, NotIdleError, StoppedError, UndoIncompleteError, UsageError
-from installer.host import signals, supervision
+from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
@@ -73,7 +73,7 @@ def run(wish: Wish) -> Exit:
     refuse_strangers_files(host, options)
     if options.serves_nri:
         plugin_state.refuse_absent(host, options.nri)
-    opening = partial(Ledger.open, host, options.layout, check=signals.check)
+    opening = partial(Ledger.open, host, options.layout, check=supervision.raise_if_stopped)
     with open_ledger(host, options, partial(handover.ledger_for_run, host, options, opening)) as ledger:
         if ledger.held.failed is not None:
             _plan(host, options, ledger)  # what failed before is refused ahead of the first write
@@ -129,7 +129,7 @@ def first_install(options: Options) -> Exit:
         UndoIncompleteError: it is not as before, and the ledger is kept.
     """
     host, installed = Host.under(options.host_root, options.mounts), False
-    with open_as_child(host, options, signals.check) as ledger:
+    with open_as_child(host, options, supervision.raise_if_stopped) as ledger:
         try:
             with internal_errors():
                 plan = _install(host, options, ledger)
@@ -156,7 +156,7 @@ def check(options: Options, *, asked: bool) -> Exit:
     """
     host = Host.under(options.host_root, options.mounts)
     try:
-        with undoing(), open_as_child(host, options, signals.check) as ledger:
+        with undoing(), open_as_child(host, options, supervision.raise_if_stopped) as ledger:
             _claim_files(host, options, ledger)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             await_stopped(host, options, ledger.held)
@@ -195,7 +195,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
     until_s = time.monotonic() + patience_s
     plan = _plan(host, options, ledger, options.timeout_s)
     while plan.pending and time.monotonic() < until_s:
-        signals.check()
+        supervision.raise_if_stopped()
         time.sleep(IDLE_POLL_S)
         plan = _plan(host, options, ledger)
     _log_found(plan)
@@ -232,14 +232,14 @@ def _log_done(plan: Plan) -> None:
 
 
 def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
-    signals.check()
+    supervision.raise_if_stopped()
     if plan.reloaded:
         readiness.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.held:
         context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
         undo_follows = supervision.run().pid > 0 and options.on_exit.undoes
         with stale_withdrawn(host, options, ledger):
-            apply(context, plan, signals.check, undo_follows=undo_follows)
+            apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
 

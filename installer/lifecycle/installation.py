@@ -15,8 +15,7 @@ from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs
 from installer.errors import InstallerError
-from installer.host.devices import is_read_only
-from installer.host.files import NOEXEC, Host
+from installer.host.files import NOEXEC, Host, is_read_only
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE

@@ -22,12 +22,12 @@ from installer.engines.dry_run import Trials
 from installer.engines.restart import is_held
 from installer.engines.trial_containers import MARK
 from installer.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
-from installer.host import signals, supervision, systemd
+from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host, told_by_root
 from installer.host.locks import remove_pidfile
+from installer.host.systemd import buses
 from installer.host.trees import remove_staged
-from installer.host.units import buses
 from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
@@ -117,7 +117,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(host, options.layout, ledger, min(options.timeout_s, share_s), until_s)
         plugin = plugin_state.of_ledger(options.nri, ledger.held)
-        apply_undo(context, plan, signals.check_parent)
+        apply_undo(context, plan, supervision.raise_if_orphan)
         plugin_state.remove(host, plugin)
     if plan.in_use:
         raise UndoIncompleteError(
@@ -147,7 +147,7 @@ def open_ledger(
     host: Host, options: Options, opening: Callable[[], Ledger] | None = None
 ) -> Iterator[Ledger]:
     """Open the ledger, and tell metrics where the block fails."""
-    opening = opening or partial(Ledger.open, host, options.layout, check=signals.check)
+    opening = opening or partial(Ledger.open, host, options.layout, check=supervision.raise_if_stopped)
     with hold(opening) as ledger, metrics.counting_failures(host, options, ledger):
         yield ledger
 
@@ -200,7 +200,7 @@ def stop(options: Options, stopped_s: float) -> int:
     """
     log.info("stop requested")
     host = Host.under(options.host_root, options.mounts)
-    with undoing(), open_as_child(host, options, signals.check_parent) as ledger:
+    with undoing(), open_as_child(host, options, supervision.raise_if_orphan) as ledger:
         if node_stops(host):
             log.info("everything kept", reason="the node is going down")
             return Exit.OK

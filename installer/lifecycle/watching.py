@@ -12,7 +12,7 @@ from installer.cdi import generate as gpus
 from installer.engines import ENGINES
 from installer.engines.dependencies import usual_data, usual_states
 from installer.errors import InstallerError
-from installer.host import signals, units
+from installer.host import supervision, systemd
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
@@ -93,7 +93,7 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     while time.monotonic() < until and any(
         has_closed(processes.get(name, ""), str(host.local_path(socket))) for name, socket in dockers
     ):
-        signals.check()
+        supervision.raise_if_stopped()
         time.sleep(1)
 
 
@@ -102,7 +102,7 @@ def process_of(host: Host, engine: EngineState) -> str:
     if engine.pid:
         return f"/proc/{engine.pid}"
     with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
-        if pid := units.read(host, engine.unit).main_pid:
+        if pid := systemd.read_unit(host, engine.unit).main_pid:
             return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
     return ""
 

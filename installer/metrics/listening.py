@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Metric, MetricsHandler
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from installer.errors import Exit, InstallerError, Option, Remedy
-from installer.host import signals, supervision
+from installer.host import supervision
 from installer.host.files import Host
 from installer.host.sockets import Listener, ended_after, is_abandoned, listen_tcp, listen_unix
 from installer.metrics.snapshot import log_failures
@@ -53,8 +53,8 @@ def serve_beside(options: Options) -> Exit:
         return Exit.OK
     host = Host.under(options.host_root, options.mounts)
     with log_failures():
-        serve(host, options.metrics_listen, options.layout.answer, lambda: not signals.stop_requested())
-    return Exit.OK if signals.stop_requested() else Exit.FAILED
+        serve(host, options.metrics_listen, options.layout.answer, lambda: not supervision.stop_requested())
+    return Exit.OK if supervision.stop_requested() else Exit.FAILED
 
 
 def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[], bool]) -> None:

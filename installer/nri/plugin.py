@@ -21,8 +21,8 @@ from typing import Final, Literal
 from installer.errors import InstallerError, LockedError
 from installer.host.events import leave, log, writer
 from installer.host.kernel import trusted_uids
-from installer.host.signals import STOP
 from installer.host.sockets import connectable
+from installer.host.supervision import STOP
 from installer.model.nri import Allowed, Identity
 from installer.nri.allow import RefusedError, some
 from installer.nri.session import Configured, Given, Missed, Session, Synchronized

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from installer.errors import Exit, InstallerError
-from installer.host import locks, signals
+from installer.host import locks, supervision
 from installer.host.files import Host
 from installer.lifecycle import readiness
 from installer.lifecycle.installation import list_last_check
@@ -57,7 +57,7 @@ def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> Last
             sys.stderr.write(text)
 
     while readiness.now_s() < sent_s + ANSWER_S:
-        signals.check()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
+        supervision.raise_if_stopped()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
         found = readiness.read_check(host, options.state_file)
         if found is not None and found.asked and found.began_s >= sent_s:
             if not found.doing:

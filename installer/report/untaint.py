@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from installer.errors import Exit, InstallerError
-from installer.host import signals
+from installer.host import supervision
 from installer.host.events import log
 from installer.host.kubernetes import Api, RefusedError
 
@@ -19,10 +19,10 @@ NOT_FOUND, CONFLICT, UNPROCESSABLE = 404, 409, 422  # the node is gone; the test
 
 def untaint(api: Api, name: str) -> NoReturn:
     """Watch the pods labelled with ``name`` until a signal ends this process: there is nothing to undo."""
-    for number in signals.STOP:
+    for number in supervision.STOP:
         signal.signal(number, _end)
     seen: set[str] = set()
-    with signals.unblocked():
+    with supervision.unblocked_signals():
         while True:
             try:
                 _watch(api, name, seen)

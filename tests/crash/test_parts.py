@@ -16,7 +16,7 @@ from installer.cli import app as cli
 from installer.cli import log as logging
 from installer.cli import nvidia as compat
 from installer.errors import InstallerError
-from installer.host import signals
+from installer.host import supervision
 from installer.lifecycle import install as daemon
 from installer.lifecycle.uninstall import uninstall
 from installer.model.options import Cdi, Options, RestartMode
@@ -164,7 +164,7 @@ def _call(entry: Callable[[Site], int], site: Site, prepare: Callable[[], None])
         os.dup2(told, 1)
         os.dup2(told, 2)
         sys.stderr = os.fdopen(2, "w", closefd=False)
-        signals.block()
+        supervision.block_signals()
         faults.watch_writes()
         prepare()
         code = entry(site)

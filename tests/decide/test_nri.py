@@ -10,17 +10,21 @@ from hypothesis import strategies as some
 from installer.errors import InstallerError, UsageError
 from installer.model.nri import Allowed, Identity
 from installer.model.protobuf import ENTRY, Schema, pack
-from installer.nri import wire
+from installer.nri import session
 from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, devices, refuse_dropping
-from installer.nri.session import Configured, Given, Missed, Session, Synchronized
-from installer.nri.wire import (
+from installer.nri.session import (
     MAX_MESSAGE_BYTES,
     MAX_PAYLOAD_BYTES,
     PLUGIN,
     REQUEST,
     RESPONSE,
+    Configured,
+    Given,
     Message,
     Messages,
+    Missed,
+    Session,
+    Synchronized,
     WireError,
     encoded,
     unpack,
@@ -42,7 +46,9 @@ def _session(name: str = "exam", allowed: tuple[Allowed, ...] = ALLOWED) -> Sess
     return Session(Identity(name, "10"), allowed)
 
 
-def _asked(method: str, payload: bytes = b"", stream: int = 1, service: str = wire.PLUGIN_SERVICE) -> bytes:
+def _asked(
+    method: str, payload: bytes = b"", stream: int = 1, service: str = session.PLUGIN_SERVICE
+) -> bytes:
     """Return a request as an engine sends it."""
     return encoded(Message(PLUGIN, stream, REQUEST, message((1, service), (2, method), (3, payload))))
 
@@ -50,7 +56,7 @@ def _asked(method: str, payload: bytes = b"", stream: int = 1, service: str = wi
 def _answer(reply: bytes) -> dict[str, Any]:
     (answer,) = Messages().of(reply)
     assert (answer.connection, answer.kind) == (PLUGIN, RESPONSE)
-    return unpack(wire.ANSWERED, answer.content)
+    return unpack(session.ANSWERED, answer.content)
 
 
 def _hear(content: bytes, session: Session | None = None) -> tuple[bytes, Any]:
@@ -88,11 +94,11 @@ def test_a_configured_plugin_asks_for_the_creation_of_containers_alone() -> None
 
 
 def test_a_device_is_given_in_these_bytes() -> None:
-    adjustment: Schema = {4: ("env", [ENTRY]), 8: wire.ADJUSTMENT[8]}
+    adjustment: Schema = {4: ("env", [ENTRY]), 8: session.ADJUSTMENT[8]}
     adjust = {"env": [{"key": "A", "value": "b"}], "devices": [{"name": "nvidia.com/gpu=0"}]}
     payload = pack({1: ("adjust", adjustment)}, {"adjust": adjust})
 
-    sent = encoded(Message(PLUGIN, 5, RESPONSE, pack(wire.ANSWERED, {"payload": payload})))
+    sent = encoded(Message(PLUGIN, 5, RESPONSE, pack(session.ANSWERED, {"payload": payload})))
 
     head = _bytes("00000001 0000002a | 00000020 00000005 02 00 | 121e 0a1c 2206 0a01 41 1201 62 4212 0a10")
     assert sent == head + b"nvidia.com/gpu=0"
@@ -103,28 +109,28 @@ def test_an_answer_without_a_change_is_an_ok_without_a_byte() -> None:
 
 
 def test_what_nobody_implements_is_refused_in_these_bytes() -> None:
-    status = {"status": {"code": wire.UNIMPLEMENTED, "message": "no"}}
+    status = {"status": {"code": session.UNIMPLEMENTED, "message": "no"}}
 
-    assert pack(wire.ANSWERED, status) == _bytes("0a06 080c 1202 6e6f")
+    assert pack(session.ANSWERED, status) == _bytes("0a06 080c 1202 6e6f")
 
 
-@pytest.mark.parametrize("method", sorted(wire.TOLD_ONLY))
+@pytest.mark.parametrize("method", sorted(session.TOLD_ONLY))
 def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
-    assert _answer(_hear(_asked(method, b"\x08\x04"))[0]) == unpack(wire.ANSWERED, b"")
+    assert _answer(_hear(_asked(method, b"\x08\x04"))[0]) == unpack(session.ANSWERED, b"")
 
 
 @pytest.mark.parametrize(
     ("method", "service"),
     [
-        pytest.param("ValidateContainerAdjustment", wire.PLUGIN_SERVICE, id="a validator's method"),
-        pytest.param("UpdateContainer", wire.PLUGIN_SERVICE, id="a method that we have not asked for"),
+        pytest.param("ValidateContainerAdjustment", session.PLUGIN_SERVICE, id="a validator's method"),
+        pytest.param("UpdateContainer", session.PLUGIN_SERVICE, id="a method that we have not asked for"),
         pytest.param("CreateContainer", "other.Service", id="another service"),
     ],
 )
 def test_anything_else_is_not_implemented(method: str, service: str) -> None:
     answer = _answer(_hear(_asked(method, service=service))[0])
 
-    assert answer["status"]["code"] == wire.UNIMPLEMENTED
+    assert answer["status"]["code"] == session.UNIMPLEMENTED
 
 
 def test_a_long_message_goes_in_frames_that_the_engine_can_read() -> None:
@@ -178,7 +184,7 @@ def test_what_is_longer_than_the_protocol_allows_is_refused_before_it_is_read(co
 def test_unknown_fields_of_every_type_are_skipped() -> None:
     unknown = b"\x98\x06\x05" + b"\x99\x06" + bytes(8) + b"\x9a\x06\x02ab" + b"\x9d\x06" + bytes(4)
 
-    assert unpack(wire.POD, unknown + message((4, "team")))["namespace"] == "team"
+    assert unpack(session.POD, unknown + message((4, "team")))["namespace"] == "team"
 
 
 @pytest.mark.parametrize(
@@ -193,14 +199,14 @@ def test_unknown_fields_of_every_type_are_skipped() -> None:
 )
 def test_what_is_no_protobuf_is_refused(content: bytes) -> None:
     with pytest.raises(WireError):
-        unpack(wire.POD, content)
+        unpack(session.POD, content)
 
 
 @given(some.dictionaries(some.text(), some.text()), some.lists(some.text(min_size=1)))
 def test_what_is_packed_is_unpacked(annotations: dict[str, str], names: list[str]) -> None:
     value = {"annotations": annotations, "devices": [{"name": name} for name in names]}
 
-    assert unpack(wire.ADJUSTMENT, pack(wire.ADJUSTMENT, value)) == value
+    assert unpack(session.ADJUSTMENT, pack(session.ADJUSTMENT, value)) == value
 
 
 @pytest.mark.parametrize(
@@ -231,7 +237,7 @@ def test_a_container_gets_what_its_pod_asks_for(
 ) -> None:
     reply, news = _hear(_create(annotations, namespace))
 
-    created = unpack(wire.CREATED, _answer(reply)["payload"])
+    created = unpack(session.CREATED, _answer(reply)["payload"])
     assert [each["name"] for each in created["adjust"]["devices"]] == [*given]
     assert created["adjust"]["annotations"] == ({GIVEN: ",".join(given)} if given else {})
     assert news == (Given(f"{namespace}/pod", "main", given) if given else None)
@@ -274,7 +280,7 @@ def test_a_wrong_or_forbidden_wish_is_an_error_and_never_a_start(
 def test_a_container_that_cannot_be_read_is_refused() -> None:
     answer = _answer(_hear(_asked("CreateContainer", b"\x0a\x7f"))[0])
 
-    assert answer["status"]["code"] == wire.INVALID_ARGUMENT
+    assert answer["status"]["code"] == session.INVALID_ARGUMENT
 
 
 def test_whoever_may_use_nothing_gets_nothing() -> None:

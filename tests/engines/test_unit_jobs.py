@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.errors import InstallerError, NotBegunError, StoppedBeforeError, StoppedError
-from installer.host import systemd, unit_jobs, units
+from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
 from tests.engines.conftest import Boot
@@ -83,7 +83,7 @@ def test_a_restart_that_is_done_has_another_invocation(on: Node) -> None:
 
     restart(on)
 
-    after = units.read(host(on), UNIT)
+    after = systemd.read_unit(host(on), UNIT)
     assert (after.active, after.job, after.result) == ("active", 0, "success")
     assert after.invocation == on.show(UNIT, "InvocationID") != before
 
@@ -135,7 +135,7 @@ def test_a_masked_unit_is_told_and_goes_on(on: Node) -> None:
     with pytest.raises(InstallerError, match=rf"restart {UNIT} \(masked\)"):
         restart(on)
 
-    assert units.read(host(on), UNIT).start.masked
+    assert systemd.read_unit(host(on), UNIT).start.masked
     assert on.show(UNIT, "InvocationID") == before
 
 
@@ -235,5 +235,5 @@ def test_a_transient_unit_runs_once_by_its_name(on: Node) -> None:
 
 
 def test_a_node_that_runs_says_so_and_its_logind_too(on: Node) -> None:
-    assert systemd.system_state(units.buses(host(on)), timeout_s=5) in {"running", "degraded"}
-    assert not systemd.shutdown_prepared(units.buses(host(on)), timeout_s=5)
+    assert systemd.system_state(systemd.buses(host(on)), timeout_s=5) in {"running", "degraded"}
+    assert not systemd.shutdown_prepared(systemd.buses(host(on)), timeout_s=5)

@@ -40,21 +40,19 @@ from installer.engines.texts import toolkit_runtimes
 from installer.errors import InstallerError
 from installer.host import kubernetes, systemd
 from installer.host.files import Host
-from installer.host.kernel import mounts
-from installer.host.limits import find_free_memory
+from installer.host.kernel import find_free_memory, mounts
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
+from installer.host.systemd import Unit
 from installer.host.trees import read_noted_digests, sums_of
-from installer.host.units import Unit
 from installer.lifecycle.readiness import is_ready
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import VERSIONS, File, Kind
 from installer.model.nri import Allowed, Identity, Nri
 from installer.model.options import GPU_KIND, Options, RestartMode
 from installer.model.record import Record
-from installer.nri.session import Given, Session
+from installer.nri.session import Given, Message, Session, encoded
 from installer.nri.state import lines as nri_lines
-from installer.nri.wire import Message, encoded
 from installer.payload.config_toml import edited_keys
 from installer.report.untaint import KEY, find_ready_node, make_patch, read_uid
 from tests.decide.golden import Case
@@ -246,7 +244,7 @@ def _systemd(path: Path) -> Reader:
 
     return _socket(
         path,
-        lambda bus: systemd.ask(
+        lambda bus: systemd.ask_bus(
             [bus], lambda on: Unit.of(on.properties("docker.service")), purpose="look", timeout_s=ASK_S
         ),
         serve,

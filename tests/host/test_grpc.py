@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from installer.host import grpc
+from installer.host import sockets
 from tests.host.servers import answer, engine, hang, hang_up, message, serving
 
 METHOD = "/runtime.v1.RuntimeService/Version"
@@ -45,7 +45,7 @@ ABC = data(whole(b"abc"))
 
 
 def call(path: Path, *, timeout_s: float = 5) -> bytes:
-    return grpc.call(str(path), METHOD, b"", timeout_s=timeout_s)
+    return sockets.call_grpc(str(path), METHOD, b"", timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("size", [0, 1, 16 << 10, 64 << 10, (16 << 20) - 20])
@@ -53,7 +53,7 @@ def test_a_message_of_any_size_comes_whole(tmp_path: Path, size: int) -> None:
     said, asked = message((1, os.urandom(size))), list[bytes]()
 
     with engine(tmp_path / "socket", {METHOD: said}, asked) as path:
-        found = grpc.call(str(path), METHOD, b"\x08\x01", timeout_s=60)
+        found = sockets.call_grpc(str(path), METHOD, b"\x08\x01", timeout_s=60)
 
     assert found == said
     assert asked == [b"\x08\x01"]
@@ -62,13 +62,13 @@ def test_a_message_of_any_size_comes_whole(tmp_path: Path, size: int) -> None:
 def test_a_message_of_more_than_16_mb_is_refused(tmp_path: Path) -> None:
     with (
         engine(tmp_path / "socket", {METHOD: bytes(17 << 20)}) as path,
-        pytest.raises(grpc.StatusError, match="RESOURCE_EXHAUSTED: the answer is longer than 16 MB"),
+        pytest.raises(sockets.StatusError, match="RESOURCE_EXHAUSTED: the answer is longer than 16 MB"),
     ):
         call(path, timeout_s=60)
 
 
 def test_a_method_that_is_not_there_is_told_by_its_status(tmp_path: Path) -> None:
-    with engine(tmp_path / "socket", {}) as path, pytest.raises(grpc.StatusError) as refused:
+    with engine(tmp_path / "socket", {}) as path, pytest.raises(sockets.StatusError) as refused:
         call(path)
 
     assert refused.value.code == "UNIMPLEMENTED"
@@ -123,7 +123,7 @@ def test_one_whole_message_is_the_answer(tmp_path: Path, said: bytes) -> None:
 
 @pytest.mark.parametrize(("said", "words"), REFUSED.values(), ids=REFUSED)
 def test_another_status_than_ok_is_told_in_the_servers_words(tmp_path: Path, said: bytes, words: str) -> None:
-    with serving(tmp_path / "socket", answer(said)) as path, pytest.raises(grpc.StatusError) as refused:
+    with serving(tmp_path / "socket", answer(said)) as path, pytest.raises(sockets.StatusError) as refused:
         call(path)
 
     assert str(refused.value).startswith(words)

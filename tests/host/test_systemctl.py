@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.errors import PendingError
-from installer.host import programs, unit_jobs, units
+from installer.host import programs, systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
 from installer.host.unit_jobs import Patience
@@ -39,14 +39,14 @@ def test_a_slow_systemctl_is_told_as_slow_not_as_a_systemd_that_cannot_be_reache
     _written(program, "exec sleep 60")
 
     with pytest.raises(PendingError, match=rf"^cannot look at {UNIT} within 0\.3 s \(systemd still"):
-        units.read(host, UNIT, timeout_s=0.3)
+        systemd.read_unit(host, UNIT, timeout_s=0.3)
 
 
 def test_a_systemd_that_is_not_there_cannot_be_reached(program: Path, host: Host) -> None:
     _written(program, f'echo "{UNBOOTED}" >&2; exit 1')
 
     with pytest.raises(NoBusError, match=r"reach systemd .*No such file"):
-        units.read(host, UNIT, timeout_s=5)
+        systemd.read_unit(host, UNIT, timeout_s=5)
 
 
 SHOW = """printf 'LoadState=loaded\\nActiveState=active\\nSubState=running\\nMainPID=%s\\nCanReload=yes\\n'"""
@@ -75,13 +75,13 @@ def test_a_host_without_systemctl_cannot_be_asked(
     monkeypatch.setitem(programs.ENVIRONMENT, "PATH", str(tmp_path))
 
     with pytest.raises(NoBusError, match=r"mount the node's /run/dbus"):
-        units.read(host, UNIT, timeout_s=5)
+        systemd.read_unit(host, UNIT, timeout_s=5)
 
 
 def test_what_speaks_against_a_restart_is_read_of_one_word_each(program: Path, host: Host) -> None:
     # As systemctl 252 and 257 print them.
     _written(program, "printf 'KillMode=mixed\\nRefuseManualStart=no\\nRefuseManualStop=yes\\n'")
 
-    start = units.read(host, UNIT, timeout_s=5).start
+    start = systemd.read_unit(host, UNIT, timeout_s=5).start
 
     assert (start.kill_mode, start.refuses) == ("mixed", ("RefuseManualStop",))

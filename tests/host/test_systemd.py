@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from installer.errors import InstallerError
-from installer.host.systemd import NoBusError, ask, shutdown_prepared, system_state
-from installer.host.units import Unit
+from installer.host.systemd import NoBusError, Unit, ask_bus, shutdown_prepared, system_state
 from tests.host.servers import AwaySystemd, FakeSystemd, FakeUnit, hang, hang_up, serving
 
 CONTAINERD = "containerd.service"
@@ -19,7 +18,7 @@ def node(**units: FakeUnit) -> FakeSystemd:
 
 
 def look(bus: Path, unit: str) -> Unit:
-    return ask([bus], lambda on: Unit.of(on.properties(unit)), purpose=f"look at {unit}", timeout_s=5)
+    return ask_bus([bus], lambda on: Unit.of(on.properties(unit)), purpose=f"look at {unit}", timeout_s=5)
 
 
 def test_a_bus_without_systemd_is_no_bus(tmp_path: Path) -> None:

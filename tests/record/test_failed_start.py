@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from installer.host import programs, units
+from installer.host import programs
 from installer.host.files import Host
+from installer.host.systemd import Unit
 from installer.host.unit_jobs import why_not_started
-from installer.host.units import Unit
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "containerd.service"
@@ -41,9 +41,9 @@ def why(
     (tmp_path / "journalctl").write_text(f'#!/bin/sh\n[ "$1" = --sync ] || exec cat {tmp_path}/journal\n')
     (tmp_path / "journalctl").chmod(0o755)
     monkeypatch.setitem(programs.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
-    systemd = FakeSystemd({UNIT: FakeUnit()}, changed=SAID | said)
-    monkeypatch.setattr(units, "SYSTEM_BUSES", [PurePosixPath(tmp_path, "bus")])
-    with serving(tmp_path / "bus", systemd):
+    fake = FakeSystemd({UNIT: FakeUnit()}, changed=SAID | said)
+    monkeypatch.setattr("installer.host.systemd.SYSTEM_BUSES", [PurePosixPath(tmp_path, "bus")])
+    with serving(tmp_path / "bus", fake):
         return why_not_started(Host.under(PurePosixPath("/")), UNIT, 10.0, BEFORE)
 
 

@@ -13,7 +13,7 @@ from installer.cdi.generate import gpu_specification, roots, watched
 from installer.change.observe import observe_install
 from installer.errors import StoppedError
 from installer.host.files import Host
-from installer.host.signals import STOP
+from installer.host.supervision import STOP
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import EngineState, GpuSpecification
 from installer.model.files import File

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
-from installer.host import unit_jobs, units
+from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
 from installer.host.unit_jobs import Patience
@@ -17,9 +17,9 @@ from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeU
 
 UNIT = "containerd.service"
 ASKED: dict[str, Callable[[Host, str], object]] = {
-    "at_rest": lambda host, unit: units.look(host, unit).is_at_rest,
-    "runs": units.runs,
-    "describe_end": units.describe_end,
+    "at_rest": lambda host, unit: systemd.look_at_unit(host, unit).is_at_rest,
+    "runs": systemd.unit_runs,
+    "describe_end": systemd.describe_unit_end,
 }
 JOB = {"Job": ("(uo)", (7, "/job/7"))}
 
@@ -185,7 +185,7 @@ def test_forged_signals_decide_nothing(tmp_path: Path, at_restart: int, else_: i
 def test_a_systemd_that_stops_answering_is_left_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setitem(units.read.__kwdefaults__ or {}, "timeout_s", 0.3)
+    monkeypatch.setitem(systemd.read_unit.__kwdefaults__ or {}, "timeout_s", 0.3)
     began = time.monotonic()
 
     with pytest.raises(PendingError, match=r"containerd.service within \S+ s \(systemd still works on it"):

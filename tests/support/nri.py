@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from installer.nri import wire
-from installer.nri.wire import PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, Messages, encoded, unpack
+from installer.nri import session
+from installer.nri.session import PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, Messages, encoded, unpack
 from tests.host.servers import message
 from tests.support.site import PROJECT
 
@@ -65,23 +65,23 @@ class Plugged:
     def ask(self, method: str, payload: bytes = b"") -> dict[str, Any]:
         """Call the plugin; return its answer."""
         self._stream += 2
-        request = message((1, wire.PLUGIN_SERVICE), (2, method), (3, payload))
+        request = message((1, session.PLUGIN_SERVICE), (2, method), (3, payload))
         self.send(encoded(Message(PLUGIN, self._stream, REQUEST, request)))
         answer = self.receive()
         assert (answer.connection, answer.stream, answer.kind) == (PLUGIN, self._stream, RESPONSE)
-        return unpack(wire.ANSWERED, answer.content)
+        return unpack(session.ANSWERED, answer.content)
 
     def register(self, version: str = "2.1.9", existing: bytes = b"") -> dict[str, Any]:
         """Take the plugin; return how it calls itself."""
         asked = self.receive()
         assert (asked.connection, asked.stream, asked.kind) == (RUNTIME, 1, REQUEST)
-        request = unpack(wire.ASKED, asked.content)
+        request = unpack(session.ASKED, asked.content)
         assert request["method"] == "RegisterPlugin"
         self.send(encoded(Message(RUNTIME, 1, RESPONSE, b"")))
         configured = self.ask("Configure", message((2, "containerd"), (3, version), (4, 5000), (5, 2000)))
         assert configured["payload"] == b"\x10\x08"
         self.ask("Synchronize", existing)
-        return unpack(wire.REGISTER, request["payload"])
+        return unpack(session.REGISTER, request["payload"])
 
     def create(self, annotations: dict[str, str], namespace: str = "operator") -> dict[str, Any]:
         return self.ask("CreateContainer", message((1, pod(annotations, namespace)), (2, container(state=0))))

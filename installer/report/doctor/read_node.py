@@ -14,8 +14,8 @@ from installer.engines.command_line import path_of, value_of
 from installer.engines.config_edits import tree_of
 from installer.engines.dependencies import driver_root
 from installer.errors import InstallerError
-from installer.host.devices import character_devices, kernel_log, used
-from installer.host.files import Host, is_absent, is_file, text
+from installer.host.files import Host, is_absent, is_file, text, used_percent
+from installer.host.kernel import character_devices, kernel_log
 from installer.host.processes import Seen, inotify_instances, of_root, sees_host
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import Installation, Line, read_installation
@@ -43,6 +43,7 @@ MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
 HOST_PATH: Final = re.compile(r"""["']?hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
 MOST_PATHS: Final = 2000  # of one specification
 SYS: Final = PurePosixPath("/sys")
+KERNEL_LOG: Final = PurePosixPath("/dev/kmsg")
 PLACES: Final = (
     "/run",
     "/",
@@ -137,7 +138,7 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
         majors={name: int(number) for number, name in MAJOR.findall(characters)},
         nodes=tuple(_read_device_nodes(host)),
         char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
-        log=kernel_log(host, LOG_WORDS),
+        log=kernel_log(host.local_path(KERNEL_LOG), LOG_WORDS),
         secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
         persistenced=SOCKET[is_listened_on(host.local_path(PERSISTENCED))],
         mig_minors=tuple(sorted(_read_mig_minors(host))),
@@ -161,9 +162,8 @@ def _read_functions(host: Host) -> Iterator[model.Function]:
 
 def _read_device_nodes(host: Host) -> Iterator[model.DeviceNode]:
     for directory in (DEV, DEV / "nvidia-caps"):
-        with suppress(InstallerError):
-            for name, major, minor, label in character_devices(host, directory, "nvidia"):
-                yield model.DeviceNode(directory / name, major, minor, label)
+        for name, major, minor, label in character_devices(host.local_path(directory), "nvidia"):
+            yield model.DeviceNode(directory / name, major, minor, label)
 
 
 def _read_mig_minors(host: Host) -> Iterator[int]:
@@ -194,7 +194,7 @@ def _read_system(host: Host, processes: Sequence[Seen]) -> model.System:
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
     limit = text(host, INOTIFY_LIMIT).strip()
-    shares = [(path, used(host, path)) for path in map(PurePosixPath, PLACES)]
+    shares = [(path, used_percent(host, path)) for path in map(PurePosixPath, PLACES)]
     return model.System(
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
         tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),

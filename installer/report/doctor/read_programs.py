@@ -17,7 +17,7 @@ from installer.engines.docker.api import settings
 from installer.engines.dry_run import Trials
 from installer.engines.observe import look_for, observe
 from installer.errors import InstallerError
-from installer.host import units
+from installer.host import systemd
 from installer.host.files import Host, is_file
 from installer.host.processes import Seen, holds, root_wrote
 from installer.host.programs import run_in
@@ -192,7 +192,7 @@ def _read_configs(
 def read_unit_state(host: Host, unit: str) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
     try:
-        state = units.read(host, unit) if unit else None
+        state = systemd.read_unit(host, unit) if unit else None
     except InstallerError:
         return ""
     return f"{state.active}/{state.sub}/{state.result}" if state and state.load != "not-found" else ""
