@@ -14,27 +14,25 @@ DOCUMENT = PROJECT / "docs/compatibility.md"
 HEAD = """\
 # Compatibility with NVIDIA's installer
 
-`nvidia-toolkit` and `nvidia-ctk-installer` take the command line and the environment of NVIDIA's
-nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. This file is made from
-`installer/cli/nvidia.toml` and `tests/compat/differences.toml`; `make golden` rewrites it.
+`nvidia-toolkit` and `nvidia-ctk-installer` accept the command line and environment of NVIDIA's nvidia-ctk-installer v1.20.0,
+and of container-config's nvidia-toolkit of 2021. `--help` explains the flags. `make golden` makes this page from
+`installer/cli/nvidia.toml` and `tests/compat/differences.toml`, which names the test of each defect and difference.
 
 ## Grammar
 
-- `--x=v`, `--x v`, `-x=v` are the same. A bool takes no following word. The command line beats the environment.
-- Of the variables the first one that is set counts, even when it is empty. Bools: 1 t T TRUE true True, 0 f F FALSE false False.
-- Lists have commas, and a flag may be repeated. Every error is exit code 1 and one sentence, and nothing is touched.
-- Other variables are tolerated; one that looks like a misspelt one of these is warned about.
+- `--x=v`, `--x v` and `-x=v` are the same. A bool takes no following word. The command line wins over the environment.
+- The first variable that is set counts, even if it is empty. Bools are 1 t T TRUE true True, 0 f F FALSE false False.
+- Lists have commas, and a flag may be repeated. Every error is one sentence with exit code 1, and changes nothing.
+- Unknown variables are ignored; one that looks like a misspelling causes a warning.
 
 ## Flags
 
-| flag | variables | default | what it does | where ours differs |
-|---|---|---|---|---|
+| flag | variables | default | where ours differs |
+|---|---|---|---|
 """
 MIDDLE = """
-## Fixed defects
+## Defects of NVIDIA's tool
 
-| defect of NVIDIA's tool | covered by test |
-|---|---|
 """
 
 REST = """
@@ -48,7 +46,7 @@ REST = """
 def _flag_line(row: Row) -> str:
     names = ", ".join(f"`{'--' if len(name) > 1 else '-'}{name}`" for name in row.names)
     variables = ", ".join(f"`{name}`" for name in row.env)
-    cells = (names, variables, _default(row), row.help, row.ours)
+    cells = (names, variables, _default(row), row.ours)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
@@ -61,9 +59,8 @@ def _default(row: Row) -> str:
 
 
 def _defect_line(defect: dict[str, Any]) -> str:
-    held = ", ".join(f"`{name.rpartition('::')[2]}`" for name in defect.get("tests", ())) or defect["why"]
     anchor = f'<a id="{defect["id"].lower()}"></a>'
-    return f"| {anchor}{defect['id']}: {defect['what']} | {held} |\n"
+    return " ".join((f"- {anchor}{defect['id']}: {defect['what']}", defect.get("why", ""))).strip() + "\n"
 
 
 def _difference_line(row: dict[str, Any]) -> str:
