@@ -30,7 +30,7 @@ from installer.model.files import dumps
 from installer.model.options import Options
 from installer.model.record import EngineRow, Record
 from installer.payload.files import real_name
-from installer.report.doctor.read_node import read_driver
+from installer.report.doctor.read import read_driver
 
 SCHEMA: Final = 1
 OK, BAD = "ok", "bad"

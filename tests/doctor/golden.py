@@ -12,7 +12,7 @@ from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.record import CdiRow
 from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Space, Toolkit
-from installer.report.doctor.read_node import read_node
+from installer.report.doctor.read import read_node
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.record import CdiRow
-from installer.report.doctor.model import EngineExam, Node, Space
-from installer.report.doctor.table import CHECKS, FUNCTIONS, judge_node
-from installer.report.doctor.verdict import Level, Verdict
+from installer.report.doctor.model import EngineExam, Level, Node, Space, Verdict
+from installer.report.doctor.verb import CHECKS, FUNCTIONS, judge_node
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
 from tests.support.golden import golden_line

@@ -8,7 +8,7 @@ import pytest
 
 from installer.host.files import Host
 from installer.report.doctor.model import Driver
-from installer.report.doctor.read_node import read_driver, read_specifications
+from installer.report.doctor.read import read_driver, read_specifications
 from tests.doctor import golden
 
 ROOT = PurePosixPath("/")

@@ -12,7 +12,7 @@ from installer.host.files import Host
 from installer.host.processes import Seen
 from installer.model.options import Options, Places
 from installer.report.doctor.model import EngineExam
-from installer.report.doctor.read_programs import read_engines, read_unit_state
+from installer.report.doctor.read import read_engines, read_unit_state
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import SOCKET, STATUS, UNIT, Live, live

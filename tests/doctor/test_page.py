@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from installer.report.doctor import programs, system
-from installer.report.doctor.table import CHECKS, TABLE
+from installer.report.doctor.verb import CHECKS, TABLE
 from tests.support.golden import golden
 
 PAGE = Path(__file__).parents[2] / "docs/doctor.md"

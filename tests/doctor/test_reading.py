@@ -17,7 +17,8 @@ from installer.host.processes import Seen, holds, of_root, root_wrote
 from installer.host.programs import run_in
 from installer.host.sockets import is_listened_on
 from installer.model.options import Options
-from installer.report.doctor.read_programs import (
+from installer.report.doctor.model import Level
+from installer.report.doctor.read import (
     CLI_VERSION,
     CTK_VERSION,
     LIBRARY_VERSION,
@@ -27,8 +28,7 @@ from installer.report.doctor.read_programs import (
     find_version,
     read_toolkits,
 )
-from installer.report.doctor.table import judge_node
-from installer.report.doctor.verdict import Level
+from installer.report.doctor.verb import judge_node
 from tests.doctor import golden
 from tests.host.servers import hang, serving
 from tests.support.waiting import until

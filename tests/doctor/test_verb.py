@@ -12,7 +12,7 @@ import pytest
 from installer.change.ledger import dumps
 from installer.model.record import CdiRow, Record
 from installer.nri.plugin import State, publish
-from installer.report.doctor.table import CHECKS
+from installer.report.doctor.verb import CHECKS
 from tests.doctor import golden
 from tests.support.tree import Aspect, tree
 

@@ -21,7 +21,7 @@ from installer.model.files import Layout
 from installer.model.options import Options, Places
 from installer.model.record import EngineRow, Record
 from installer.report import verify
-from installer.report.doctor.read_programs import read_engines
+from installer.report.doctor.read import read_engines
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "docker.service"

@@ -1,6 +1,8 @@
-"""What was read on a node before anything is judged: plain values, empty where they could not be read."""
+"""What was read on a node, plain values that are empty where they could not be read; what a check says."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -11,15 +13,48 @@ from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import is_ours, value_at
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, list_some
 from installer.model.record import CdiRow
-from installer.report.doctor.verdict import Verdict, none, spell_version
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")
 DISPLAYS: Final = frozenset({0x0300, 0x0302})
 SWITCH: Final = 0x0680
 PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))  # where packages put a toolkit
+
+
+class Level(StrEnum):
+    """What a check comes to; NONE where it does not apply, or cannot be made from here."""
+
+    OK = "ok"
+    WARN = "warn"
+    BAD = "bad"
+    NONE = "n/a"
+
+
+class Verdict(Struct, frozen=True):
+    """What one check found on one node; ``remedy`` is what to do here, "" where that of the check fits."""
+
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+ok: Final = partial(Verdict, Level.OK)
+warn: Final = partial(Verdict, Level.WARN)
+bad: Final = partial(Verdict, Level.BAD)
+none: Final = partial(Verdict, Level.NONE)
+list_words: Final = partial(list_some, most=4)
+
+
+def judge(wrong: Sequence[str], problem: str, fine: str, level: Callable[[str], Verdict] = bad) -> Verdict:
+    """Return ``problem`` and the first few of what is ``wrong``, or that all is well if nothing is."""
+    return level(problem + list_words(wrong)) if wrong else ok(fine)
+
+
+def spell_version(version: Version) -> str:
+    """Return a version as people write it."""
+    return ".".join(map(str, version))
 
 
 class Function(Struct, frozen=True):
@@ -136,6 +171,11 @@ class EngineExam(Struct, frozen=True):
     def serving(self) -> EffectiveConfig | None:
         """What it serves; None where it gives no usable answer."""
         return self.engine.serving
+
+    @property
+    def default(self) -> str:
+        """The runtime that it starts containers on; "" where it does not answer."""
+        return self.serving.default if self.serving else ""
 
     @property
     def binaries(self) -> Mapping[str, str]:

@@ -1,27 +1,245 @@
-"""Checks of programs on the node: NVIDIA's toolkit, shims, and versions with known holes."""
+"""Checks of engines and programs: what engines have in force, NVIDIA's toolkit, shims, known holes."""
 
 from collections.abc import Callable, Collection
 from functools import partial
+from itertools import product
 from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
 
+from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
-from installer.model.engine_spec import is_ours
+from installer.model.engine_spec import Api, is_ours
 from installer.payload.files import advice
-from installer.report.doctor.model import Node, Process, Toolkit, Version, given
-from installer.report.doctor.verdict import Verdict, bad, judge, list_words, none, ok, spell_version, warn
+from installer.report.doctor.model import (
+    PACKAGED,
+    EngineExam,
+    Judge,
+    Level,
+    Node,
+    Process,
+    Toolkit,
+    Verdict,
+    Version,
+    bad,
+    given,
+    judge,
+    list_words,
+    none,
+    ok,
+    spell_version,
+    warn,
+)
 
+ENDS_AGAIN: Final = "/auto-restart/"
 WITHOUT_CUDA: Final = (1, 1, 0)
 WITH_CGROUP2: Final = (1, 8, 0)
 CLI: Final = "nvidia-container-cli"
 RUNTIME: Final = "nvidia-container-runtime"
 CUDA_COMPAT: Final = "allow-cuda-compat-libs-from-container"
+TYPE_KEYS: Final = ("runtimeType", "runtime_type")
 NO_TOOLKIT: Final = none("no toolkit of NVIDIA's on the node")
 SILENT: Final = none("nvidia-container-cli does not say its version")
 NO_CONFIG: Final = none("no config.toml of a toolkit")
 RUNNING: Final = ("active", "activating", "reloading")
+SHIM: Final = "containerd-shim"
+# The commit that brought the nil pointer is in these two only; 1.2.0 and 1.2.3 are without it.
+NIL_POINTER: Final = frozenset({(1, 2, 1), (1, 2, 2)})
+EXEC_FIXED: Final = (1, 2, 13)
+UNITS: Final = frozenset(unit for each in ENGINES.values() for unit in (each.unit, *each.units))
+Wrong = Callable[[EngineExam], str]
+
+
+def judge_engines(node: Node, wrong: Wrong, fine: str, level: Callable[[str], Verdict] = bad) -> Verdict:
+    """Return a verdict on all engines: ``wrong`` says what is wrong with one, "" where nothing is."""
+    if not node.engines:
+        unseen = "no engine is seen: the host's processes are not in view"
+        return none("no engine runs" if node.sees_host else unseen)
+    return judge([f"{exam.name}: {flaw}" for exam in node.engines if (flaw := wrong(exam))], "", fine, level)
+
+
+def by_engine(
+    fine: str | Callable[[Node], str], level: Callable[[str], Verdict] = bad
+) -> Callable[[Wrong], Judge]:
+    """Make a check of the node out of one that judges an engine."""
+
+    def make(wrong: Wrong) -> Judge:
+        return lambda node: judge_engines(node, wrong, fine if isinstance(fine, str) else fine(node), level)
+
+    return make
+
+
+def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
+    """Return the cgroup driver that a runtime of containerd uses; "" where its options do not tell."""
+    handler = exam.serving.handlers.get(name) if exam.serving and exam.is_containerd else None
+    if handler is None or not handler.options:
+        return ""
+    return "systemd" if handler.options.get("systemdcgroup") else "cgroupfs"
+
+
+@by_engine(lambda node: list_words([exam.label for exam in node.engines]))
+def check_engine_answers(exam: EngineExam) -> str:
+    engine = exam.engine
+    return engine.silence if engine.serving is None and not (engine.disabled or engine.failed) else ""
+
+
+@by_engine("ready")
+def check_engine_ready(exam: EngineExam) -> str:
+    if exam.engine.failed:
+        return exam.engine.silence
+    return "it calls itself not ready" if exam.serving and not exam.serving.ready else ""
+
+
+def check_engine_unit(node: Node) -> Verdict:
+    states = {exam.engine.unit: exam.unit_state for exam in node.engines if exam.unit_state}
+    refused = node.system.refused
+    down = [
+        f"{unit} {f'ends again and again ({state})' if ENDS_AGAIN in state else f'is {state}'}"
+        f"{f': {refused[unit]}' if unit in refused else ''}, see journalctl -u {unit}"
+        for unit, state in node.system.units.items()
+        if unit in UNITS - states.keys() and (ENDS_AGAIN in state or state.startswith("failed"))
+    ]
+    if not states and not down:
+        return none("systemd does not tell, or no engine runs as a unit")
+    wrong = [f"{unit} is {state}" for unit, state in states.items() if not state.startswith("active")]
+    return judge([*wrong, *down], "", list_words([f"{unit} is active" for unit in states]))
+
+
+check_engine_kind: Final = by_engine("the node's own", warn)(lambda exam: exam.engine.another)
+check_engine_below: Final = by_engine("nothing is missing")(
+    lambda exam: exam.unable and f"cannot {exam.unable}"
+)
+
+
+@by_engine("each starts with the configs it has")
+def check_config_accepted(exam: EngineExam) -> str:
+    if exam.unreadable:
+        return exam.unreadable
+    # A containerd that serves Docker has CRI switched off on purpose.
+    return exam.on_disk.fatal if exam.on_disk and not exam.engine.disabled else ""
+
+
+@by_engine("what configs say is served")
+def check_config_in_force(exam: EngineExam) -> str:
+    if exam.on_disk is None or exam.serving is None or exam.on_disk.broken:
+        return ""
+    on_disk, serving = exam.on_disk.handlers, exam.serving.handlers
+    if absent := sorted(set(on_disk) - set(serving)):
+        return f"{', '.join(absent)} in {exam.engine.config}, but not served"
+    # dockerd adds runtimes of its own, and keeps removed ones until it is restarted.
+    extra = sorted(name for name in set(serving) - set(on_disk) if is_ours(serving[name].binary))
+    return f"{', '.join(extra)} served, but not in {exam.engine.config} any more" if extra else ""
+
+
+@by_engine(lambda node: list_words([f"{exam.name}: {exam.default or 'unknown'}" for exam in node.engines]))
+def check_default_runtime(exam: EngineExam) -> str:
+    if exam.on_disk and exam.on_disk.undefined:
+        return f"its config makes {exam.on_disk.undefined} the default, and nobody defines it"
+    handlers = exam.serving.handlers if exam.serving else {}
+    undefined = handlers and exam.default not in {"", *handlers}
+    return f"its default {exam.default} is not served" if undefined else ""
+
+
+@given(lambda node: node.system.kubelet_cgroups, "no kubelet that says its cgroup driver")
+def check_cgroup_driver(node: Node) -> Verdict:
+    kubelet = node.system.kubelet_cgroups
+
+    def other(exam: EngineExam) -> str:
+        used = _read_cgroup_driver(exam, exam.default) or exam.cgroup_driver
+        return f"uses {used}" if used and used != kubelet else ""
+
+    verdict = judge_engines(node, other, f"all use {kubelet}")
+    return bad(f"the kubelet uses {kubelet}, {verdict.found}") if verdict.level is Level.BAD else verdict
+
+
+@by_engine("of one schema")
+def check_config_schema(exam: EngineExam) -> str:
+    if not exam.is_containerd:
+        return ""
+    versions = {path: tree["version"] for path, tree in exam.trees.items() if "version" in tree}
+    root = versions.get(exam.engine.config)
+    other = [f"{path} ({value})" for path, value in versions.items() if value != root]
+    return f"{exam.engine.config} is of version {root}, {list_words(other)}" if other else ""
+
+
+def check_docker_hook(node: Node) -> Verdict:
+    docker = next((each for each in node.engines if ENGINES[each.name].api is Api.DOCKER), None)
+    if docker is None or docker.has_hook is None or not node.driver.loaded:
+        return none("no dockerd whose PATH can be seen, or no driver")
+    if node.by_cdi is not None:
+        return none("containers get their GPUs by CDI alone: --device nvidia.com/gpu=all")
+    place = "nvidia-container-runtime-hook in the PATH of dockerd"
+    missing = f"no {place}: `--gpus` needs it, the runtime does not"
+    return ok(place.replace(" in", " is in")) if docker.has_hook else warn(missing)
+
+
+@given(lambda node: any(exam.live_restore is not None for exam in node.engines), "no dockerd answers")
+def check_live_restore(node: Node) -> Verdict:
+    on = next(exam.live_restore for exam in node.engines if exam.live_restore is not None)
+    return ok("on") if on else warn("off: a restart of dockerd stops all containers")
+
+
+@given(lambda node: node.by_cdi is None, "no runtime is asked for: containers get their GPUs by CDI alone")
+@given(lambda node: node.toolkits, "no toolkit of NVIDIA's on the node")
+def check_runtime_served(node: Node) -> Verdict:
+    def absent(exam: EngineExam) -> str:
+        if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes:
+            return ""
+        return f"serves {', '.join(sorted(exam.serving.handlers)) or 'nothing'}"
+
+    serving = [exam for exam in node.engines if exam.serving is not None]
+    # With a package, --gpus and CDI go without a runtime; what a pod installs is for engines to serve.
+    for_engines = any(toolkit.directory not in PACKAGED for toolkit in node.toolkits)
+    level = bad if for_engines and all(absent(exam) for exam in serving) else warn
+    return judge_engines(node, absent, "a runtime of NVIDIA's in each", level)
+
+
+def check_runtime_programs(node: Node) -> Verdict:
+    def gone(exam: EngineExam) -> str:
+        paths = [(name, path) for name, path in sorted(exam.binaries.items()) if path.startswith("/")]
+        lost = [f"{name} ({path})" for name, path in paths if path not in node.programs]
+        return f"no program for {', '.join(lost)}" if lost else ""
+
+    return judge_engines(node, gone, "all there")
+
+
+@by_engine("as the runtime that they wrap")
+def check_runtime_options(exam: EngineExam) -> str:
+    wanted, unset = _read_cgroup_driver(exam, "runc"), "cgroupfs"
+    used = {name: _read_cgroup_driver(exam, name) or unset for name in exam.nvidia_runtimes if wanted}
+    wrong = sorted(name for name in used if used[name] != wanted)
+    return f"runc uses {wanted}, {', '.join(wrong)} not" if wrong else ""
+
+
+@by_engine("all have one")
+def check_runtime_type(exam: EngineExam) -> str:
+    if not exam.is_containerd or exam.serving is None:
+        return ""
+    tables = {name: exam.serving.handlers[name].table for name in sorted(exam.nvidia_runtimes)}
+    lost = [
+        name for name, each in tables.items() if not (each.get("runtimeType") or each.get("runtime_type"))
+    ]
+    return f"{', '.join(lost)} without runtime_type" if lost else ""
+
+
+@by_engine("no option twice")
+def check_option_twice(exam: EngineExam) -> str:
+    return next(
+        (f"{keys} in {path}" for path, tree in exam.trees.items() if (keys := _find_doubled(tree))), ""
+    )
+
+
+def _find_doubled(tree: object) -> str:
+    """Return a key below a table of options that stands there in two spellings."""
+    for name, value in tree.items() if isinstance(tree, dict) else ():
+        if name == "options" and isinstance(value, dict):
+            lower = [key.lower() for key in value]
+            if doubled := [key for key in value if lower.count(key.lower()) > 1]:
+                return " and ".join(doubled)
+        if below := _find_doubled(value):
+            return below
+    return ""
 
 
 def _select_configured(node: Node) -> list[Toolkit]:
@@ -29,12 +247,10 @@ def _select_configured(node: Node) -> list[Toolkit]:
 
 
 def check_libnvidia_container(node: Node) -> Verdict:
-    asked = [toolkit for toolkit in node.toolkits if toolkit.library]
-    old = [each for each in asked if each.library < WITHOUT_CUDA]
-    if old:
-        found = [f"{spell_version(each.library)} in {each.directory}" for each in old]
-        return bad(f"libnvidia-container {list_words(found)} calls cuInit at each start of a container")
-    return ok(list_words([spell_version(each.library) for each in asked])) if asked else SILENT
+    asked = [(spell_version(each.library), each) for each in node.toolkits if each.library]
+    if old := [f"{words} in {each.directory}" for words, each in asked if each.library < WITHOUT_CUDA]:
+        return bad(f"libnvidia-container {list_words(old)} calls cuInit at each start of a container")
+    return ok(list_words([words for words, _ in asked])) if asked else SILENT
 
 
 @given(lambda node: node.system.cgroup2, "cgroup v1")
@@ -104,7 +320,7 @@ def check_low_level_runtime(node: Node) -> Verdict:
 
 def check_toolkits(node: Node) -> Verdict:
     binaries = [PurePosixPath(binary) for exam in node.engines for binary in exam.binaries.values()]
-    serving = sorted({str(binary.parent) for binary in binaries if is_ours(str(binary))})
+    serving = sorted({str(each.parent) for each in binaries if is_ours(str(each))})
     started = {str(each.starts): str(each.directory) for each in node.toolkits if each.starts}
     there = sorted(str(each.directory) for each in node.toolkits if str(each.directory) not in started)
     if len(serving) > 1:
@@ -118,16 +334,12 @@ def check_toolkits(node: Node) -> Verdict:
 
 def check_toolkit_log(node: Node) -> Verdict:
     configured = _select_configured(node)
-    loud = [
-        f"{each.config_path}: debug = {debug}"
-        for each in configured
-        for table in (CLI, RUNTIME)
-        if isinstance(debug := each.value(table, "debug"), str)
-        and debug not in {"", "/dev/null"}
-        and (table == CLI or each.value(RUNTIME, "log-level") in ("debug", "trace"))
-    ]
-    if loud:
-        return warn(f"at each start of a container something is written ({loud[0]})")
+    for each, table in product(configured, (CLI, RUNTIME)):
+        debug = each.value(table, "debug")
+        writes = table == CLI or each.value(RUNTIME, "log-level") in ("debug", "trace")
+        if writes and isinstance(debug, str) and debug not in {"", "/dev/null"}:
+            loud = f"{each.config_path}: debug = {debug}"
+            return warn(f"at each start of a container something is written ({loud})")
     return ok("quiet") if configured else NO_CONFIG
 
 
@@ -151,12 +363,6 @@ def check_installation(node: Node) -> Verdict:
     return judge([*stopped, *silent, *drifted], "", f"{len(node.installed)} things as they should be{beside}")
 
 
-SHIM: Final = "containerd-shim"
-# The commit that brought the nil pointer is in these two only; 1.2.0 and 1.2.3 are without it.
-NIL_POINTER: Final = frozenset({(1, 2, 1), (1, 2, 2)})
-EXEC_FIXED: Final = (1, 2, 13)
-
-
 def _select_shims(node: Node) -> list[Process]:
     return [each for each in node.processes if each.name.startswith(SHIM) and each.program]
 
@@ -170,11 +376,8 @@ def _explain_no_shim(node: Node) -> str:
 @given(_select_shims, _explain_no_shim)
 def check_shim_nil_pointer(node: Node) -> Verdict:
     shims = _select_shims(node)
-    dying = [
-        f"pid {each.pid} ({each.program}{', deleted' * each.deleted})"
-        for each in shims
-        if each.nil_pointer or each.version[:3] in NIL_POINTER
-    ]
+    found = [each for each in shims if each.nil_pointer or each.version[:3] in NIL_POINTER]
+    dying = [f"pid {each.pid} ({each.program}{', deleted' * each.deleted})" for each in found]
     versions = sorted({spell_version(each.version) for each in shims if each.version})
     fine = f"{len(shims)} shims{', of ' + list_words(versions) if versions else ''}"
     return judge(dying, f"{len(dying)} of {len(shims)} shims run the code of 1.2.1 or 1.2.2: ", fine)
@@ -194,11 +397,9 @@ def check_containerd_nil_pointer(node: Node) -> Verdict:
 @given(_select_shims, _explain_no_shim)
 def check_shim_replaced(node: Node) -> Verdict:
     shims = _select_shims(node)
-    if old := [str(each.pid) for each in shims if each.deleted]:
-        return warn(
-            f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {list_words(old)})"
-        )
-    return ok("none")
+    old = [str(each.pid) for each in shims if each.deleted]
+    replaced = f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {list_words(old)})"
+    return warn(replaced) if old else ok("none")
 
 
 TABLE_DATE: Final = "2026-11-21"
@@ -235,13 +436,11 @@ CONTAINERD_HOLES: Final = (
 
 
 def _judge_holes(programs: Collection[tuple[Version, str]], table: tuple[Hole, ...], name: str) -> Verdict:
-    asked = [(version, label) for version, label in programs if version]
-    holes = [
-        (label, [each for hole in table if hole.in_version(it) for each in hole.names]) for it, label in asked
-    ]
-    found = [f"{label} by its version has {list_words(names)}" for label, names in holes if names]
-    fine = list_words([label for _, label in asked])
-    return judge(found, "", fine, warn) if asked else none(f"no {name} says its version")
+    asked, found = [label for version, label in programs if version], []
+    for version, label in programs:
+        if names := [each for hole in table if version and hole.in_version(version) for each in hole.names]:
+            found.append(f"{label} by its version has {list_words(names)}")
+    return judge(found, "", list_words(asked), warn) if asked else none(f"no {name} says its version")
 
 
 def check_holes_runc(node: Node) -> Verdict:
@@ -256,7 +455,5 @@ def check_holes_containerd(node: Node) -> Verdict:
 
 @given(lambda node: any(each.ctk or each.cli for each in node.toolkits), "no toolkit says its version")
 def check_holes_toolkit(node: Node) -> Verdict:
-    found = [
-        f"{each.directory}: {line}" for each in node.toolkits for line in advice(each.ctk or each.cli or None)
-    ]
-    return judge(found, "", "none known", warn)
+    advised = [(each, line) for each in node.toolkits for line in advice(each.ctk or each.cli or None)]
+    return judge([f"{each.directory}: {line}" for each, line in advised], "", "none known", warn)

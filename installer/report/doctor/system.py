@@ -1,10 +1,27 @@
-"""Checks of the node: the driver and its device nodes, and what else containers need of it."""
+"""Checks of the node: the driver and its device nodes, CDI specifications, what else containers need."""
 
+import re
 from functools import partial
 from typing import Final
 
-from installer.report.doctor.model import Node, Version, given
-from installer.report.doctor.verdict import Verdict, bad, judge, list_words, none, ok, warn
+from installer.cdi.mode import lacking, read_by
+from installer.cdi.specification import ALL_GPUS
+from installer.engines import ENGINES
+from installer.model.options import GPU_KIND
+from installer.report.doctor.model import (
+    Node,
+    Spec,
+    Verdict,
+    Version,
+    bad,
+    given,
+    judge,
+    list_words,
+    none,
+    ok,
+    spell_version,
+    warn,
+)
 
 VFIO: Final = "vfio-pci"
 CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -21,6 +38,18 @@ USABLE: Final = (":container_file_t:", ":container_ro_file_t:", ":svirt_sandbox_
 FABRIC_UNIT: Final = "nvidia-fabricmanager.service"  # it fails where there is nothing for it to do
 REFRESH_UNIT: Final = "nvidia-cdi-refresh.service"
 UNITS: Final = ("nvidia-persistenced.service", FABRIC_UNIT, REFRESH_UNIT)
+WRITTEN_IN: Final = re.compile(r"""["']?cdiVersion["']?:\s*["']?(\d{1,3}(?:\.\d{1,3}){1,2})""")
+# A device node as YAML or JSON: its path, then, before the next one, its major number.
+UVM_MAJOR: Final = re.compile(
+    r"""["']?path["']?:\s*["']?/dev/nvidia-uvm["']?[,\s]"""
+    r"""(?:(?!["']?path["']?:).){0,400}?["']?major["']?:\s*(\d{1,6})""",
+    re.DOTALL,
+)
+CAP: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})")
+NEW: Final = (0, 7, 0)  # no engine was seen to refuse an older one
+MAKE_IT: Final = (
+    "`toolkit-installer reconcile` where `run` waits, else `toolkit-installer install --mode cdi`"
+)
 
 
 @given(lambda node: node.driver.gpus, "no GPU of NVIDIA's on the PCI bus")
@@ -75,9 +104,9 @@ def _parse_version(text: str) -> Version:
 
 @given(lambda node: _parse_version(node.driver.version), "the driver's version is not to be seen")
 def check_driver_age(node: Node) -> Verdict:
-    if _parse_version(node.driver.version)[0] < CUDA_11:
-        return warn(f"{node.driver.version}: images of CUDA 11 and later refuse it")
-    return ok(node.driver.version)
+    version = node.driver.version
+    old = _parse_version(version)[0] < CUDA_11
+    return warn(f"{version}: images of CUDA 11 and later refuse it") if old else ok(version)
 
 
 @given(lambda node: node.driver.loaded and node.driver.version, NOT_LOADED)
@@ -116,7 +145,7 @@ def check_fabric_manager(node: Node) -> Verdict:
         return none("the host's processes are not in view")
     if running is None:
         return bad(f"{len(node.driver.switches)} NVSwitches, and no nv-fabricmanager runs")
-    versions = ".".join(map(str, running.version)), ".".join(map(str, _parse_version(node.driver.version)))
+    versions = spell_version(running.version), spell_version(_parse_version(node.driver.version))
     if all(versions) and versions[0] != versions[1]:
         return bad(f"the fabric manager is {versions[0]}, the driver {versions[1]}")
     return ok("nv-fabricmanager runs")
@@ -131,9 +160,8 @@ def check_persistenced(node: Node) -> Verdict:
 def check_apparmor(node: Node) -> Verdict:
     if denied := [line for line in node.driver.log if 'apparmor="DENIED"' in line and 'peer="runc"' in line]:
         return bad(f"the kernel's log says: {denied[-1]}")
-    if "runc" in node.system.apparmor_profiles:
-        return warn("a profile named runc is loaded")
-    return ok("no profile named runc")
+    loaded = "runc" in node.system.apparmor_profiles
+    return warn("a profile named runc is loaded") if loaded else ok("no profile named runc")
 
 
 @given(lambda node: node.system.selinux_enforcing, "SELinux does not enforce")
@@ -173,13 +201,94 @@ def check_driver_services(node: Node) -> Verdict:
     states = {name: state for name, state in node.system.units.items() if name in UNITS}
     if not states:
         return none("none of the driver's units is there")
-    failed = [name for name, state in states.items() if state.startswith("failed")]
-    if failed := [name for name in failed if name != FABRIC_UNIT or node.driver.switches]:
-        return bad(list_words([f"{name} is {states[name]}" for name in failed]))
-    # A drop-in may call any exit code of it a success.
-    quiet = [
-        f"{name} ended with {state}"
-        for name, state in states.items()
-        if name == REFRESH_UNIT and not state.endswith("/success")
-    ]
+    counted = [name for name in states if name != FABRIC_UNIT or node.driver.switches]
+    if failed := [f"{name} is {states[name]}" for name in counted if states[name].startswith("failed")]:
+        return bad(list_words(failed))
+    refreshed = states.get(REFRESH_UNIT, "/success")  # a drop-in may call any exit code of it a success
+    quiet = [] if refreshed.endswith("/success") else [f"{REFRESH_UNIT} ended with {refreshed}"]
     return judge(quiet, "", list_words(sorted(states)), warn)
+
+
+def _select_gpu_specs(node: Node) -> list[Spec]:
+    return [spec for spec in node.specs if spec.gpus]
+
+
+def check_cdi_specification(node: Node) -> Verdict:
+    if found := [str(spec.path) for spec in _select_gpu_specs(node)]:
+        return ok(list_words(found))
+    if node.by_cdi is not None:
+        return none("cdi-alone judges that of --mode cdi")
+    modes = {toolkit.value("nvidia-container-runtime", "mode") for toolkit in node.toolkits}
+    if "cdi" in modes and node.driver.loaded:
+        return bad('mode is "cdi", and there is no specification for nvidia.com/gpu')
+    return none("no mode needs one; nvidia-cdi makes its own")
+
+
+def check_cdi_alone(node: Node) -> Verdict:
+    if node.by_cdi is None:
+        return none("engines were not left to CDI alone by us")
+    names = {each.name for each in node.engines} & {*node.by_cdi.engines}
+    wrong, todo = [], []
+    given = {gpu for spec in node.specs for gpu in spec.gpus}
+    reason = node.by_cdi.lacking
+    partly = given and ALL_GPUS not in given and reason  # another's, of a few GPUs alone
+    if node.driver.loaded and (partly or not given):
+        what = f"{GPU_KIND}={ALL_GPUS}" if given else GPU_KIND
+        wrong.append(f"there is no specification of {what} ({reason or 'somebody has removed it'})")
+        todo.append("put right what the brackets say; then " + MAKE_IT if reason else MAKE_IT)
+    for each in node.engines:
+        if each.name in names and each.serving is not None and (reason := lacking(each.engine)):
+            wrong.append(f"{each.name} takes no devices by CDI ({reason})")
+            todo.append(f"give {each.name} CDI: {ENGINES[each.name].cdi.since}")
+    if wrong:
+        return bad(list_words(wrong), "; ".join(todo))
+    return ok(f"{list_words(sorted(names)) or 'no engine seen here'}: by CDI")
+
+
+@given(lambda node: node.plugin, "no NRI plugin of ours")
+def check_nri_plugin(node: Node) -> Verdict:
+    wrong = [state for state, good in node.plugin if not good]
+    return judge(wrong, "", list_words([state for state, _ in node.plugin]))
+
+
+def check_cdi_uvm_number(node: Node) -> Verdict:
+    real = node.driver.majors.get("nvidia-uvm")
+    majors = {int(found[1]): spec.path for spec in node.specs for found in UVM_MAJOR.finditer(spec.text)}
+    if real is None or not majors:
+        return none("no specification gives a number, or nvidia-uvm is not served")
+    wrong = [f"{path} says {major}" for major, path in majors.items() if major != real]
+    return judge(wrong, f"nvidia-uvm has major {real}, ", f"major {real}")
+
+
+@given(lambda node: node.specs, "no CDI specification")
+def check_cdi_paths(node: Node) -> Verdict:
+    if gone := [f"{path} ({spec.path})" for spec in node.specs for path in spec.gone]:
+        return bad(f"not on the node: {list_words(gone)}")
+    unreadable = [spec.unreadable for spec in node.specs if spec.unreadable]
+    return judge(unreadable, "", f"{len(node.specs)} specifications", warn)
+
+
+@given(lambda node: node.driver.mig_minors and _select_gpu_specs(node), "no MIG device, or no specification")
+def check_cdi_mig(node: Node) -> Verdict:
+    minors = {int(minor) for spec in _select_gpu_specs(node) for minor in CAP.findall(spec.text)}
+    absent = [str(minor) for minor in node.driver.mig_minors if minor not in minors]
+    fine = f"{len(node.driver.mig_minors)} MIG nodes"
+    return judge(absent, "not in any specification: nvidia-cap ", fine)
+
+
+def check_cdi_version(node: Node) -> Verdict:
+    written = (WRITTEN_IN.search(spec.text) for spec in node.specs)
+    newest = max((tuple(map(int, found[1].split("."))) for found in written if found), default=())
+    asked = [(exam.label, exam.name, version) for exam in node.engines if (version := exam.engine.version)]
+    if not newest or not asked:
+        return none("no specification, or no engine that says its version")
+    # An engine reads all versions, unless the highest one is known.
+    old = [label for label, name, version in asked if (read_by(name, version) or newest) < newest]
+    found = f"cdiVersion {spell_version(newest)}"
+    return judge(old if newest >= NEW else (), f"{found}, which is too new for ", found)
+
+
+@given(_select_gpu_specs, "no CDI specification for nvidia.com/gpu")
+def check_cdi_enabled(node: Node) -> Verdict:
+    off = [each.name for each in node.engines if each.serving is not None and each.serving.cdi is False]
+    return judge(off, "CDI is switched off in ", "no engine has it switched off", warn)

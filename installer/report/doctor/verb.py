@@ -1,84 +1,114 @@
-"""What is wrong with this node, installed or not: every check, what it found, and what to do about it."""
+"""``doctor``: every check on this node, installed or not, what it found, and what to do about it."""
 
 import json
 import sys
 import textwrap
+import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator
+from importlib.resources import files
+from itertools import chain, groupby
 from typing import Final
 
 import click
+from msgspec import Struct
 
 from installer.errors import Exit
 from installer.host.files import Host
 from installer.model.options import Options
-from installer.report.doctor.programs import TABLE_DATE
-from installer.report.doctor.read_node import read_node
-from installer.report.doctor.table import CHECKS, Finding, judge_node
-from installer.report.doctor.verdict import Level
+from installer.report.doctor import programs, system
+from installer.report.doctor.model import Judge, Level, Node, Verdict
+from installer.report.doctor.read import read_node
 
+TABLE: Final = tomllib.loads(files(__package__).joinpath("checks.toml").read_text())
+FUNCTIONS: Final = {**vars(system), **vars(programs)}
 SCHEMA: Final = 1  # of the JSON: only ever added to
 COLOURS: Final = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red", Level.NONE: "bright_black"}
-NAMES: Final = max(len(check.name) for check in CHECKS)
-INDENT: Final = NAMES + 9  # level and name of a check
 NARROWEST: Final = 60
 WIDEST: Final = 120
+
+
+class Check(Struct, frozen=True):
+    """One check of the table; its name never changes, and ``seen`` are public reports of the same."""
+
+    name: str
+    group: str
+    remedy: str
+    judge: Judge
+    seen: tuple[str, ...]
+
+
+class Finding(Struct, frozen=True):
+    """A check and its verdict."""
+
+    check: Check
+    verdict: Verdict
+
+    @property
+    def wrong(self) -> bool:
+        """Whether something is to be done about it."""
+        return self.verdict.level in (Level.WARN, Level.BAD)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return self.verdict.remedy or self.check.remedy
+
+
+CHECKS: Final = tuple(
+    Check(
+        name, group, row["remedy"], FUNCTIONS[f"check_{name.replace('-', '_')}"], tuple(row.get("seen", ()))
+    )
+    for group, rows in TABLE["checks"].items()
+    for name, row in rows.items()
+)
+NAMES: Final = max(len(check.name) for check in CHECKS)
+INDENT: Final = NAMES + 9  # level and name of a check
+
+
+def judge_node(node: Node) -> tuple[Finding, ...]:
+    """Return what each check comes to, in the order of the table."""
+    return tuple(Finding(check, check.judge(node)) for check in CHECKS)
 
 
 def doctor(options: Options, columns: int, *, as_json: bool) -> Exit:
     """Print what each check comes to; FAILED where one is bad. Nothing is changed, locked or started."""
     findings = judge_node(read_node(Host.under(options.host_root, options.mounts), options))
-    levels = {finding.verdict.level for finding in findings}
-    worst = next((level for level in (Level.BAD, Level.WARN) if level in levels), Level.OK)
+    count = Counter(finding.verdict.level for finding in findings)
+    worst = next((level for level in (Level.BAD, Level.WARN) if count[level]), Level.OK)
     if as_json:
-        checks = [_row(finding) for finding in findings]
-        document = {
-            "schema": SCHEMA,
-            "verdict": str(worst),
-            "holes_known_until": TABLE_DATE,
-            "checks": checks,
-        }
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        checks = [
+            {
+                "name": each.check.name,
+                "group": each.check.group,
+                "level": each.verdict.level,
+                "found": each.verdict.found,
+                "remedy": each.remedy if each.wrong else None,
+                "seen_in": each.check.seen,
+            }
+            for each in findings
+        ]
+        head = {"schema": SCHEMA, "verdict": worst, "holes_known_until": programs.TABLE_DATE}
+        sys.stdout.write(json.dumps({**head, "checks": checks}, indent=2) + "\n")
     else:
-        for line in _table(findings, min(max(columns, NARROWEST), WIDEST)):
-            click.echo(line)
+        for group, each in groupby(findings, key=lambda finding: finding.check.group):
+            click.echo(click.style(group, bold=True))
+            for line in (line for finding in each for line in _lines(finding, columns)):
+                click.echo(line)
+        click.echo(", ".join(f"{count[level]} {level}" for level in Level))
     return Exit.FAILED if worst is Level.BAD else Exit.OK
 
 
-def _row(finding: Finding) -> dict[str, object]:
-    return {
-        "name": finding.check.name,
-        "group": finding.check.group,
-        "level": str(finding.verdict.level),
-        "found": finding.verdict.found,
-        "remedy": finding.remedy if finding.wrong else None,
-        "seen_in": list(finding.check.seen),
-    }
-
-
-def _table(findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """Yield a block for each group, the remedy below what is wrong."""
-    for group, each in groupby(findings, key=lambda finding: finding.check.group):
-        yield click.style(group, bold=True)
-        for finding in each:
-            yield from _lines(finding, width)
-    count = Counter(finding.verdict.level for finding in findings)
-    yield ", ".join(f"{count[level]} {level}" for level in Level)
-
-
-def _lines(finding: Finding, width: int) -> Iterator[str]:
-    level = finding.verdict.level
-    shown = click.style(f"{level:<4}", fg=COLOURS[level], bold=finding.wrong)
-    first, *rest = _wrap(finding.verdict.found, width)
-    yield f"  {shown}  {finding.check.name:<{NAMES}} {first}"
+def _lines(finding: Finding, columns: int) -> Iterator[str]:
+    """Yield what was found, and the remedy below what is wrong."""
+    level, width = finding.verdict.level, min(max(columns, NARROWEST), WIDEST) - INDENT
+    words = [finding.verdict.found]
     if finding.wrong:
-        words = f"do: {finding.remedy}"
-        words += f" (seen in {', '.join(finding.check.seen)})" if finding.check.seen else ""
-        rest += _wrap(words, width)
+        seen = f" (seen in {', '.join(finding.check.seen)})" if finding.check.seen else ""
+        words.append(f"do: {finding.remedy}{seen}")
+    safe = ["".join(each if each.isprintable() else "?" for each in text) for text in words]
+    lines = [textwrap.wrap(text, width, break_on_hyphens=False) or [""] for text in safe]
+    shown = click.style(f"{level:<4}", fg=COLOURS[level], bold=finding.wrong)
+    first, *rest = chain(*lines)
+    yield f"  {shown}  {finding.check.name:<{NAMES}} {first}"
     yield from (" " * INDENT + line for line in rest)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    safe = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return textwrap.wrap(safe, width - INDENT, break_on_hyphens=False) or [""]

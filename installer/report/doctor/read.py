@@ -1,0 +1,399 @@
+"""A node as ``doctor`` judges it: reads only, each question with an end, what fails is left open.
+
+Of programs, only those that root alone can have written are started.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.cdi.specification import devices, named_paths
+from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
+from installer.config_text import Tree
+from installer.engines import ENGINES
+from installer.engines.command_line import path_of, value_of
+from installer.engines.config_edits import tree_of
+from installer.engines.config_files import with_readable_configs
+from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
+from installer.engines.docker.api import settings
+from installer.engines.dry_run import Trials
+from installer.engines.observe import look_for, observe
+from installer.errors import InstallerError
+from installer.host import systemd
+from installer.host.files import Host, is_absent, is_file, text, used_percent
+from installer.host.kernel import character_devices, kernel_log
+from installer.host.processes import Seen, holds, inotify_instances, of_root, root_wrote, sees_host
+from installer.host.programs import run_in
+from installer.host.sockets import is_listened_on
+from installer.lifecycle.installation import Installation, Line, read_installation
+from installer.model.engine_spec import Api, EngineSpec
+from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
+from installer.model.options import GPU_KIND, Options, Places
+from installer.model.record import Record
+from installer.nri.state import lines as plugin_lines
+from installer.report.doctor import model, system
+from installer.report.doctor.model import PACKAGED, ROOT, EngineExam, Process, Toolkit, Version
+
+PCI: Final = PurePosixPath("/sys/bus/pci/devices")
+VENDOR: Final = "0x10de"
+MODULES: Final = PurePosixPath("/sys/module")
+DRIVER_PROC: Final = PurePosixPath("/proc/driver/nvidia")
+DRIVER_VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
+MAJOR: Final = re.compile(r"^ *(\d{1,9}) +(.*\S)", re.MULTILINE | re.ASCII)
+CHAR_LINK: Final = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
+DEV: Final = PurePosixPath("/dev")
+SECURE_BOOT: Final = PurePosixPath(
+    "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+)
+PERSISTENCED: Final = PurePosixPath("/run/nvidia-persistenced/socket")
+SOCKET: Final = {None: "absent", True: "answers", False: "dead"}
+LOG_WORDS: Final = ("NVRM", "nvidia", "Key was rejected", "Required key", "unsigned module", 'peer="runc"')
+MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
+HOST_PATH: Final = re.compile(r"""["']?hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
+MOST_PATHS: Final = 2000  # of one specification
+SYS: Final = PurePosixPath("/sys")
+STORES: Final = ("/var", "/var/lib/docker", "/var/lib/containerd", "/var/lib/containers")
+BOOLEANS: Final = ("container_use_devices", "container_use_xserver_devices")
+KUBELET_CONFIG: Final = PurePosixPath("/var/lib/kubelet/config.yaml")
+CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b", re.MULTILINE)
+CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
+RUNTIME: Final = "nvidia-container-runtime"
+CLI: Final = "nvidia-container-cli"
+# 1.0 has one line "version: 1.0.0"; later ones tell themselves and their library apart.
+CLI_VERSION: Final = re.compile(r"^(?:cli-)?version:\s*(\S{1,60})", re.MULTILINE)
+LIBRARY_VERSION: Final = re.compile(r"^lib-version:\s*(\S{1,60})", re.MULTILINE)
+CTK_VERSION: Final = re.compile(r"\bCLI version\s+(\S{1,60})")
+VERSION: Final = re.compile(r"(?<![\w.])v?((\d{1,5}(?:\.\d{1,5}){1,3})[^\s,]{0,40})")
+PROGRAM_S: Final = 2.0
+ENGINE_S: Final = 3.0
+SHIM: Final = "containerd-shim"
+# The function that the shim of containerd 1.2.1 and 1.2.2 dies in.
+NIL_POINTER: Final = b"(*execProcess).pidv"
+# By the name of the program: how it is asked for its version.
+VERSION_FLAGS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((SHIM, f"{SHIM}-runc-v1", f"{SHIM}-runc-v2"), "-v"),
+    **{engine.process: "--version" for engine in ENGINES.values()},
+    "nv-fabricmanager": "--version",
+}
+NAME_LETTERS: Final = 15  # the kernel cuts the name of a process
+PROCESS_NAMES: Final = frozenset(name[:NAME_LETTERS] for name in VERSION_FLAGS)
+DOCKER_HOOK: Final = "nvidia-container-runtime-hook"
+
+
+def read_node(host: Host, options: Options) -> model.Node:
+    """Return everything that is judged; nothing is written, locked, started or signalled."""
+    try:
+        installation = read_installation(host, options)
+    except InstallerError as error:
+        installation = Installation(None, None, (Line("status", error.problem, good=False),), ())
+    record = installation.record or Record()
+    processes = tuple(of_root(host, unread=True))
+    toolkits = tuple(read_toolkits(host, options))
+    engines = read_engines(host, options, processes)
+    return model.Node(
+        driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
+        specs=tuple(read_specifications(host)),
+        toolkits=toolkits,
+        engines=engines,
+        processes=ask_processes(host, processes),
+        runc=ask_runc(host),
+        programs=_find_programs(host, toolkits, engines),
+        installed=tuple((line.what, line.state, line.good) for line in installation.files),
+        by_cdi=record.cdi,
+        plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
+        configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
+        system=_read_system(host, processes),
+        sees_host=sees_host(host),
+    )
+
+
+def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Toolkit, ...]) -> PurePosixPath:
+    """Return where the toolkit looks for the driver: as its config says, else where there is one."""
+    for toolkit in toolkits:
+        root = toolkit.value("nvidia-container-cli", "root")
+        if isinstance(root, str) and root.startswith("/"):
+            return PurePosixPath(root)
+    usual = PurePosixPath(driver_root(host, options)[0])
+    return usual if _list_names(host, usual) else model.ROOT
+
+
+def _find_programs(
+    host: Host, toolkits: tuple[model.Toolkit, ...], engines: tuple[model.EngineExam, ...]
+) -> frozenset[str]:
+    """Return those programs that a config names by a path and that are there."""
+    words = {program for exam in engines for program in exam.binaries.values()}
+    for toolkit in toolkits:
+        for table in (toolkit.config or {}).values():
+            for value in table.values() if isinstance(table, dict) else ():
+                values = value if isinstance(value, list) else [value]
+                words |= {word.removeprefix("@") for word in values if isinstance(word, str)}
+    paths = {word for word in words if word.startswith("/") and "\0" not in word}
+    return frozenset(path for path in paths if is_file(host, PurePosixPath(path)))
+
+
+def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
+    """Return the driver whose libraries are below ``root``."""
+    libraries = (
+        name
+        for directory in DRIVER_LIBRARY_DIRS
+        for name in _list_names(host, root / directory.relative_to("/"))
+        if name.startswith("libnvidia-ml.so.")
+    )
+    modules = ("nvidia", "nvidia_uvm", "nouveau")
+    version = text(host, MODULES / "nvidia/version").strip() or text(host, DRIVER_PROC / "version")
+    found = DRIVER_VERSION.search(version[:1000])
+    characters = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")[0]
+    links = (CHAR_LINK.fullmatch(name) for name in _list_names(host, DEV / "char"))
+    return model.Driver(
+        functions=tuple(_read_functions(host)),
+        modules=frozenset(name for name in modules if host.exists(MODULES / name)),
+        version=found[1] if found else "",
+        root=root,
+        libraries=tuple(libraries),
+        majors={name: int(number) for number, name in MAJOR.findall(characters)},
+        nodes=tuple(_read_device_nodes(host)),
+        char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
+        log=kernel_log(host.local_path(DEV / "kmsg"), LOG_WORDS),
+        secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
+        persistenced=SOCKET[is_listened_on(host.local_path(PERSISTENCED))],
+        mig_minors=tuple(sorted(_read_mig_minors(host))),
+    )
+
+
+def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
+    """Return the names in a directory; none where it cannot be read."""
+    with suppress(InstallerError):
+        return host.names(path)
+    return ()
+
+
+def _read_functions(host: Host) -> Iterator[model.Function]:
+    for address in _list_names(host, PCI):
+        if text(host, PCI / address / "vendor").strip() == VENDOR:
+            driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
+            with suppress(ValueError):
+                yield model.Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
+
+
+def _read_device_nodes(host: Host) -> Iterator[model.DeviceNode]:
+    for directory in (DEV, DEV / "nvidia-caps"):
+        for name, major, minor, label in character_devices(host.local_path(directory), "nvidia"):
+            yield model.DeviceNode(directory / name, major, minor, label)
+
+
+def _read_mig_minors(host: Host) -> Iterator[int]:
+    gpus = DRIVER_PROC / "capabilities"
+    for instances in (gpus / gpu / "mig" for gpu in _list_names(host, gpus)):
+        for place in (instances / name for name in _list_names(host, instances)):
+            for access in (place / "access", *(place / name / "access" for name in _list_names(host, place))):
+                if is_file(host, access) and (found := MINOR.search(text(host, access))):
+                    yield int(found[1])
+
+
+def read_specifications(host: Host) -> Iterator[model.Spec]:
+    """Yield the CDI specifications that engines would read."""
+    for path in (directory / name for directory in SPEC_DIRS for name in _list_names(host, directory)):
+        if path.suffix in SPEC_SUFFIXES:
+            content = text(host, path)
+            paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
+            gone = tuple(each for each in paths if is_absent(host, PurePosixPath(each)))
+            try:
+                yield model.Spec(path, content, gone, devices(content, GPU_KIND))
+            except InstallerError as error:
+                yield model.Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
+
+
+def _read_system(host: Host, processes: Sequence[Seen]) -> model.System:
+    names = sorted({unit for each in ENGINES.values() for unit in (each.unit, *each.units)})
+    selinux = SYS / "fs/selinux"
+    booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
+    profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
+    limit = text(host, PurePosixPath("/proc/sys/fs/inotify/max_user_instances")).strip()
+    shares = [
+        (path, used_percent(host, path)) for path in map(PurePosixPath, ("/run", "/", "/usr/local", *STORES))
+    ]
+    return model.System(
+        cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
+        tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),
+        selinux_enforcing=text(host, selinux / "enforce").strip() == "1",
+        devices_for_containers=any(boolean.startswith("1") for boolean in booleans),
+        apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
+        inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
+        spaces=tuple(model.Space(path, *share) for path, share in shares if share is not None),
+        units={unit: state for unit in (*system.UNITS, *names) if (state := read_unit_state(host, unit))},
+        kubelet_cgroups=_read_kubelet_cgroups(host, processes),
+        refused=dict(_find_refused_files(host)),
+    )
+
+
+def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
+    """Yield the units of engines with the file in their directory that they do not start with."""
+    for engine in ENGINES.values():
+        if engine.drop_ins.directory is None or engine.generated is None:
+            continue
+        for name in _list_names(host, engine.drop_ins.directory):
+            path = engine.drop_ins.directory / name
+            with suppress(InstallerError):
+                tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_ins.pattern) else {}
+                if reason := engine.generated.refuses(tree):
+                    yield from ((unit, f"{path} {reason}") for unit in engine.units)
+
+
+def _read_kubelet_cgroups(host: Host, processes: Sequence[Seen]) -> str:
+    kubelet = next((each for each in processes if each.name == "kubelet" and each.of_host), None)
+    if kubelet is None:
+        return ""
+    if driver := value_of(kubelet.cmdline, ("--cgroup-driver",)):
+        return driver
+    config = path_of(kubelet.cmdline, ("--config",)) or KUBELET_CONFIG
+    found = CGROUP_DRIVER.search(text(host, config))
+    return found[1] if found else ""
+
+
+def read_toolkits(host: Host, options: Options) -> Iterator[Toolkit]:
+    """Yield the toolkits of the node, ours first."""
+    layout = options.layout
+    for directory, config in ((layout.toolkit, layout.config), *((place, CONFIG) for place in PACKAGED)):
+        if not any(is_file(host, directory / name) for name in (RUNTIME, CLI)):
+            continue
+        words = ask_version(host, directory / CLI)
+        cli, library = _find_version(CLI_VERSION, words), _find_version(LIBRARY_VERSION, words)
+        # The programs of a toolkit of ours may be links to those of a package.
+        target = PurePosixPath(host.link_target(directory / "nvidia-cdi-hook") or "")
+        tree: Tree | None = None
+        with suppress(InstallerError):
+            tree = tree_of(file, config) if (file := host.read(config)) else None
+        yield Toolkit(
+            directory,
+            library=library or cli,
+            cli=cli,
+            ctk=_find_version(CTK_VERSION, ask_version(host, directory / "nvidia-ctk")),
+            config=tree,
+            config_path=config,
+            starts=target.parent if target.is_absolute() and directory not in PACKAGED else None,
+        )
+
+
+def _find_version(pattern: "re.Pattern[str]", words: str) -> Version:
+    found = pattern.search(words[:2000])
+    return find_version(found[1])[0] if found else ()
+
+
+def find_version(text: str) -> tuple[Version, str]:
+    """Return the first version in a text: as numbers, and as it is spelled; () and "" without one."""
+    found = VERSION.search(text[:2000])
+    return (tuple(int(part) for part in found[2].split(".")), found[1]) if found else ((), "")
+
+
+def ask_version(host: Host, program: PurePosixPath) -> str:
+    """Return what a program of the host's says about its version; "" where it may not be run."""
+    allowed = is_file(host, program) and root_wrote(host, program)
+    return _run(host, str(program), "--version") if allowed else ""
+
+
+def _run(host: Host, *words: str) -> str:
+    ran = run_in(host.local_path(ROOT), list(words), timeout_s=PROGRAM_S)
+    return ran.stdout if ran is not None and ran.returncode == 0 else ""
+
+
+def ask_processes(host: Host, processes: Sequence[Seen]) -> tuple[Process, ...]:
+    """Return the processes that count here, each program asked once, whatever it was replaced by since."""
+    wanted = [each for each in processes if each.name in PROCESS_NAMES]
+    files = {each.file: each for each in wanted}
+    answers = {file: _ask_process(host, each) for file, each in files.items()}
+    return tuple(
+        Process(each.pid, each.name, each.program, each.deleted, *answers[each.file]) for each in wanted
+    )
+
+
+def _ask_process(host: Host, process: Seen) -> tuple[Version, str, bool]:
+    name, words = PurePosixPath(process.program).name, ""
+    if process.of_host and name in VERSION_FLAGS and name[:NAME_LETTERS] == process.name:
+        # By its process and not by its path: that may lead to a later program.
+        words = _run(host, f"/proc/{process.pid}/exe", VERSION_FLAGS[name])
+    version, spelled = find_version(words)
+    # The shim of containerd 1.2 has no word for its version.
+    dies = process.name == SHIM and holds(host, process.pid, NIL_POINTER)
+    return version, f"{process.name} {spelled}" if spelled else "", dies
+
+
+def ask_runc(host: Host) -> dict[str, tuple[Version, str]]:
+    """Return what each runc and crun of the node says, by path."""
+    places = (place / name for name in ("runc", "crun") for place in PATH)
+    programs = {}
+    for path in dict.fromkeys(host.resolve(path) for path in places if is_file(host, path)):
+        version, spelled = find_version(ask_version(host, path))
+        programs[str(path)] = (version, f"{path.name} {spelled}" if spelled else "")
+    return programs
+
+
+def read_engines(host: Host, options: Options, processes: Sequence[Seen]) -> tuple[EngineExam, ...]:
+    """Return each engine whose process runs; a connection could start one that does not."""
+    running = {each.name for each in processes}
+    exams = (_examine(host, options, spec) for spec in ENGINES.values() if spec.process in running)
+    return tuple(exam for exam in exams if exam is not None)
+
+
+def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
+    sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ENGINE_S)
+    engine = observe(host, sought, asked, options.places.get(spec.name, Places()), awaits_s=0)
+    if engine.stopped and not engine.another:
+        return None  # the process is another one's, or about to end
+    if spec.finds and engine.unit not in spec.units:
+        return None  # its sibling, on the same socket
+    engine = with_readable_configs(host, engine)
+    contents, trees, unreadable = _read_configs(host, engine.files)
+    on_disk, unable = None, ""
+    with suppress(InstallerError):
+        on_disk = None if spec.finds or engine.another else Trials(host, contents)(engine, {})
+    try:  # what keeps an engine that answers from starting containers
+        if engine.serving:
+            find_dependencies(host, engine, options.layout.toolkit, Dependencies())
+    except InstallerError as error:
+        unable = error.problem
+    cgroup_driver, live_restore, has_hook = "", None, None
+    if spec.api is Api.DOCKER:
+        cgroup_driver, live_restore = settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
+        if engine.started and engine.started.environment.get("PATH"):
+            has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
+    return EngineExam(
+        engine,
+        on_disk=on_disk,
+        trees=trees,
+        unreadable=unreadable,
+        unit_state=read_unit_state(host, engine.unit),
+        cgroup_driver=cgroup_driver,
+        live_restore=live_restore,
+        has_hook=has_hook,
+        unable=unable,
+    )
+
+
+def _read_configs(
+    host: Host, paths: Sequence[PurePosixPath]
+) -> tuple[dict[PurePosixPath, File | None], dict[PurePosixPath, Tree], str]:
+    """Return configs, what those say that are valid, and why the first other is not."""
+    contents: dict[PurePosixPath, File | None] = {}
+    trees: dict[PurePosixPath, Tree] = {}
+    unreadable = ""
+    for path in paths:
+        try:
+            contents[path] = host.read(path)
+            trees[path] = tree_of(contents[path], path)
+        except InstallerError as error:
+            unreadable = unreadable or error.problem
+    return contents, trees, unreadable
+
+
+def read_unit_state(host: Host, unit: str) -> str:
+    """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
+    try:
+        state = systemd.read_unit(host, unit) if unit else None
+    except InstallerError:
+        return ""
+    return f"{state.active}/{state.sub}/{state.result}" if state and state.load != "not-found" else ""
