@@ -225,7 +225,7 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
 @_json
 def reconcile(options: Options, *, as_json: bool) -> Exit:
     """Have the run that waits on this node look now, repair it, and tell. Exits 3 if nobody waits."""
-    from installer.report.reconcile import reconcile as ask
+    from installer.report.status import reconcile as ask
 
     return ask(options, as_json=as_json)
 

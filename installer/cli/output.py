@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Final, TypeAlias
 
 import click
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import is_ledger_lost, read_record
@@ -19,7 +19,7 @@ from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.lifecycle import installation
-from installer.model.files import File, dumps
+from installer.model.files import File, dumps, says
 from installer.model.options import Options
 from installer.model.record import Record
 from installer.model.steps import Part, WriteConfig, describe
@@ -27,7 +27,7 @@ from installer.model.steps import Part, WriteConfig, describe
 Diffs: TypeAlias = Sequence[tuple[PurePosixPath, list[str]]]
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
 OfPart: TypeAlias = Annotated[
-    str, Meta(description="The part of the plan, such as engine-containerd, toolkit, cdi or device-nodes.")
+    str, says("The part of the plan, such as engine-containerd, toolkit, cdi or device-nodes.")
 ]
 
 
@@ -35,19 +35,16 @@ class PlannedStep(Struct, frozen=True):
     """One step of install."""
 
     part: OfPart
-    does: Annotated[str, Meta(description="The step, in the imperative.")]
-    why: Annotated[str, Meta(description="Why it is taken.")]
+    does: Annotated[str, says("The step, in the imperative.")]
+    why: Annotated[str, says("Why it is taken.")]
 
 
 class PlannedConfig(Struct, frozen=True):
     """One config as it would be."""
 
-    path: Annotated[str, Meta(description="The file, as the host sees it.")]
+    path: Annotated[str, says("The file, as the host sees it.")]
     diff: Annotated[
-        str,
-        Meta(
-            description="A unified diff; what looks like a secret is masked, unless --show-secrets was given."
-        ),
+        str, says("A unified diff; what looks like a secret is masked, unless --show-secrets was given.")
     ]
 
 
@@ -55,26 +52,23 @@ class Obstacle(Struct, frozen=True):
     """One reason why install would stop."""
 
     part: OfPart
-    code: Annotated[
-        str, Meta(description="What kind of problem it is: docs/troubleshooting.md lists the codes.")
-    ]
-    problem: Annotated[str, Meta(description="What cannot be done, after the word cannot.")]
-    remedy: Annotated[str, Meta(description="What to do about it.")]
+    code: Annotated[str, says("What kind of problem it is: docs/troubleshooting.md lists the codes.")]
+    problem: Annotated[str, says("What cannot be done, after the word cannot.")]
+    remedy: Annotated[str, says("What to do about it.")]
 
 
 class PlanDocument(Struct, frozen=True):
     """What install would do."""
 
     would_change: Annotated[
-        bool, Meta(description="Whether install would change anything: then the exit code is 10, else 0.")
+        bool, says("Whether install would change anything: then the exit code is 10, else 0.")
     ]
-    steps: Annotated[tuple[PlannedStep, ...], Meta(description="What install would do, in its order.")]
-    configs: Annotated[tuple[PlannedConfig, ...], Meta(description="The engine configs that it would write.")]
-    notes: Annotated[tuple[str, ...], Meta(description="What is worth knowing and stops nothing.")]
-    obstacles: Annotated[tuple[Obstacle, ...], Meta(description="Why install would stop, all reasons.")]
+    steps: Annotated[tuple[PlannedStep, ...], says("What install would do, in its order.")]
+    configs: Annotated[tuple[PlannedConfig, ...], says("The engine configs that it would write.")]
+    notes: Annotated[tuple[str, ...], says("What is worth knowing and stops nothing.")]
+    obstacles: Annotated[tuple[Obstacle, ...], says("Why install would stop, all reasons.")]
     unproven: Annotated[
-        tuple[str, ...],
-        Meta(description="Engines that would not be asked whether they serve the runtimes."),
+        tuple[str, ...], says("Engines that would not be asked whether they serve the runtimes.")
     ]
 
 

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Struct, convert, field, to_builtins
 
 T = TypeVar("T")
@@ -165,6 +166,11 @@ class Artifact(Struct, frozen=True):
         words = line.removeprefix(b"#!").split() if line.startswith(b"#!") else []
         path = PurePosixPath(words[0].decode(errors="surrogateescape")) if words else PurePosixPath()
         return path if path.is_absolute() else None
+
+
+def says(words: str) -> msgspec.Meta:
+    """Return what the schema of a document says of one of its fields."""
+    return msgspec.Meta(description=words)
 
 
 def rows_of(thing: object) -> Any:

@@ -1,69 +1,70 @@
-"""Prints what is installed, drifted or pending, for people and for programs."""
+"""What is installed, drifted or pending, for people and for programs; ``reconcile`` has it looked at now."""
 
 import sys
+import time
+from signal import SIGHUP
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Struct, convert
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from installer.errors import Exit
+from installer.errors import Exit, InstallerError
+from installer.host import locks, supervision
 from installer.host.files import Host
-from installer.host.locks import is_held_pidfile
+from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.installation import (
     REPAIR,
-    Installation,
     explain_unproven,
+    list_last_check,
     read_installation,
 )
-from installer.lifecycle.readiness import LastCheck, is_ready
-from installer.model.files import dumps
+from installer.lifecycle.readiness import LastCheck
+from installer.model.files import dumps, says
 from installer.model.options import Options
-from installer.model.record import Record
 
 Mode = Literal["runtime", "cdi"]
 RECONCILE_REPAIRS: Final = f"{RECONCILE} puts it right"
+ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
+SOON_S: Final = 2.0
+POLL_S: Final = 0.05
 
 
 class EngineDocument(Struct, frozen=True):
     """One engine at that look."""
 
     name: str
-    serves: Annotated[
-        bool | None, Meta(description="Whether it served our runtimes; null where it was not asked.")
-    ]
-    since: Annotated[str, Meta(description="Since when that is so, in UTC.")]
-    differs: Annotated[str, Meta(description="What it served otherwise.")]
+    serves: Annotated[bool | None, says("Whether it served our runtimes; null where it was not asked.")]
+    since: Annotated[str, says("Since when that is so, in UTC.")]
+    differs: Annotated[str, says("What it served otherwise.")]
     refused: Annotated[
         str,
-        Meta(
-            description='Why it would not come up at its next start, though it serves now; "" where it '
-            "would. The node is ready all the same."
+        says(
+            'Why it would not come up at its next start, though it serves now; "" where it would. '
+            "The node is ready all the same."
         ),
     ]
 
 
-class LookDocument(Struct, frozen=True):
+class CheckDocument(Struct, frozen=True):
     """A look at the node."""
 
-    time: Annotated[str, Meta(description="When, in UTC.")]
-    pid: Annotated[int, Meta(description="The process of run, in its pid namespace.")]
+    time: Annotated[str, says("When, in UTC.")]
+    pid: Annotated[int, says("The process of run, in its pid namespace.")]
     current: Annotated[
-        bool, Meta(description="Whether that process still runs, in this boot: else nobody watches the node.")
+        bool, says("Whether that process still runs, in this boot: else nobody watches the node.")
     ]
-    number: Annotated[int, Meta(description="How many looks there have been in this boot.")]
-    asked: Annotated[bool, Meta(description="Whether it was asked for, by reconcile or HUP.")]
-    did: Annotated[tuple[str, ...], Meta(description="The steps by which it has repaired the node.")]
-    code: Annotated[
-        str, Meta(description='What kind of problem there is (docs/troubleshooting.md), "" for none.')
-    ]
-    problem: Annotated[str, Meta(description='What could not be done; "" where all was as installed.')]
-    remedy: Annotated[str, Meta(description="What to do about it.")]
+    number: Annotated[int, says("How many looks there have been in this boot.")]
+    asked: Annotated[bool, says("Whether it was asked for, by reconcile or HUP.")]
+    did: Annotated[tuple[str, ...], says("The steps by which it has repaired the node.")]
+    code: Annotated[str, says('What kind of problem there is (docs/troubleshooting.md), "" for none.')]
+    problem: Annotated[str, says('What could not be done; "" where all was as installed.')]
+    remedy: Annotated[str, says("What to do about it.")]
     unmade: Annotated[
         str,
-        Meta(
-            description="How nvidia-ctk has failed to make the CDI specification of the GPUs although a "
-            'driver is loaded; "" where it has not.'
+        says(
+            "How nvidia-ctk has failed to make the CDI specification of the GPUs although a driver is "
+            'loaded; "" where it has not.'
         ),
     ]
     engines: tuple[EngineDocument, ...]
@@ -72,47 +73,38 @@ class LookDocument(Struct, frozen=True):
 class HeldDocument(Struct, frozen=True):
     """One thing that is held."""
 
-    what: Annotated[str, Meta(description="A path, an engine, or what it is about.")]
-    state: Annotated[str, Meta(description="How it is, as a sentence for people.")]
+    what: Annotated[str, says("A path, an engine, or what it is about.")]
+    state: Annotated[str, says("How it is, as a sentence for people.")]
     good: bool
 
 
 class StatusDocument(Struct, frozen=True):
     """How the node is."""
 
-    installed: Annotated[bool, Meta(description="Whether there is a ledger: without one the exit code is 3.")]
+    installed: Annotated[bool, says("Whether there is a ledger: without one the exit code is 3.")]
     ready: Annotated[
         bool,
-        Meta(
-            description="Whether run has proven that the engines serve the runtimes, in this boot, and "
-            "nothing held keeps that from being so."
+        says(
+            "Whether run has proven that the engines serve the runtimes, in this boot, and nothing held "
+            "keeps that from being so."
         ),
     ]
-    why: Annotated[str, Meta(description='Why it is not ready, in one sentence; "" where it is.')]
+    why: Annotated[str, says('Why it is not ready, in one sentence; "" where it is.')]
     mode: Annotated[
         Mode | None,
-        Meta(
-            description="How containers get their GPUs: by runtimes of ours, or by CDI alone (--mode "
-            "cdi, or nri); null where nothing is installed."
+        says(
+            "How containers get their GPUs: by runtimes of ours, or by CDI alone (--mode cdi, or nri); "
+            "null where nothing is installed."
         ),
     ]
     engines: Annotated[
-        tuple[str, ...],
-        Meta(description="The engines that are configured, or that take devices by CDI as they are."),
+        tuple[str, ...], says("The engines that are configured, or that take devices by CDI as they are.")
     ]
     held: Annotated[
         tuple[HeldDocument, ...],
-        Meta(description="What is held on the host; the exit code is 1 if one of these is not good."),
+        says("What is held on the host; the exit code is 1 if one of these is not good."),
     ]
-    look: Annotated[
-        LookDocument | None,
-        Meta(description="What run saw when it last looked; null where no run has."),
-    ]
-
-
-def check_document(seen: LastCheck | None) -> LookDocument | None:
-    """Return the last look for programs; None where there was none."""
-    return convert(seen, LookDocument | None, from_attributes=True)
+    look: Annotated[CheckDocument | None, says("What run saw when it last looked; null where no run has.")]
 
 
 def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> Exit:
@@ -126,55 +118,103 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
         lines = (replace(each, state=each.state.replace(REPAIR, RECONCILE_REPAIRS)) for each in found.lines)
         found = replace(found, lines=tuple(lines))
-    why = found.obstacle
-    if not (why or is_ready(host, options.ready_file, options.pid_file)):
-        why = explain_unproven(host, options.pid_file, record, seen)
+    reason = found.obstacle
+    if not (reason or readiness.is_ready(host, options.ready_file, options.pid_file)):
+        reason = explain_unproven(host, options.pid_file, record, seen)
     if ready:
-        sys.stdout.write(f"{why}\n" if why else "")  # Kubernetes shows it in the event of a failed probe
-        return Exit.FAILED if why else Exit.OK
+        sys.stdout.write(f"{reason}\n" if reason else "")  # Kubernetes shows it: the event of a failed probe
+        return Exit.FAILED if reason else Exit.OK
+    # How engines were set up: nri is cdi with a plugin beside run, whose lines tell of it.
+    mode: Mode | None = None
+    if record and not record.empty:
+        mode = "cdi" if record.cdi else "runtime"
+    engines = record.served if record else ()
     if as_json:
-        sys.stdout.write(dumps(_document(found, why), indent=2).decode())
+        held = convert(found.lines, tuple[HeldDocument, ...], from_attributes=True)
+        check = _check_document(seen)
+        document = StatusDocument(record is not None, not reason, reason, mode, engines, held, check)
+        sys.stdout.write(dumps(document, indent=2).decode())
+    elif record is None and not found.lines:
+        sys.stdout.write("nothing is installed\n")
     else:
-        _print(found, why)
+        width = max((len(each.what) for each in found.lines), default=0)
+        for each in found.lines:
+            sys.stdout.write(f"{'ok ' if each.good else 'BAD'} {each.what:<{width}}  {each.state}\n")
+        above = "no" if found.obstacle else f"no ({reason})"  # an obstacle stands among the lines
+        words = f"engines: {', '.join(engines) or 'none'}\nready: {above if reason else 'yes'}\n"
+        sys.stdout.write(f"mode: {mode or 'none'}\n{words}")
     if record is None and not found.lines:
         return Exit.NOTHING_INSTALLED
-    return Exit.OK if all(line.good for line in found.lines) else Exit.FAILED
+    return Exit.OK if all(each.good for each in found.lines) else Exit.FAILED
 
 
 def alive(options: Options) -> Exit:
     """Return 0 where ``run`` holds its pidfile, else 1."""
     host = Host.under(options.host_root, options.mounts)
-    return Exit.OK if is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
+    return Exit.OK if locks.is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
 
 
-def _mode(record: Record | None) -> Mode | None:
-    """Return how engines were set up: nri is cdi with a plugin beside ``run``, whose lines tell of it."""
-    if record is None or record.empty:
-        return None
-    return "cdi" if record.cdi else "runtime"
+def _check_document(seen: LastCheck | None) -> CheckDocument | None:
+    return convert(seen, CheckDocument | None, from_attributes=True)
 
 
-def _document(found: Installation, why: str) -> StatusDocument:
-    return StatusDocument(
-        found.record is not None,
-        not why,
-        why,
-        _mode(found.record),
-        found.record.served if found.record else (),
-        tuple(HeldDocument(line.what, line.state, line.good) for line in found.lines),
-        check_document(found.last_check),
+def reconcile(options: Options, *, as_json: bool) -> Exit:
+    """Ask the ``run`` that waits to look now, print what it has found and done, return 0 where all is well.
+
+    Raises:
+        InstallerError: it could not put the node right, or did not answer.
+    """
+    host = Host.under(options.host_root, options.mounts)
+    sent_s = readiness.now_s()
+    pid = locks.send(host.local_path(options.pid_file), SIGHUP)
+    if pid is None:
+        sys.stdout.write(f"no run waits on this node (nobody holds {options.pid_file}): use install\n")
+        return Exit.NO_RUN_WAITS
+    answer = _await_answer(host, options, pid, sent_s)
+    refusals = (engine.refusal for engine in answer.engines)
+    problems = [each for each in (answer.error, *refusals, answer.generation) if each is not None]
+    if as_json:
+        sys.stdout.write(dumps(_check_document(answer), indent=2).decode())
+        return Exit.FAILED if problems else Exit.OK
+    if answer.error is None:
+        sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
+        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in list_last_check(answer))
+    for problem in problems:
+        raise problem
+    sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
+    return Exit.OK
+
+
+def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> LastCheck:
+    """Return the first check that was asked for and that began after ``sent_s``, once it is over."""
+    written: set[str] = set()
+
+    def write_once(text: str) -> None:
+        if text not in written:  # to stderr: an engine that is restarted ends the kubectl exec that it serves
+            written.add(text)
+            sys.stderr.write(text)
+
+    while readiness.now_s() < sent_s + ANSWER_S:
+        supervision.raise_if_stopped()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
+        found = readiness.read_check(host, options.state_file)
+        if found is not None and found.asked and found.began_s >= sent_s:
+            if not found.doing:
+                return found
+            write_once(f"under way: {', '.join(found.doing)}\n")
+        if readiness.now_s() > sent_s + SOON_S:
+            write_once(
+                f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
+                "or a GPU that nvidia-ctk asks, does not answer\n"
+            )
+        if locks.holder_of(host.local_path(options.pid_file)) != pid:
+            raise InstallerError(
+                "reconcile (the run that waited has ended)",
+                remedy="see its log, then start it again, or use install",
+                code="no-answer",
+            )
+        time.sleep(POLL_S)
+    raise InstallerError(
+        f"reconcile (pid {pid} has not answered within {ANSWER_S:g} s)",
+        remedy="see its log: it may still be at work",
+        code="no-answer",
     )
-
-
-def _print(found: Installation, why: str) -> None:
-    lines, record = found.lines, found.record
-    if record is None and not lines:
-        sys.stdout.write("nothing is installed\n")
-        return
-    width = max((len(line.what) for line in lines), default=0)
-    for line in lines:
-        sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
-    sys.stdout.write(f"mode: {_mode(record) or 'none'}\n")
-    sys.stdout.write(f"engines: {', '.join(record.served if record else ()) or 'none'}\n")
-    unsaid = why and not found.obstacle  # else it stands above
-    sys.stdout.write(f"ready: {f'no ({why})' if unsaid else 'no' if why else 'yes'}\n")

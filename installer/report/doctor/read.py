@@ -214,9 +214,8 @@ def _read_system(host: Host, processes: Sequence[Seen]) -> model.System:
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
     limit = text(host, PurePosixPath("/proc/sys/fs/inotify/max_user_instances")).strip()
-    shares = [
-        (path, used_percent(host, path)) for path in map(PurePosixPath, ("/run", "/", "/usr/local", *STORES))
-    ]
+    places = map(PurePosixPath, ("/run", "/", "/usr/local", *STORES))
+    shares = [(path, used_percent(host, path)) for path in places]
     return model.System(
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
         tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),
