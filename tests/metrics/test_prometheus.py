@@ -12,8 +12,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from installer.metrics.snapshot import render
-from installer.metrics.table import PREFIX, Counts, EngineFigures, PluginFigures, Snapshot
+from installer.metrics.snapshot import PREFIX, Counts, EngineFigures, PluginFigures, Snapshot, render
 from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
 from tests.support.golden import golden

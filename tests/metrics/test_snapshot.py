@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -14,7 +13,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.metrics import snapshot as monitoring
-from installer.metrics.table import Counts
+from installer.metrics.snapshot import Counts
 from installer.model.options import Drift, Options
 from installer.model.record import ConfigRow, EngineRow, Record
 from installer.model.steps import MakeDirectory, Part
@@ -194,13 +193,3 @@ def test_counts_that_nobody_can_read_begin_anew(node: Node, text: str) -> None:
 
     assert node.counts == Counts()
     assert node.told(NOTHING).installs == 1
-
-
-def test_a_source_tree_is_of_an_unknown_version(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_none(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", find_none)
-    node.told(NOTHING)
-
-    assert node.samples()['info{toolkit_version="",version="unknown"}'] == 1

@@ -2,8 +2,7 @@
 
 import pytest
 
-from installer.metrics.snapshot import render
-from installer.metrics.table import Counts, EngineFigures, Snapshot, features, label
+from installer.metrics.snapshot import Counts, EngineFigures, Snapshot, features, label, render
 
 WELL = EngineFigures("containerd", serves=True, drifted=False)
 
