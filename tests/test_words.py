@@ -44,7 +44,7 @@ LIMITS = {
     "CONTRIBUTING.md": (2500, 14, 42),
     "docs/compatibility.md": (2700, 14, 30),
     "docs/deploy.md": (3250, 14, 30),
-    "docs/doctor.md": (2900, 18, 31),
+    "docs/doctor.md": (1900, 14, 30),
     "docs/engine-facts.md": (2950, 14, 46),
     "docs/gpu-operator.md": (1500, 19, 66),
     "docs/host.md": (1500, 16, 33),
