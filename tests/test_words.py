@@ -45,7 +45,7 @@ LIMITS = {
     "docs/compatibility.md": (2700, 14, 30),
     "docs/deploy.md": (3250, 14, 30),
     "docs/doctor.md": (1900, 14, 30),
-    "docs/engine-facts.md": (2950, 14, 46),
+    "docs/engine-facts.md": (2350, 14, 30),
     "docs/gpu-operator.md": (1500, 19, 66),
     "docs/host.md": (1500, 16, 33),
     "docs/metrics.md": (1700, 20, 53),
