@@ -15,7 +15,7 @@ from installer.host.files import Host
 from installer.host.processes import started_of
 from installer.host.systemd import UnitStart
 from installer.model.effective import Flags
-from installer.model.engine_spec import EngineSpec
+from installer.model.engine_spec import EngineSpec, Place
 from installer.model.facts import EngineState, Started
 from installer.model.files import File
 from installer.model.options import Options
@@ -66,22 +66,13 @@ def path_of(cmdline: Words, names: Sequence[str]) -> PurePosixPath | None:
     return PurePosixPath(named) if named and named.startswith("/") else None
 
 
-def place_of(
-    host: Host, cmdline: Words, flags: Sequence[str], config: PurePosixPath, key: str
-) -> PurePosixPath | None:
-    """Return the path that a flag, or else a key of the config, gives; None for none, and a relative one."""
-    value: object = value_of(cmdline, flags)
-    if value is None and key:
+def find_place(host: Host, place: Place, cmdline: Words, config: PurePosixPath) -> PurePosixPath | None:
+    """Return where a flag, or else a key of the config, puts a place; None for none, and a relative one."""
+    value: object = value_of(cmdline, (place.flag,)) if place.flag else None
+    if value is None and place.key:
         with suppress(InstallerError):
-            value = tree_of(host.read(config), config).get(key)
-    return PurePosixPath(value) if isinstance(value, str) and value.startswith("/") else None
-
-
-def state_of(host: Host, spec: EngineSpec, cmdline: Words, config: PurePosixPath) -> PurePosixPath | None:
-    """Return where an engine keeps the state of its containers, if its command line or config tells."""
-    place = spec.state
-    found = place_of(host, cmdline, (place.flag,) if place.flag else (), config, place.key)
-    return found and found / place.below
+            value = tree_of(host.read(config), config).get(place.key)
+    return PurePosixPath(value, place.below) if isinstance(value, str) and value.startswith("/") else None
 
 
 def explain_overruling(

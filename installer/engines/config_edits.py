@@ -71,11 +71,7 @@ def syntax_of(path: PurePosixPath, text: str, name: str = "") -> Syntax:
 
 
 def text_of(file: File | None, path: PurePosixPath) -> str:
-    """Return the text of a config; "" where there is no file.
-
-    Raises:
-        InstallerError: the bytes are not UTF-8.
-    """
+    """Return the text of a config, "" where there is no file; raise where the bytes are not UTF-8."""
     try:
         return file.content.decode() if file else ""
     except UnicodeDecodeError as error:
@@ -87,11 +83,7 @@ def text_of(file: File | None, path: PurePosixPath) -> str:
 
 
 def tree_of(file: File | None, path: PurePosixPath) -> Tree:
-    """Return what a config says; an empty tree where there is no file.
-
-    Raises:
-        InstallerError: the text is not valid.
-    """
+    """Return what a config says, an empty tree where there is no file; raise where the text is not valid."""
     text = text_of(file, path)
     return parse(text, syntax_of(path, text), name=str(path))
 
@@ -106,10 +98,7 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
 
     If it is to be ``demoted``, only what makes a runtime of ours the default goes. Mode, owner and labels are
     those of the present file: we never change them. Where the saved copy is lost our keys go from the present
-    text, as from one that was edited.
-
-    Raises:
-        InstallerError: somebody else wrote since, and the text is not valid any more.
+    text, as from one that was edited. Raises InstallerError for an edited text that is not valid.
     """
     now, row = facts.contents[path], facts.held.config(path)
     if row is None or now is None:
@@ -187,8 +176,7 @@ def _is_about_us(edit: Edit, name: str) -> bool:
 def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     """Return what brings one config to what is wanted, touching nothing else in it.
 
-    Raises:
-        InstallerError: the text is not valid, or holds another type on the way to a wanted key.
+    Raises InstallerError for a text that is not valid, or has another type on the way to a wanted key.
     """
     path, syntax = wanted.path, wanted.syntax
     now, row = facts.contents[path], facts.held.config(path)
@@ -257,11 +245,7 @@ def _row_as_found(name: str, path: PurePosixPath, now: File, facts: Facts) -> Co
 
 
 def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
-    """Return what takes our keys out of a file that has no part any more in what is wanted.
-
-    Raises:
-        InstallerError: somebody else wrote since, and the text is not valid any more.
-    """
+    """Return what takes our keys out of a file without a part in what is wanted; raise as ``undo_config``."""
     now, was = facts.contents[row.path], without_us(row.path, facts)
     step = (
         WriteConfig(row.engine, row.path, now, was, facts.relinked.get(row.path, "")) if now != was else None
@@ -319,11 +303,7 @@ class _EditedText(Struct, frozen=True):
         return cls(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
     def remove(self, edits: Sequence[Edit]) -> Undone:
-        """Return the text without ``edits``, but for those that have to stay.
-
-        Raises:
-            InstallerError: a text is not valid.
-        """
+        """Return the text without ``edits``, but for those that have to stay; raise for a text not valid."""
         text, overruled = undo(self.text, edits, self.syntax, name=self.name)
         text, orphans = self._remove_orphans(text, edits)
         changed = {edit.key for edit in overruled}

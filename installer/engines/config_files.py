@@ -50,11 +50,7 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
 
 
 def with_configs(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with the configs that it reads; none where no edit of them lasts.
-
-    Raises:
-        InstallerError: the root file is not valid, so that its imports are not known.
-    """
+    """Return an engine with the configs that it reads; raise where its root file is not valid."""
     spec = ENGINES[engine.name]
     if spec.finds:
         return replace(engine, files=())
@@ -94,10 +90,7 @@ def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
 def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with a drop-in where its root file is read-only and imports a directory that is not.
 
-    As on Flatcar, where the root file is part of the image.
-
-    Raises:
-        InstallerError: the root file is not valid.
+    As on Flatcar, where the root file is part of the image. Raises InstallerError where it is not valid.
     """
     drop_ins = ENGINES[engine.name].drop_ins
     asked = engine.drop_in is not None or drop_ins.kind is not DropInKind.IMPORTED
@@ -229,11 +222,7 @@ def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPat
 
 
 def read_config(host: Host, path: PurePosixPath) -> File | None:
-    """Return a config that is there.
-
-    Raises:
-        InstallerError: it cannot be read, or could not be worked on within the memory that we may use.
-    """
+    """Return a config that is there; raise where it cannot be read, or takes more memory than we may use."""
     file, free = host.read(path), find_free_memory()
     grows = GROWS * len(file.content) if file else 0
     if file is None or grows <= free:
@@ -295,11 +284,7 @@ def missing_above(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPa
 
 
 def write_config(host: Host, write: WriteConfig) -> None:
-    """Write or remove a config.
-
-    Raises:
-        ConflictError: somebody else has written it since it was read.
-    """
+    """Write or remove a config; raise ConflictError where somebody else has written it since it was read."""
     now = host.read(write.path)
     digest = now and now.digest
     if digest == (write.after and write.after.digest) and (now is None) == (write.after is None):

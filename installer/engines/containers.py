@@ -46,10 +46,10 @@ USUAL: Final = ("runc", "crun")
 NOTICED_S: Final = 0.5  # CRI-O watches its hooks; meanwhile it may be writing a bundle with ours
 CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
-SHIMS: Final = tuple(each for each in ENGINES.values() if each.state.monitor is Monitor.SHIM)
+SHIMS: Final = tuple(each for each in ENGINES.values() if each.monitor is Monitor.SHIM)
 # Of two engines that share a place, the first.
 STATES: Final = {each.state.usual: each.name for each in reversed(SHIMS)}
-NAMESPACES: Final = {each.state.namespace: each.name for each in SHIMS if each.state.namespace}
+NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespace}
 TASKS: Final = "io.containerd.runtime.v2.task"
 ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
@@ -103,7 +103,7 @@ def find_running_containers(
         return None
 
     found = [*list_shim_containers(host, _states(engines), binaries, leads)]
-    for row in (each for each in record.engines if ENGINES[each.name].state.monitor is Monitor.CONMON):
+    for row in (each for each in record.engines if ENGINES[each.name].monitor is Monitor.CONMON):
         engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
         serving = engine.serving or EffectiveConfig({}, "")
@@ -121,7 +121,7 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
     return STATES | {
         engine.state: engine.name
         for engine in engines
-        if engine.state and ENGINES[engine.name].state.monitor is Monitor.SHIM
+        if engine.state and ENGINES[engine.name].monitor is Monitor.SHIM
     }
 
 
@@ -141,7 +141,7 @@ def in_use(
     names = {each.id: each.name for each in known}
     ours = dict(row.runtimes)
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
-    places = {host.resolve(state / TASKS / DOCKER.state.namespace) for state in _states(engines)}
+    places = {host.resolve(state / TASKS / DOCKER.namespace) for state in _states(engines)}
     shims = {name for place in places for name in host.names(place)}
     again = [
         Container(row.name, each.id, each.name, ours[each.runtime])
@@ -196,8 +196,7 @@ def _places(words: Collection[str]) -> Iterator[PurePosixPath]:
 def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
     """Return the file of ours that a path leads to by links, or that a script there names; None for another.
 
-    Raises:
-        InstallerError: another user than root may have placed a link on the way.
+    Raises InstallerError where another user than root may have placed a link on the way.
     """
     home, real = host.resolve(layout.home), host.resolve(path)
     small = host.kind(real) is Kind.FILE and host.size(real) <= SCRIPT_BYTES

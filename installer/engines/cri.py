@@ -100,22 +100,14 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
 
 
 def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of containers that are created but not started: a restart now would strand them.
-
-    Raises:
-        InstallerError: as ``status``.
-    """
+    """Return the ids of containers that are created but not started: a restart now would strand them."""
     with calling(socket_path, timeout_s) as engine:
         answer = engine.call("ListContainers", _CREATED, _CONTAINERS)
     return tuple(each["id"] for each in answer["containers"])
 
 
 def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of all pods that CRI knows.
-
-    Raises:
-        InstallerError: as ``status``.
-    """
+    """Return the ids of all pods that CRI knows; raise as ``status``."""
     with calling(socket_path, timeout_s) as engine:
         answer = engine.call("ListPodSandbox", answer=SANDBOXES)
     return tuple(each["id"] for each in answer["sandboxes"])

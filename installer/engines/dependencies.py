@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.command_line import path_of, place_of, read_start, value_of
+from installer.engines.command_line import find_place, path_of, read_start, value_of
 from installer.engines.containerd.config import CONTAINERD
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
@@ -17,13 +17,13 @@ from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
 from installer.model.effective import Runtime
-from installer.model.engine_spec import Api, Monitor
+from installer.model.engine_spec import Api, Monitor, Place
 from installer.model.facts import EngineState
 from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, Kind
 from installer.model.options import AUTO, Options
 
 ASK_S: Final = 3.0
-CONTAINERD_FLAG: Final = ("--containerd",)
+CONTAINERDS_SOCKET: Final = Place(CONTAINERD.socket, "--containerd", "containerd")
 EXEC_ROOT_FLAG: Final = ("--exec-root",)
 EXEC_ROOT: Final = PurePosixPath("/var/run/docker")
 OWN: Final = "containerd/containerd.sock"  # below that, where dockerd has started a containerd by itself
@@ -114,12 +114,12 @@ def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosix
     """
     if ENGINES[engine.name].api is not Api.DOCKER:
         return None
-    named = place_of(host, engine.words, CONTAINERD_FLAG, engine.config, "containerd")
+    named = find_place(host, CONTAINERDS_SOCKET, engine.words, engine.config)
     if named is not None:
         # One that has ended takes its socket with it: the directory tells that it would be seen from here.
         return named if host.exists(named.parent) else None
     own = PurePosixPath(value_of(engine.words, EXEC_ROOT_FLAG) or EXEC_ROOT, OWN)
-    there = next((each for each in (own, CONTAINERD.socket) if host.exists(each)), None)
+    there = next((each for each in (own, CONTAINERDS_SOCKET.usual) if host.exists(each)), None)
     return there or (PurePosixPath(known) if known else None)
 
 
@@ -158,7 +158,7 @@ def _find_monitor(host: Host, engine: EngineState, toolkit: PurePosixPath) -> Pu
     """
     started = read_start(host, engine) if engine.pid else None
     places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
-    program, keys = MONITORS[ENGINES[engine.name].state.monitor]
+    program, keys = MONITORS[ENGINES[engine.name].monitor]
     serving, found = engine.serving, None
     default = serving.handlers.get(serving.default) if serving else None
     for runtime in (default or Runtime(), *_ours(engine, toolkit)):
@@ -183,11 +183,7 @@ def _unable(engine: EngineState, flaw: str, remedy: str, code: Code) -> Installe
 
 
 def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> None:
-    """Raise where the engine would not find our runtimes: nobody complains before a container is started.
-
-    Raises:
-        InstallerError: always in that case.
-    """
+    """Raise where the engine would not find our runtimes: nobody complains before a container is started."""
     if engine.pid is None:
         return
     for path in binaries:
@@ -226,7 +222,7 @@ def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosi
     """Return where an engine that was started with these words has the files of its containers."""
     if (data := ENGINES[engine.name].data) is None:
         return None
-    return place_of(host, words, data.flags, engine.config, data.key) or data.usual
+    return find_place(host, data, words, engine.config) or data.usual
 
 
 def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:

@@ -10,17 +10,25 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
 from installer.engines.command_line import next_start, read_start, unit_start, without
-from installer.engines.config_edits import RUNTIMES, runtime_of, text_of
+from installer.engines.config_edits import RUNTIMES, runtime_of
 from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import elsewhere
-from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us, texts_alone
+from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, can_be_started, held_directory, held_texts, run_in
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry, value_at
+from installer.model.engine_spec import (
+    Check,
+    ConfigFiles,
+    Extras,
+    Monitor,
+    ReloadMethod,
+    RuntimeEntry,
+    value_at,
+)
 from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
 from installer.model.files import PATH, File, Kind
 from installer.model.record import EngineRow, Record
@@ -67,26 +75,28 @@ class Trials:
         return self._known[key]
 
     def _ask(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
-        try:
-            by_texts = texts_alone(engine, files)
-        except InstallerError as error:
-            by_texts = EffectiveConfig({}, "", broken=error.problem)
-        if not by_texts.broken and (missing := self._missing(engine, files, by_texts)):
-            return EffectiveConfig({}, "", broken=f"{missing} is no program")
         spec, program = ENGINES[engine.name], self._program(engine)
+        try:
+            given = config_files(engine, files)
+            by_texts = spec.estimate(given)
+        except InstallerError as error:
+            given, by_texts = None, EffectiveConfig({}, "", broken=error.problem)
+        if given and not by_texts.broken and (missing := self._missing(engine, given, by_texts)):
+            return EffectiveConfig({}, "", broken=f"{missing} is no program")
         if spec.make_check is None or engine.hook is not None:
             return by_texts
         if program is None:
             self._unasked[engine.name] = "its program is not known here"
             return by_texts
-        check, start = spec.make_check(_question(engine, files)), engine.started or engine.next_start
+        check = spec.make_check(given or config_files(engine, files, parsed=False))
+        start = engine.started or engine.next_start
         ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
         if ran and refuses and start is None and check.by_start:
             # It may refuse what comes of flags or an environment that nobody knows here: then it says the
             # same of the present config, with which it runs.
             present = {path: file for path in engine.files if (file := self._contents.get(path))}
-            before = self._run(program, spec.make_check(_question(engine, present)), None)
+            before = self._run(program, spec.make_check(config_files(engine, present, parsed=False)), None)
             ran = None if before is None or before.last_line == ran.last_line else ran
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
@@ -95,16 +105,14 @@ class Trials:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
         return by_texts if by_texts.broken or check.says is None else check.says(ran.stdout)
 
-    def _missing(
-        self, engine: EngineState, files: Mapping[PurePosixPath, File], by_texts: EffectiveConfig
-    ) -> str:
+    def _missing(self, engine: EngineState, given: ConfigFiles, by_texts: EffectiveConfig) -> str:
         """Return what CRI-O does not start without and ``crio config`` does not look for; "" for nothing.
 
         As CRI-O 1.37 validates on execution (pkg/config/config.go); what a word names is not looked for.
         """
-        if engine.serving is None or ENGINES[engine.name].state.monitor is not Monitor.CONMON:
+        if engine.serving is None or ENGINES[engine.name].monitor is not Monitor.CONMON:
             return ""
-        pinns = [value_at(tree, PINNS) for tree in config_files(engine, files).trees.values()]
+        pinns = [value_at(tree, PINNS) for tree in given.trees.values()]
         named = {
             f"the {MONITOR} of {name}": one.table.get(MONITOR) for name, one in by_texts.handlers.items()
         }
@@ -153,12 +161,6 @@ class Trials:
         for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
             stderr = stderr.replace(place.name, str(path))
         return replace(ran, stderr=stderr)
-
-
-def _question(engine: EngineState, files: Mapping[PurePosixPath, File]) -> Question:
-    texts = {path: text_of(file, path) for path, file in files.items()}
-    rendered = ENGINES[engine.name].rendered(engine.config) or engine.config
-    return Question(engine.config, engine.drop_in, texts, text_of(engine.rendered, rendered))
 
 
 def refuse_changed(

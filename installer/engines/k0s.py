@@ -29,10 +29,9 @@ from installer.model.engine_spec import (
     DropIns,
     Extras,
     Generated,
-    Question,
+    Place,
     ReloadMethod,
     RuntimeEntry,
-    State,
     leaves,
     table,
 )
@@ -57,8 +56,7 @@ DEFAULTS: Final[Tree] = {
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
 
-    Raises:
-        InstallerError: the root file is not there, or is another's, and does not take the drop-in.
+    Raises InstallerError where that is not there, or is another's and does not take the drop-in.
     """
     if files.config not in files.trees:
         raise InstallerError(
@@ -85,16 +83,16 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     return containerd_effect.estimate(replace(files, trees=_merge_drop_ins(files.config, files.trees)))
 
 
-def make_check(question: Question) -> Check:
+def make_check(files: ConfigFiles) -> Check:
     """Return how containerd is asked, with what k0s would make of its drop-ins."""
-    config, texts = question.config, question.texts
+    config, texts = files.config, files.texts
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     if _merges(config, trees):
         read = _merge_drop_ins(config, trees)
         wants = [Want(key, value) for key, value in leaves(read[config])]
         root, _ = apply("", wants, Syntax.TOML, name=str(config))
         texts = {config: root, **{path: texts[path] for path in read if path != config}}
-    return containerd_effect.make_check(replace(question, texts=texts))
+    return containerd_effect.make_check(replace(files, texts=texts))
 
 
 def refuses(drop_in: Tree) -> str:
@@ -137,7 +135,7 @@ K0S: Final = replace(
     unit="k0sworker.service",
     program=PurePosixPath("/var/lib/k0s/bin/containerd"),
     cmdline=CommandLine(config=("--config", "-c")),
-    state=State(PurePosixPath("/run/k0s/containerd"), "--state", "state"),
+    state=Place(PurePosixPath("/run/k0s/containerd"), "--state", "state"),
     data=None,
     reload=ReloadMethod.ITSELF,
     draft=draft,

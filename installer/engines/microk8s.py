@@ -23,9 +23,8 @@ from installer.model.engine_spec import (
     Extras,
     FileWants,
     Generated,
-    Question,
+    Place,
     RuntimeEntry,
-    State,
     leaves,
 )
 
@@ -50,16 +49,15 @@ VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the template, understood as it will be rendered.
 
-    Raises:
-        InstallerError: there is no template; containerd could not read the result in any place, or CRI is
-            switched off.
+    Raises InstallerError where there is no template, and as containerd's.
     """
     if files.config not in files.trees:
         raise InstallerError(
             f"configure MicroK8s in {files.config} (it is not there, and MicroK8s does not start without)",
             remedy="put it back: the snap has one in /snap/microk8s/current/default-args",
         )
-    template, values = files.trees.get(files.config, {}), _read_values(files)
+    template = files.trees[files.config]
+    values = _guess_values(template, files.rendered)
     for decision in containerd.draft(_render(files), entries, extras):
         worded = (
             _put_in_template(file, template, values) if file.path == files.config else file
@@ -73,24 +71,20 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     return containerd_effect.estimate(_render(files))
 
 
-def make_check(question: Question) -> Check:
+def make_check(files: ConfigFiles) -> Check:
     """Return how containerd is asked: with what its template would become."""
-    path, texts = question.config, question.texts
-    template = texts.get(path, "")
-    values = _guess_values(parse(template, Syntax.TOML, name=str(path)), question.rendered)
-    return containerd_effect.make_check(replace(question, texts={**texts, path: _fill(template, values)}))
+    path, template = files.config, files.texts.get(files.config, "")
+    values = _guess_values(parse(template, Syntax.TOML, name=str(path)), files.rendered)
+    texts = {**files.texts, path: _fill(template, values)}
+    return containerd_effect.make_check(replace(files, texts=texts))
 
 
 def _render(files: ConfigFiles) -> ConfigFiles:
     """Return the files with the template as it will be rendered."""
-    values = _read_values(files)
-    tree = {name: _fill_all(value, values) for name, value in files.trees.get(files.config, {}).items()}
+    template = files.trees.get(files.config, {})
+    values = _guess_values(template, files.rendered)
+    tree = {name: _fill_all(value, values) for name, value in template.items()}
     return replace(files, trees={**files.trees, files.config: tree})
-
-
-def _read_values(files: ConfigFiles) -> Mapping[str, str]:
-    text = files.rendered.content.decode(errors="replace") if files.rendered else ""
-    return _guess_values(files.trees.get(files.config, {}), text)
 
 
 def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
@@ -149,7 +143,7 @@ MICROK8S: Final = replace(
     unit="snap.microk8s.daemon-containerd.service",
     program=PurePosixPath("/snap/microk8s/current/bin/containerd"),
     cmdline=CommandLine(config=()),  # it is given the file that is rendered
-    state=State(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state"),
+    state=Place(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state"),
     data=None,
     draft=draft,
     make_check=make_check,

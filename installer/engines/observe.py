@@ -15,12 +15,12 @@ from installer.engines import ENGINES, cri, generating
 from installer.engines.command_line import (
     began_s,
     explain_overruling,
+    find_place,
     flags_of,
     next_start,
     path_of,
     process_path,
     read_start,
-    state_of,
     unit_start,
 )
 from installer.engines.config_files import (
@@ -66,10 +66,8 @@ class RunningEngines(Struct, frozen=True):
 def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
     """Return the engines that are asked for and run here, and what is to be said of them.
 
-    One that has crashed, and that systemd is about to start again, is waited for ``crash_s``.
-
-    Raises:
-        InstallerError: none of them runs here, or one cannot be taken for what it is.
+    One that has crashed, and that systemd is about to start again, is waited for ``crash_s``. Raises
+    InstallerError where none of them runs here, or one cannot be taken for what it is.
     """
     engines: list[EngineState] = []
     notes: list[str] = []
@@ -169,7 +167,7 @@ def with_process(host: Host, engine: EngineState, places: Places) -> EngineState
     if waits and (why := explain_silence(host, engine)):
         engine = replace(engine, silence=why, remedy=RESTART)
     told = engine.serving.state if engine.serving else None
-    state = told or state_of(host, spec, engine.words, engine.config)
+    state = told or find_place(host, spec.state, engine.words, engine.config)
     return with_start(
         host, replace(engine, build=host.build_of(engine.exe) if engine.exe else "", state=state)
     )

@@ -261,10 +261,8 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
     """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
 
     Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
-    is stuck already, and no reason to wait for ever, unless a restart is asked for only when idle.
-
-    Raises:
-        NotIdleError: it is not, and is asked for.
+    is stuck already, and no reason to wait for ever, unless a restart is asked for only when idle: then it
+    raises NotIdleError.
     """
     deadline = time.monotonic() + min(IDLE_S, patience.start_s / 2)
     while waiting := _list_creating(host, engine):

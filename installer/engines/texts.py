@@ -24,18 +24,15 @@ def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
     return ENGINES[engine.name].estimate(config_files(engine, texts))
 
 
-def config_files(engine: EngineState, texts: Texts) -> ConfigFiles:
-    """Return texts as the engine's functions take them.
-
-    Raises:
-        InstallerError: one of them is not valid.
-    """
+def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> ConfigFiles:
+    """Return texts as the engine's functions take them; raise where one of them is not valid."""
     order = dict.fromkeys((*engine.files, *sorted(texts)))
-    files = {path: file for path in order if (file := texts.get(path)) is not None}
-    trees = {}
-    for path, file in files.items():
-        text = text_of(file, path)
-        trees[path] = parse(text, syntax_of(path, text, engine.name), name=str(path))
+    words = {path: text_of(texts[path], path) for path in order if texts.get(path) is not None}
+    trees = {
+        path: parse(text, syntax_of(path, text, engine.name), name=str(path))
+        for path, text in words.items()
+        if parsed
+    }
     return ConfigFiles(
         engine.config,
         engine.drop_in,
@@ -44,21 +41,17 @@ def config_files(engine: EngineState, texts: Texts) -> ConfigFiles:
         engine.hook,
         None,
         engine.serving,
-        files,
+        words,
         engine.flags,
         engine.unreadable,
         engine.dormant,
-        engine.rendered,
+        engine.rendered.content.decode(errors="replace") if engine.rendered else "",
         ENGINES[engine.name].title,
     )
 
 
 def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, File | None]:
-    """Return each config of an engine as it would be without us.
-
-    Raises:
-        InstallerError: somebody else wrote since, and the text is not valid any more.
-    """
+    """Return each config of an engine as it would be without us; raise where an edited one is not valid."""
     held = (row.path for row in configs_of(engine, facts))
     return {path: without_us(path, facts) for path in dict.fromkeys((*engine.files, *held))}
 
@@ -98,11 +91,7 @@ def in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> Effecti
 
 
 def toolkit_runtimes(config_toml: str) -> tuple[str, ...]:
-    """Return the low-level runtimes that the toolkit's config.toml names, preferred first.
-
-    Raises:
-        InstallerError: it is no TOML.
-    """
+    """Return the low-level runtimes that the toolkit's config.toml names, preferred first; raise for none."""
     tree = parse(config_toml, Syntax.TOML, name="config.toml")
     section = tree.get("nvidia-container-runtime")
     runtimes = section.get("runtimes") if isinstance(section, Mapping) else None

@@ -58,11 +58,7 @@ class Tools(Struct, frozen=True):
 
 
 def shell_of(host: Host) -> Tools:
-    """Return the files that the node's shell consists of.
-
-    Raises:
-        InstallerError: the node has no shell that could be used.
-    """
+    """Return the files that the node's shell consists of; raise where none could be used."""
     path = host.resolve(SH)
     file = host.read(path)
     if file is None:
@@ -96,8 +92,7 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
 ) -> Iterator[tuple[str, Exec]]:
     """Run a container of a new name on ``runtime``; yield its id, and how to run a script in it.
 
-    Raises:
-        InstallerError: dockerd refuses, or does not answer in time; nothing is left, as far as it lets us.
+    Raises InstallerError where dockerd refuses or does not answer; then nothing is left, if it lets us.
     """
     from docker.types import LogConfig, Mount
 
@@ -134,11 +129,7 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
 
 
 def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]:
-    """Remove the container and the image of a name; return what was there of them.
-
-    Raises:
-        InstallerError: dockerd refuses, or does not answer in time.
-    """
+    """Remove the container and the image of a name; return what was there of them, or raise."""
     from docker.errors import APIError, NotFound
 
     removed, until = [], time.monotonic() + timeout_s - 1
@@ -185,9 +176,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it.
 
     Its image is that of the pod's own sandbox, which is on the node (engine-facts.md#crio-sandbox-image).
-
-    Raises:
-        InstallerError: the engine refuses, or does not answer in time; nothing is left, as far as it lets us.
+    Raises InstallerError where the engine refuses or does not answer; then nothing is left, if it lets us.
     """
     status = cri.status(socket, timeout_s=timeout_s)
     metadata = message((1, name), (2, name), (3, "default"))
@@ -217,11 +206,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
 
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
-    """Remove the pods of a name, the stopped ones included; return what was there of them.
-
-    Raises:
-        InstallerError: the engine refuses, or does not answer in time.
-    """
+    """Remove the pods of a name, the stopped ones included; return what was there of them, or raise."""
     with calling(socket, timeout_s) as engine:
         listed = engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]
         found = [message((1, each["id"])) for each in listed if each["metadata"]["name"] == name]

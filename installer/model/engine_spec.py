@@ -11,7 +11,6 @@ from installer.config_text import Edit, Key, Syntax, Tree, Value, Want
 from installer.config_text.tree import dotted, kind_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig, Flags
-from installer.model.files import File
 
 Version: TypeAlias = tuple[int, ...]
 
@@ -38,7 +37,7 @@ class RuntimeEntry(Struct, frozen=True):
 
 
 class ConfigFiles(Struct, frozen=True):
-    """The configs of one engine as they would be without us; the last three are as in ``EngineState``."""
+    """The configs of one engine as they would be without us, and what of ``EngineState`` matters for them."""
 
     config: PurePosixPath
     drop_in: PurePosixPath | None
@@ -47,11 +46,11 @@ class ConfigFiles(Struct, frozen=True):
     hook: PurePosixPath | None = None
     before: EffectiveConfig | None = None  # what the files have in force; None where nobody was asked yet
     serving: EffectiveConfig | None = None  # what the running engine says
-    files: Mapping[PurePosixPath, File] = field(default_factory=dict)
+    texts: Mapping[PurePosixPath, str] = field(default_factory=dict)
     flags: Flags = field(default_factory=Flags)  # of its start, in force besides
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
-    rendered: File | None = None
+    rendered: str = ""  # what the engine has made of its texts at its last start (see ``Generated``)
     engine: str = "containerd"  # its title
 
 
@@ -243,23 +242,13 @@ class Monitor(StrEnum):
     CONMON = "conmon"
 
 
-class State(Struct, frozen=True):
-    """Where the bundles of an engine's containers are: ``below`` what its flag or its root file says."""
+class Place(Struct, frozen=True):
+    """A place of an engine's: at ``usual``, if no flag and no key of its root file says otherwise."""
 
     usual: PurePosixPath
-    flag: str = ""
-    key: str = ""
-    below: str = ""
-    namespace: str = ""  # of containerd, which has this engine's containers alone; "" for any
-    monitor: Monitor = Monitor.SHIM
-
-
-class Data(Struct, frozen=True):
-    """Where an engine has the files of its containers: at ``usual``, if no flag and no key says otherwise."""
-
-    flags: tuple[str, ...]
+    flag: str
     key: str
-    usual: PurePosixPath
+    below: str = ""  # what they say
 
 
 class Generated(Struct, frozen=True):
@@ -308,18 +297,6 @@ class Check(Struct, frozen=True):
     by_start: bool = False  # the answer depends on how it is started: without that, a no may mean nothing
 
 
-class Question(Struct, frozen=True):
-    """What a program is asked about: the ``texts`` of an engine, and where two of them belong.
-
-    ``rendered`` is what the engine has made of such texts at its last start (see ``Generated``), "" for none.
-    """
-
-    config: PurePosixPath
-    drop_in: PurePosixPath | None
-    texts: Mapping[PurePosixPath, str]
-    rendered: str = ""
-
-
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """One engine: what differs from the others is in this row."""
 
@@ -337,7 +314,7 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     # What files have in force as far as their texts tell; an error where a value has a type that it refuses.
     estimate: Callable[[ConfigFiles], EffectiveConfig]
     # How its own program is asked.
-    make_check: Callable[[Question], Check] | None = None
+    make_check: Callable[[ConfigFiles], Check] | None = None
     # The runtimes that a text names, with their programs: "" is looked for by its name.
     read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
     # Edits with their keys where the engine's own tools have moved them.
@@ -364,8 +341,10 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     finishes_calls: bool = False
 
     # Its containers.
-    state: State
-    data: Data | None = None
+    state: Place  # of their bundles
+    monitor: Monitor = Monitor.SHIM
+    namespace: str = ""  # of containerd, which has this engine's containers alone; "" for any
+    data: Place | None = None  # of their files
     # Whether in a version one cannot be used any more once its handler is not configured: containerd 2.x
     # refuses exec, CRI-O stop and remove (engine-facts.md#removed-handler).
     needs_handler: Callable[[Version | None], bool]

@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 def observed(fact: T | None) -> T:
-    """Return a fact that the observation of this verb includes.
-
-    Raises:
-        LookupError: it does not, which is a bug.
-    """
+    """Return a fact that the observation of this verb includes; LookupError, a bug, where it does not."""
     if fact is None:
         raise LookupError("not observed for this verb")
     return fact

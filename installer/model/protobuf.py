@@ -33,8 +33,7 @@ def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
     """Return the fields of ``schema`` that a message has, the others as if empty; unknown ones are skipped.
 
-    Raises:
-        ValueError: it is no protobuf, or a field is of another type.
+    Raises ValueError for what is no protobuf, or a field of another type.
     """
     values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
     for number, value in fields(content):
@@ -66,11 +65,7 @@ def _unpack_value(kind: Kind, value: Any) -> Any:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message: an int for a varint, bytes for everything else.
-
-    Raises:
-        ValueError: it is no protobuf.
-    """
+    """Yield the fields of a message, an int for a varint, else bytes; raise ValueError for no protobuf."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

@@ -30,7 +30,7 @@ from installer.cli.demo import CONFIGS
 from installer.cli.flags import FLAGS, options_from
 from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
-from installer.engines.command_line import explain_overruling, path_of, state_of, value_of
+from installer.engines.command_line import explain_overruling, find_place, path_of, value_of
 from installer.engines.config_edits import syntax_of
 from installer.engines.containers import TASKS, list_crio_containers, list_shim_containers
 from installer.engines.crio.config import STATE, read_effective
@@ -261,7 +261,7 @@ def _cmdline(directory: Path) -> Reader:
     def read(content: bytes) -> object:
         words = _words(content)
         for name, row in ENGINES.items():
-            state_of(host, row, words, row.config)
+            find_place(host, row.state, words, row.config)
             list(explain_overruling(row, words, Options(engines=(name,))))
         return value_of(words, ("--config",)), path_of(words, ("-c",))
 

@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.command_line import explain_overruling, flags_of, state_of, value_of
+from installer.engines.command_line import explain_overruling, find_place, flags_of, value_of
 from installer.host.files import Host
 from installer.model.effective import Flags
 from installer.model.facts import Started
@@ -44,7 +44,7 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
     (tmp_path / "config.toml").write_text(config)
     host = Host.under(PurePosixPath(tmp_path))
 
-    found = state_of(host, ENGINES[engine], cmdline.split(), PurePosixPath("/config.toml"))
+    found = find_place(host, ENGINES[engine].state, cmdline.split(), PurePosixPath("/config.toml"))
 
     assert found == (PurePosixPath(state) if state else None)
 

@@ -40,7 +40,6 @@ from installer.model.engine_spec import (
     CdiSupport,
     CommandLine,
     ConfigFiles,
-    Data,
     Decision,
     DropInKind,
     DropIns,
@@ -48,9 +47,9 @@ from installer.model.engine_spec import (
     Extras,
     FileWants,
     Generated,
+    Place,
     ReloadMethod,
     RuntimeEntry,
-    State,
     is_oci,
     is_ours,
     leaves,
@@ -73,10 +72,8 @@ OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
 
-    In each place they take over the options of the default runtime: as texts tell, then as it reports.
-
-    Raises:
-        InstallerError: containerd could not read the result in any place, or CRI is switched off.
+    In each place they take over the options of the default runtime: as texts tell, then as it reports. Raises
+    InstallerError where containerd could not read the result in any place, or CRI is switched off.
     """
     _refuse_without_cri(files)
     for place in _find_places(files, entries, extras):
@@ -372,8 +369,8 @@ CONTAINERD: Final = EngineSpec(
     process="containerd",
     api=Api.CRI,
     cmdline=FLAGS,
-    state=State(PurePosixPath("/run/containerd"), "--state", "state"),
-    data=Data(("--root",), "root", PurePosixPath("/var/lib/containerd")),
+    state=Place(PurePosixPath("/run/containerd"), "--state", "state"),
+    data=Place(PurePosixPath("/var/lib/containerd"), "--root", "root"),
     reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=needs_handler,
@@ -406,7 +403,7 @@ def _make_rancher(name: str, title: str, units: tuple[str, ...]) -> EngineSpec:
         socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
         unit=units[0],
         cmdline=CommandLine(config=("--config", "-c")),
-        state=State(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
+        state=Place(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
         data=None,
         default_key="",
         needs_handler=lambda _: True,

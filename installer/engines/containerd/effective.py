@@ -17,7 +17,6 @@ from installer.model.engine_spec import (
     Check,
     CommandLine,
     ConfigFiles,
-    Question,
     table,
     text,
     value_at,
@@ -74,10 +73,8 @@ class Config(Struct, frozen=True):
 def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
     """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
 
-    ``without_version`` is the schema of a root file that has text but no version.
-
-    Raises:
-        InstallerError: a value has another type than containerd counts on.
+    ``without_version`` is the schema of a root file that has text but no version. Raises InstallerError for a
+    value of another type than containerd counts on.
     """
     path = files.config
     tree = files.trees.get(path, {})
@@ -172,14 +169,13 @@ def merge(under: Tree, over: Tree) -> Tree:
     return both
 
 
-def make_check(question: Question) -> Check:
+def make_check(files: ConfigFiles) -> Check:
     """Return how containerd is asked: for what it has in force with all files that it would read."""
-    texts = question.texts
-    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
+    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in files.texts.items()}
     return Check(
-        paths=tuple(path for path, _ in list_read(question.config, trees)),
-        texts=lambda place: rewrite_imports(question.config, texts, trees, place),
-        words=("--config", question.config),
+        paths=tuple(path for path, _ in list_read(files.config, trees)),
+        texts=lambda place: rewrite_imports(files.config, files.texts, trees, place),
+        words=("--config", files.config),
         last=("config", "dump"),
         says=_dumped,
     )

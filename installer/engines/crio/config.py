@@ -24,11 +24,10 @@ from installer.model.engine_spec import (
     Extras,
     FileWants,
     Monitor,
-    Question,
+    Place,
     ReloadMethod,
     RuntimeEntry,
     RuntimeFlags,
-    State,
     is_oci,
     is_ours,
     leaves,
@@ -108,17 +107,17 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken=broken)
 
 
-def make_check(question: Question) -> Check:
+def make_check(files: ConfigFiles) -> Check:
     """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
-    config, texts = question.config, question.texts
-    place = question.drop_in.parent if question.drop_in else PurePosixPath()
+    config, texts = files.config, files.texts
+    place = files.drop_in.parent if files.drop_in else PurePosixPath()
     beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
     return Check(
         paths=(config,),
         texts=lambda _: {config: texts.get(config, "")},
         words=("--config", config, "--config-dir", place),
         last=("config",),
-        beside={place: beside if question.drop_in else {}},
+        beside={place: beside if files.drop_in else {}},
         given=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
     )
 
@@ -319,7 +318,8 @@ CRIO: Final = EngineSpec(
         ),
         conflicts_as_default=DEFAULT_BY_FLAG,
     ),
-    state=State(STATE, monitor=Monitor.CONMON),
+    state=Place(STATE, "", ""),
+    monitor=Monitor.CONMON,
     reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda _: True,

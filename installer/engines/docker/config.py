@@ -17,16 +17,14 @@ from installer.model.engine_spec import (
     Check,
     CommandLine,
     ConfigFiles,
-    Data,
     Decision,
     EngineSpec,
     Extras,
     FileWants,
-    Question,
+    Place,
     ReloadMethod,
     RuntimeEntry,
     RuntimeFlags,
-    State,
     is_oci,
     is_ours,
     low_level_words,
@@ -286,11 +284,7 @@ def read_field(entry: Tree, word: str) -> Value:
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
-    """Yield what daemon.json should say.
-
-    Raises:
-        InstallerError: the file holds what dockerd would refuse or die of later.
-    """
+    """Yield what daemon.json should say; raise where it holds what dockerd would refuse or die of later."""
     path = files.config
     tree = files.trees.get(path, {})
     runtimes = table(tree, (RUNTIMES,), path)
@@ -309,6 +303,13 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     )
 
 
+def estimate(files: ConfigFiles) -> EffectiveConfig:
+    """Return what the text alone tells: what a start with it comes to."""
+    text = files.texts.get(files.config)
+    file = None if text is None else File(text.encode(), Meta())
+    return DockerdModel(files.config, files.version, files.flags).start(file)
+
+
 def pending(path: PurePosixPath, extras: Extras, serving: EffectiveConfig | None) -> str:
     """Return which setting of ours a running dockerd has not taken up, and when it does; "" for none.
 
@@ -321,13 +322,12 @@ def pending(path: PurePosixPath, extras: Extras, serving: EffectiveConfig | None
     return f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time"
 
 
-def make_check(question: Question) -> Check:
+def make_check(files: ConfigFiles) -> Check:
     """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
-    config = question.config
     return Check(
-        paths=(config,),
-        texts=lambda _: {config: question.texts.get(config, "{}")},
-        words=("--validate", "--config-file", config),
+        paths=(files.config,),
+        texts=lambda _: {files.config: files.texts.get(files.config, "{}")},
+        words=("--validate", "--config-file", files.config),
         given=CONFIG_FLAGS,
         by_start=True,
     )
@@ -407,14 +407,11 @@ DOCKER: Final = EngineSpec(
         conflicts_as_default=DEFAULT_BY_FLAG,
     ),
     # The containerd that dockerd starts where the node has none.
-    state=State(
-        PurePosixPath("/run/docker/containerd/daemon"),
-        "--exec-root",
-        "exec-root",
-        "containerd/daemon",
-        namespace="moby",
+    state=Place(
+        PurePosixPath("/run/docker/containerd/daemon"), "--exec-root", "exec-root", "containerd/daemon"
     ),
-    data=Data(("--data-root",), "data-root", PurePosixPath("/var/lib/docker")),
+    namespace="moby",
+    data=Place(PurePosixPath("/var/lib/docker"), "--data-root", "data-root"),
     reload=ReloadMethod.HUP,
     default_key=DEFAULT,
     needs_handler=lambda _: False,
@@ -423,9 +420,7 @@ DOCKER: Final = EngineSpec(
     uses="containerd",
     # The last is that of `docker run --gpus`.
     starts=("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook"),
-    estimate=lambda files: DockerdModel(files.config, files.version, files.flags).start(
-        files.files.get(files.config)
-    ),
+    estimate=estimate,
     cdi=CdiSupport(
         "Docker 28.2 has CDI switched on, 25 with features.cdi = true in daemon.json, restarted",
         reads=(((26, 1), None), ((0,), (0, 6, 0))),
