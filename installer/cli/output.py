@@ -10,7 +10,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.ledger import is_ledger_lost, read_record
+from installer.change.ledger import read_record
 from installer.change.observe import observe_install
 from installer.change.plan import NODE, Plan, plan_install
 from installer.config_text.masked import mask
@@ -78,7 +78,8 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     What looks like a secret in a config is masked unless ``show_secrets``.
     """
     host = Host.under(options.host_root, options.mounts)
-    record = read_record(host, options.layout) or Record()
+    ledger = read_record(host, options.layout)
+    record = ledger or Record()
     try:
         facts = observe_install(host, options, record, options.timeout_s)
     except InstallerError as error:
@@ -88,15 +89,14 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
         raise
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
-    found = installation.list_files(host, options.layout, record, deep=False, ignores=False)
-    later = (f"{each.what}: {each.state}" for each in found if each.later and each.what in plan.engines)
-    plan = plan.and_part(Part("validation", notes=(*trials.unvalidated(plan.steps), *later)))
-    if is_ledger_lost(host, options.layout):
-        gone = f"{options.layout.ledger} is gone: install goes on by what configs show to be ours"
-        plan = plan.and_part(Part("ledger", notes=(gone,)))
-    unsettled = () if plan.steps or record.empty else tuple(installation.list_last_act(record))
-    acts = tuple(f"{line.what}: {line.state}" for line in unsettled)
-    plan = plan.and_part(Part("last act", notes=acts))
+    found = (*installation.list_files(host, options, ledger, deep=False, ignores=False),)
+    later = [each for each in found if each.later and each.what in plan.engines]
+    # What an install does without a step: it saves copies anew, restores access, goes on without the ledger.
+    repaired = [each for each in found if not plan.steps and installation.REPAIR in each.state]
+    acts = [*found] if ledger is None else repaired
+    acts += [] if plan.steps or record.empty else installation.list_last_act(record)
+    notes = (f"{each.what}: {each.state}" for each in (*later, *acts))
+    plan = plan.and_part(Part("validation", notes=(*trials.unvalidated(plan.steps), *notes)))
     changes = bool(plan.steps or plan.pending or acts)
     diffs = [
         (step.path, diff(step.path, step.before, step.after, show_secrets=show_secrets))

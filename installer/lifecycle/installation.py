@@ -87,19 +87,29 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     """
     options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)
-    if (record := read_record(host, layout)) is None:
-        files = lines = tuple(_list_leftovers(host, options))
-    else:
+    if (record := read_record(host, layout)) is not None:
         record = without_foreign(host, layout, record)
-        ignores = seen is not None and seen.current and seen.ignores
-        files = tuple(list_files(host, layout, record, deep=deep, ignores=ignores))
-        lines = (*list_last_check(seen), *files)  # what run says is more than files tell
+    ignores = seen is not None and seen.current and seen.ignores
+    files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
+    # What run says is more than files tell.
+    lines = (*list_last_check(seen), *files) if record else files
     plugin = (Line(*each) for each in nri_lines(host, options.nri, record))
     return Installation(record, seen, files, (*lines, *plugin))
 
 
-def list_files(host: Host, layout: Layout, record: Record, *, deep: bool, ignores: bool) -> Iterator[Line]:
-    """Yield what is installed; what others did to configs comes later where ``run`` ``ignores`` drift."""
+def list_files(
+    host: Host, options: Options, record: Record | None, *, deep: bool, ignores: bool
+) -> Iterator[Line]:
+    """Return what is installed, or, without a ledger, what is left of it.
+
+    What others did to configs comes later where ``run`` ``ignores`` drift.
+    """
+    if record is None:
+        return _list_leftovers(host, options)
+    return _list_held(host, options.layout, record, deep=deep, ignores=ignores)
+
+
+def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignores: bool) -> Iterator[Line]:
     yield from list_last_act(record)
     if record.toolkit is not None:
         yield from _list_toolkit(host, layout, record, record.toolkit, deep=deep)

@@ -2,11 +2,12 @@
 
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.crash.edits import ACTS, CONFIG
+from tests.crash.edits import ACTS, CONFIG, Act
 from tests.crash.faults import call
 from tests.decide.golden import Case, cases
 from tests.support.stand_in import CONFIGS, stand_in_payload
@@ -20,6 +21,28 @@ GOLDEN = [
     if not (case.said.get("refused") or "drop_in" in case.said or "hook" in case.said)
 ]
 OK, FAILED, WOULD_CHANGE = 0, 1, 10
+HOME = "usr/local/nvidia/.toolkit-installer"
+
+
+def _removes_the_ledger(root: Path, _engine: str, _turn: int) -> None:
+    (root / HOME / "ledger").unlink(missing_ok=True)
+
+
+def _removes_all_that_is_saved(root: Path, _engine: str, _turn: int) -> None:
+    shutil.rmtree(root / HOME / "backups", ignore_errors=True)
+
+
+def _damages_what_is_saved(root: Path, _engine: str, _turn: int) -> None:
+    for path in (root / HOME).glob("backups/*"):
+        path.write_text("")
+
+
+def _opens_the_ledger(root: Path, _engine: str, _turn: int) -> None:
+    for path in (root / HOME).glob("ledger"):
+        path.chmod(0o644)
+
+
+OF_OURS = (_removes_the_ledger, _removes_all_that_is_saved, _damages_what_is_saved, _opens_the_ledger)
 
 
 class Node:
@@ -65,13 +88,31 @@ def test_none_contradicts_another_after_any_act_of_random_lives(engine: str, tmp
         assert node.install() == 0
         story = ["install"]
         for turn in range(chance.randint(3, 6)):
-            act = chance.choice(ACTS)
+            act = chance.choice((*ACTS, *OF_OURS))
             act(root, engine, turn)
             story.append(act.__name__)
             node.agreed(story)
             if chance.random() < 0.4:
                 node.repaired(story)
                 story.append("install")
+
+
+@pytest.mark.parametrize("act", OF_OURS)
+def test_who_spoils_what_is_ours_alone_has_each_verb_tell_that_an_install_mends_it(
+    act: Act, tmp_path: Path
+) -> None:
+    root = tmp_path / "node"
+    for name, text in CONFIGS.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    node = Node(root, "containerd", default=False)
+    assert node.install() == 0
+    act(root, "containerd", 0)
+
+    assert node.truth() == (FAILED, WOULD_CHANGE)
+
+    assert node.install() == 0
+    assert node.truth() == (OK, OK)
 
 
 @pytest.mark.parametrize("case", GOLDEN)
