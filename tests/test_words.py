@@ -46,8 +46,8 @@ LIMITS = {
     "docs/deploy.md": (3250, 14, 30),
     "docs/doctor.md": (1900, 14, 30),
     "docs/engine-facts.md": (2350, 14, 30),
-    "docs/gpu-operator.md": (1500, 19, 66),
-    "docs/host.md": (1500, 16, 33),
+    "docs/gpu-operator.md": (1000, 14, 30),
+    "docs/host.md": (1050, 14, 30),
     "docs/metrics.md": (1700, 20, 53),
     "docs/modes.md": (1350, 20, 65),
     "docs/nri.md": (1750, 19, 56),
@@ -55,7 +55,7 @@ LIMITS = {
     "docs/security-host.md": (1200, 29, 90),
     "docs/security.md": (1400, 18, 30),
     "docs/troubleshooting.md": (4500, 14, 30),
-    "docs/verify.md": (450, 22, 45),
+    "docs/verify.md": (300, 14, 30),
 }
 
 
