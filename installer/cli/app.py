@@ -57,22 +57,18 @@ class Verb(click.Command):
         own = [each for each in options if each.name not in DEFAULTS]
         for title, fields in GROUPS.items():
             listed = [*(own if title == OUTPUT else ()), *(each for each in options if each.name in fields)]
-            found = (each.get_help_record(ctx) for each in listed)
-            if records := [record for record in found if record]:
+            if records := [record for each in listed if (record := each.get_help_record(ctx))]:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
+# In an environment variable several are separated by commas.
 class _Words(click.ParamType[str]):
-    """Text; in an environment variable several are separated by commas."""
-
     name = "text"
     envvar_list_splitter = ","
 
 
 class _Choices(click.Choice[str]):
-    """One of a few words; in an environment variable several are separated by commas."""
-
     envvar_list_splitter = ","
 
 
@@ -84,18 +80,9 @@ def _option(flag: Flag, *, hidden: bool) -> Callable[[Callable[..., Any]], Calla
         extra = {"type": _Choices(flag.choices)}
     else:
         extra = {"type": float if isinstance(flag.default, float) else _Words(), "metavar": flag.metavar}
-    return click.option(
-        name,
-        flag.field,
-        default=flag.default,
-        multiple=isinstance(flag.default, tuple),
-        envvar=flag.variable,
-        help=flag.help,
-        show_default=bool(flag.default),
-        show_envvar=True,
-        hidden=hidden,
-        **extra,
-    )
+    extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "show_envvar": True}
+    extra |= {"default": flag.default, "show_default": bool(flag.default)}
+    return click.option(name, flag.field, help=flag.help, hidden=hidden, **extra)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -126,7 +113,7 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
         InstallerError: they make no sense, or this process may not open enough files for a verb that has all.
     """
     # What has no --log-format answers a person, or a kubelet that shows the sentence to one.
-    logging.configure(logging.LogFormat(values.get("log_format", "text")))
+    logging.configure(values.get("log_format", "text"))
     whole = verb not in SOME
     for variable, meant in unknown_variables(os.environ).items() if whole else ():
         log.warning("unknown variable ignored", variable=variable, meant=meant)
@@ -193,12 +180,12 @@ def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
 @_json
 def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: bool) -> Exit:
     """Tell what is installed, drifted or pending."""
-    from installer.report.status import alive as lives
-    from installer.report.status import show_status
+    from installer.report import status as report
 
     if ready and alive:
         raise click.UsageError("Give --ready or --alive, not both.")
-    return lives(options) if alive else show_status(options, ready=ready, as_json=as_json, deep=deep)
+    shows = {"ready": ready, "as_json": as_json, "deep": deep}
+    return report.alive(options) if alive else report.show_status(options, **shows)
 
 
 @program.command()
@@ -215,10 +202,9 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
     """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
     from shutil import get_terminal_size
 
-    from installer.report.doctor.verb import WIDEST
-    from installer.report.doctor.verb import doctor as examine
+    from installer.report.doctor import verb
 
-    return examine(options, get_terminal_size((WIDEST, 0)).columns, as_json=as_json)
+    return verb.doctor(options, get_terminal_size((verb.WIDEST, 0)).columns, as_json=as_json)
 
 
 @_verb

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from installer.cdi.mode import refuse_runtime_by_cdi
 from installer.engines import ENGINES
@@ -17,20 +17,14 @@ from installer.host.paths import resolve_local
 from installer.model.engine_spec import DropInKind
 from installer.model.files import RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import (
-    AUTO,
-    Listen,
-    Mode,
-    Options,
-    Places,
-    ToolkitConfig,
-)
+from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"
 PID_FILE: Final = RUN_DIR / "toolkit.pid"
 ENVVAR_WHEN_UNPRIVILEGED: Final = "accept_nvidia_visible_devices_envvar_when_unprivileged"
 AS_VOLUME_MOUNTS: Final = "accept_nvidia_visible_devices_as_volume_mounts"
+ROOT: Final = PurePosixPath("/")
 DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
 UNIX: Final = "unix:"
 # Names are not looked up: a node has to come up without its name server.
@@ -78,12 +72,10 @@ class Flag(Struct, frozen=True):
 
 def _plain(usage: str, group: str, words: str) -> Flag:
     """Return a flag that makes the field of Options of its name, with the default and the choices of that."""
-    flag = Flag(usage, group, words, "", plain=True)
-    default = getattr(BY_DEFAULT, flag.field)
+    default = getattr(BY_DEFAULT, Flag(usage, group, words, "").field)
     choices = tuple(map(str, type(default))) if isinstance(default, StrEnum) else ()
-    return replace(
-        flag, default=default if isinstance(default, bool) else str(default or ""), choices=choices
-    )
+    value = default if isinstance(default, bool) else str(default or "")
+    return Flag(usage, group, words, value, choices, plain=True)
 
 
 def _convert(name: str, value: Any) -> Any:
@@ -224,10 +216,12 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         UsageError: a value, or a combination of them, makes no sense.
     """
     engines, mounts = tuple(values["runtime"]), tuple(_mount(text) for text in values["mount"])
-    view = _View(PurePosixPath(values["host_root"]), mounts)
-    configs = _places("config", values["config"], engines)
-    drop_ins = _places("drop-in-config", values["drop_in_config"], engines)
-    places = configs, drop_ins, _places("socket", values["socket"], engines)
+    host = partial(_find_host_path, root=PurePosixPath(values["host_root"]), mounts=mounts)
+    places = tuple(
+        _places(name, values[name.replace("-", "_")], engines)
+        for name in ("config", "drop-in-config", "socket")
+    )
+    configs, drop_ins, _ = places
     if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
     if without := [name for name in drop_ins if ENGINES[name].drop_ins.kind is DropInKind.NONE]:
@@ -243,15 +237,15 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
             accept_volume_mounts=values[AS_VOLUME_MOUNTS],
         ),
         places={
-            name: Places(*(view.host(paths[name]) if name in paths else None for paths in places))
+            name: Places(*(host(paths[name]) if name in paths else None for paths in places))
             for name in ENGINES
         },
         crio_hook=DEFAULT_HOOK if values["crio_hook"] else None,
-        pid_file=view.host(PurePosixPath(values["pid_file"])) if "pid_file" in given else PID_FILE,
+        pid_file=host(PurePosixPath(values["pid_file"])) if "pid_file" in given else PID_FILE,
         timeout_s=float(values["timeout"]),
         metrics_listen=_listen(values["metrics_listen"]),
         nri=Nri(
-            view.host(PurePosixPath(values["nri_socket"])) if "nri_socket" in given else DEFAULT_SOCKET,
+            host(PurePosixPath(values["nri_socket"])) if "nri_socket" in given else DEFAULT_SOCKET,
             Identity(values["nri_name"], values["nri_index"]),
             tuple(Allowed.of(text) for text in values["nri_allow"]),
             beside=values["nri"],
@@ -266,27 +260,22 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     return options
 
 
-class _View(Struct, frozen=True):
-    """Turns a path as this process sees it into the host's."""
-
-    host_root: PurePosixPath
-    mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...]
-
-    def host(self, local: PurePosixPath) -> PurePosixPath:
-        if not local.is_absolute():
-            raise UsageError(f"use the path {local}", remedy="give an absolute path")
-        mounts = [
-            (host, resolve_local(here)) for host, here in (*self.mounts, (PurePosixPath("/"), self.host_root))
-        ]
-        # Links of the host are not followed here: the host follows them.
-        real = resolve_local(local, *(here for _, here in mounts))
-        for host, here in sorted(mounts, key=lambda pair: -len(pair[1].parts)):
-            if real.is_relative_to(here):
-                return host / real.relative_to(here)
-        raise UsageError(
-            f"use {local} (it is outside the host's root {self.host_root})",
-            remedy="give the path as this process sees it, and --mount HOST=HERE for its directory",
-        )
+def _find_host_path(
+    local: PurePosixPath, root: PurePosixPath, mounts: Sequence[tuple[PurePosixPath, PurePosixPath]]
+) -> PurePosixPath:
+    """Return the host's path for one as this process sees it."""
+    if not local.is_absolute():
+        raise UsageError(f"use the path {local}", remedy="give an absolute path")
+    here = {resolve_local(place): host for host, place in ((ROOT, root), *reversed(mounts))}
+    # Links of the host are not followed here: the host follows them.
+    real = resolve_local(local, *here)
+    for place in sorted(here, key=lambda each: -len(each.parts)):
+        if real.is_relative_to(place):
+            return here[place] / real.relative_to(place)
+    raise UsageError(
+        f"use {local} (it is outside the host's root {root})",
+        remedy="give the path as this process sees it, and --mount HOST=HERE for its directory",
+    )
 
 
 def _mount(text: str) -> tuple[PurePosixPath, PurePosixPath]:

@@ -61,13 +61,11 @@ def current_format() -> LogFormat:
     return LogFormat.TEXT if _speech.readable else LogFormat.JSON
 
 
-def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
-    """Choose how events look from here on; ``spoken`` and ``spelling`` give them and options other words."""
-    _speech.spelling = spelling
+def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
+    """Choose a LogFormat from here on; ``spoken`` and ``spelling`` give events and options other words."""
     terminal = sys.stderr.isatty()
-    _speech.readable = wanted is LogFormat.TEXT or (wanted is LogFormat.AUTO and terminal)
-    write = _write_words if _speech.readable else _write_json
-    words = spoken or {}
+    _speech.spelling = spelling
+    _speech.readable = wanted == LogFormat.TEXT or (wanted == LogFormat.AUTO and terminal)
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         if event in OUTCOMES:
@@ -76,10 +74,16 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
             }
             _speech.outcome = OUTCOMES[event].format_map(told)
         spelt = {name: _spell(value) for name, value in fields.items()}
-        for error in fields.values():
-            if isinstance(error, InstallerError):
-                spelt["code"] = error.code
-        write(level, words.get(event, event), spelt)
+        for error in (each for each in fields.values() if isinstance(each, InstallerError)):
+            spelt["code"] = error.code
+        event = (spoken or {}).get(event, event)
+        if _speech.readable:
+            import structlog  # which loads as much as all of ours; nobody waits for a terminal
+
+            render = structlog.dev.ConsoleRenderer(colors=terminal and "NO_COLOR" not in os.environ)
+            _write_line(str(render(None, level, spelt | {"event": event, "level": level})))
+        else:
+            _write_line(line(level, event, spelt))
 
     log.write = write_event
 
@@ -89,18 +93,6 @@ def _spell(value: Any) -> Any:
     if isinstance(value, InstallerError):
         return f"cannot {value.problem}; {value.remedy_spelt(_speech.spelling)}"
     return value.spelt(_speech.spelling) if isinstance(value, Remedy) else value
-
-
-def _write_json(level: str, event: str, fields: dict[str, Any]) -> None:
-    _write_line(line(level, event, fields))
-
-
-def _write_words(level: str, event: str, fields: dict[str, Any]) -> None:
-    import structlog  # which loads as much as all of ours; nobody waits for a terminal
-
-    colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    render = structlog.dev.ConsoleRenderer(colors=colors)
-    _write_line(str(render(None, level, fields | {"event": event, "level": level})))
 
 
 def _write_line(message: str) -> None:

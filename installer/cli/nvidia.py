@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -278,6 +279,7 @@ def _hook(line: CommandLine, view: _View) -> PurePosixPath | None:
 NAME: Final = "nvidia-ctk-installer"
 # Scripts wait for this line.
 SPOKEN: Final = {"waiting for a signal": "Waiting for signal"}
+speak: Final = partial(logging.configure, spoken=SPOKEN, spelling=spell_option)
 
 
 def main() -> None:
@@ -290,7 +292,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Read, check, do; return the exit code."""
-    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN, spelling=spell_option)
+    speak(logging.LogFormat.AUTO)
     try:
         with internal_errors():
             return _run(arguments, environment)

@@ -1,12 +1,17 @@
-"""The whole program: signals first, then the verb."""
+"""The whole program: signals first, then the verb, or what a child of ``run`` is to do."""
 
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
-from installer.errors import Exit, InstallerError, InternalError
+from installer.errors import Exit, InstallerError, InternalError, StoppedError
 from installer.host import supervision
-from installer.host.events import log, open_standard_streams
+from installer.host.events import internal_errors, log, open_standard_streams
+
+# The acts of a child whose end is not that of ``run``: Kubernetes asks why that has ended.
+PASSING: Final = frozenset({"check", "asked", "nri", "metrics"})
 
 
 def main(*, child: bool = False) -> None:
@@ -17,41 +22,81 @@ def main(*, child: bool = False) -> None:
     later = child and sys.argv[1:2] != ["install"]
     code: int = Exit.UNDO_INCOMPLETE if later else Exit.FAILED
     try:
-        code = _act() if child else _verb()
+        code = _act(sys.argv[1:]) if child else _verb(sys.argv[1:])
     except SystemExit as end:  # click has completed a shell's words
         code = int(end.code or Exit.OK)
     except (InstallerError, MemoryError) as error:
-        _say(error if isinstance(error, InstallerError) else InternalError(error))
+        known = error if isinstance(error, InstallerError) else InternalError(error)
+        # As cli.log would tell it, whose modules are not loaded, or could not be.
+        if sys.stderr.isatty():
+            sys.stderr.write(f"toolkit-installer: {known}\n")
+        else:
+            log.error("failed", code=known.code, problem=known.problem, remedy=known.remedy)
     except Exception as error:  # noqa: BLE001 - the verbs tell their own: the program itself is not whole
         reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
         sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if later else 'it again'}\n")
-    _end(code if finished() else Exit.FAILED)
-
-
-def _end(code: int) -> NoReturn:
-    """End with ``code``: what the interpreter would take down first, object by object, the kernel frees."""
+    code = code if finished() else Exit.FAILED
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(code)  # what the interpreter would take down first, object by object, the kernel frees
 
 
-def _verb() -> int:
+def _verb(words: Sequence[str]) -> int:
     from installer.host.kernel import refuse_little_memory
 
     refuse_little_memory()  # the modules of a verb may not fit
     from installer.cli.app import main as verb
 
-    return verb(sys.argv[1:])
+    return verb(words)
 
 
-def _act() -> int:
-    from installer.cli.child import main as act
+def _act(words: Sequence[str]) -> int:
+    """Do one act of a child of ``run``, and return its exit code.
 
-    return act(sys.argv[1:])
+    The words are those of ``Supervisor.start``: act, file of the options, descriptors, the plugin's ends.
+    """
+    from installer.cli import log as logging
+    from installer.lifecycle import handover, install, uninstall
+    from installer.model.files import loads
+    from installer.model.options import Wish
+    from installer.nri import state as nri
+    from installer.supervisor import STOPPED
 
+    def serve_metrics() -> int:
+        from installer.metrics.listening import serve_beside  # loads the library, which nobody else needs
 
-def _say(error: InstallerError) -> None:
-    """Tell an error as ``cli.log`` would: its modules are not loaded, or could not be."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"toolkit-installer: {error}\n")
-    else:
-        log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
+        return serve_beside(options)
+
+    act, path, fds, ends, *more = words
+    supervision.serve(Path(path), fds, ends)
+    code: int = Exit.UNDO_INCOMPLETE
+    try:
+        wish = loads(Path(path).read_bytes(), Wish)
+        options = wish.options
+        acts: dict[str, Callable[[], int]] = {
+            "install": lambda: install.first_install(options),
+            "check": lambda: install.check(options, asked=False),
+            "asked": lambda: install.check(options, asked=True),
+            "stop": lambda: uninstall.stop(options, float(more[0])),
+            "handover": lambda: handover.await_successor(options),
+            "undo": lambda: uninstall.carry_on(options),
+            "nri": lambda: nri.serve_beside(options, more[0], logging.current_format()),
+            "metrics": serve_metrics,
+        }
+        if wish.nvidia:
+            from installer.cli.nvidia import speak
+
+            speak(wish.log_format)
+        else:
+            logging.configure(wish.log_format)
+        if act == "undo":
+            Path(path).unlink()  # a copy of its own
+        with internal_errors():
+            code = acts[act]()
+    except StoppedError:
+        code = STOPPED
+    except InstallerError as error:
+        logging.say_failed(error)
+        code = error.exit
+    if act not in PASSING and code != STOPPED and not (act == "install" and code == Exit.OK):
+        logging.leave_outcome()
+    return code
