@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse
-from installer.model.engine_spec import value_at
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse, value_at
 from tests.support.site import DAEMON_JSON, Site
 
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"

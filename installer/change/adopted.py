@@ -12,14 +12,14 @@ from installer.change.ledger import Ledger
 from installer.change.observe import observe_adoption
 from installer.change.references import list_runtimes
 from installer.change.search import find_toolkits
-from installer.config_text import Edit, Key, Tree
+from installer.config_text import Edit, Key, Tree, leaves, value_at
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
 from installer.engines.containerd.effective import own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.engine_spec import DropInKind, is_ours, leaves, value_at
+from installer.model.engine_spec import DropInKind, is_ours
 from installer.model.facts import EngineState, Facts
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout, cdi_hook
 from installer.model.options import Options

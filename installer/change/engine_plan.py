@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from installer.change.gate import Choice, TakesUp, choose, expect_defaults, expect_others
 from installer.change.references import leads_into, remember_named
+from installer.config_text import leaves
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import (
     DEFAULT,
@@ -21,7 +22,7 @@ from installer.engines.config_edits import (
 from installer.engines.texts import Ask, digest_of, in_force, present
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig, find_disturbances
-from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours, leaves
+from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours
 from installer.model.facts import EngineState, Facts
 from installer.model.files import DEFAULT_INSTALL_DIR
 from installer.model.options import Options, RestartMode

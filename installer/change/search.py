@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.references import list_programs
+from installer.config_text import flatten
 from installer.engines import ENGINES, generating
 from installer.engines.command_line import flags_of
 from installer.engines.config_edits import tree_of
@@ -21,7 +22,6 @@ from installer.engines.crio.config import HOOK_DIR
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
-from installer.model.effective import flatten
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState, Reference, Started
 from installer.model.files import PATH, Artifact, File, Kind, Layout

@@ -6,7 +6,22 @@ spans of the text that this takes and returns what it did as ``Edit`` rows, whic
 """
 
 from installer.config_text.change import apply, list_missing, parse, undo
-from installer.config_text.tree import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
+from installer.config_text.tree import (
+    ABSENT,
+    Absent,
+    Edit,
+    Key,
+    Syntax,
+    Tree,
+    Value,
+    Want,
+    flatten,
+    leaves,
+    spellings,
+    table,
+    text,
+    value_at,
+)
 
 __all__ = [
     "ABSENT",
@@ -18,7 +33,13 @@ __all__ = [
     "Value",
     "Want",
     "apply",
+    "flatten",
+    "leaves",
     "list_missing",
     "parse",
+    "spellings",
+    "table",
+    "text",
     "undo",
+    "value_at",
 ]

@@ -1,11 +1,14 @@
 """The words an edit is made of; and parsed configs, compared so that nothing counts as equal that differs."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
+from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from msgspec import Struct
+
+from installer.errors import InstallerError
 
 Key: TypeAlias = tuple[str, ...]
 Value: TypeAlias = "None | bool | int | float | str | Sequence[Value] | Mapping[str, Value]"
@@ -202,3 +205,58 @@ def kind_of(value: Value) -> str:
             )
         case _:
             return "a date"
+
+
+def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
+    """Return the table at ``key``; an empty one where there is none, an error for anything else."""
+    for depth, part in enumerate(key, 1):
+        value = tree.get(part)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise wrong_type(path, key[:depth], "a table", value)
+        tree = value
+    return tree
+
+
+def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
+    """Return the string at ``name``; "" where there is none, an error for anything else."""
+    value = tree.get(name)
+    if not isinstance(value, str | None):
+        raise wrong_type(path, (*above, name), "a string", value)
+    return value or ""
+
+
+def spellings(tree: Tree, word: str) -> list[str]:
+    """Return how a key is written in a table whose engine ignores case."""
+    return [name for name in tree if name.lower() == word.lower()]
+
+
+def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
+    """Return the error for a key that holds a value of another type."""
+    return InstallerError(
+        f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)",
+        remedy="correct the file, then run again",
+    )
+
+
+def value_at(value: Value, key: Key) -> Value:
+    """Return what a tree holds at a key, None where there is nothing."""
+    for part in key:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
+    """Yield each value below ``tree`` that is not a table, with its key."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def flatten(tree: Tree) -> Iterator[tuple[Key, Value]]:
+    """Yield what ``leaves`` does, with keys spelled without case and underscores."""
+    for key, value in leaves(tree):
+        yield tuple(name.lower().replace("_", "") for name in key), value

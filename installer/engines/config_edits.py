@@ -16,14 +16,16 @@ from installer.config_text import (
     Value,
     Want,
     apply,
+    leaves,
     list_missing,
     parse,
     undo,
+    value_at,
 )
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.engine_spec import FileWants, is_ours, leaves, value_at
+from installer.model.engine_spec import FileWants, is_ours
 from installer.model.facts import Facts
 from installer.model.files import File, Meta
 from installer.model.record import ConfigRow, Saved

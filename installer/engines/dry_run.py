@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, parse
+from installer.config_text import Edit, Syntax, Tree, Value, parse, value_at
 from installer.engines import ENGINES
 from installer.engines.command_line import next_start, read_start, unit_start, without
 from installer.engines.config_edits import RUNTIMES, runtime_of
@@ -20,15 +20,7 @@ from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, can_be_started, held_directory, held_texts, run_in
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import (
-    Check,
-    ConfigFiles,
-    Extras,
-    Monitor,
-    ReloadMethod,
-    RuntimeEntry,
-    value_at,
-)
+from installer.model.engine_spec import Check, ConfigFiles, Extras, Monitor, ReloadMethod, RuntimeEntry
 from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
 from installer.model.files import PATH, File, Kind
 from installer.model.record import EngineRow, Record

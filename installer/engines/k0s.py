@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, Want, apply, parse
+from installer.config_text import Syntax, Tree, Want, apply, leaves, parse, table
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective as containerd_effect
 from installer.engines.containerd.effective import (
@@ -32,8 +32,6 @@ from installer.model.engine_spec import (
     Place,
     ReloadMethod,
     RuntimeEntry,
-    leaves,
-    table,
 )
 
 DIRECTORY: Final = PurePosixPath("/etc/k0s/containerd.d")

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, Value, Want, parse
+from installer.config_text import Syntax, Tree, Value, Want, leaves, parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective as containerd_effect
 from installer.engines.containerd.effective import BUILT_IN, RUNC_TYPE
@@ -25,7 +25,6 @@ from installer.model.engine_spec import (
     Generated,
     Place,
     RuntimeEntry,
-    leaves,
 )
 
 DATA: Final = PurePosixPath("/var/snap/microk8s")

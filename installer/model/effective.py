@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from installer.config_text import Key, Tree, Value
+from installer.config_text import Key, Tree, Value, flatten
 
 NAMELESS: Final = "default"  # what containerd 1.x calls a default that is a table of its own
 # In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
@@ -100,16 +100,6 @@ def find_disturbances(
         yield f"its default runtime would be {after.default} in the place of {before.default}"
     if before.rest_digest and after.rest_digest and before.rest_digest != after.rest_digest:
         yield "settings besides the runtimes would change"
-
-
-def flatten(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
-    """Yield each value with its key, spelled without case and underscores."""
-    for name, value in tree.items():
-        key = (*above, name.lower().replace("_", ""))
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, key)
-        else:
-            yield key, value
 
 
 def _said(table: Tree) -> dict[Key, Value]:

@@ -7,8 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
-from installer.config_text import Edit, Key, Syntax, Tree, Value, Want
-from installer.config_text.tree import dotted, kind_of
+from installer.config_text import Edit, Syntax, Tree, Value, Want, leaves
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig, Flags
 
@@ -104,55 +103,6 @@ def low_level_words(binaries: Iterator[Value]) -> tuple[str, ...]:
     # A word may be found elsewhere than where the engine finds it, or not at all.
     found.sort(key=lambda binary: not binary.startswith("/"))
     return tuple(dict.fromkeys([*found, "runc", "crun"]))
-
-
-def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
-    """Return the table at ``key``; an empty one where there is none, an error for anything else."""
-    for depth, part in enumerate(key, 1):
-        value = tree.get(part)
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise wrong_type(path, key[:depth], "a table", value)
-        tree = value
-    return tree
-
-
-def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
-    """Return the string at ``name``; "" where there is none, an error for anything else."""
-    value = tree.get(name)
-    if not isinstance(value, str | None):
-        raise wrong_type(path, (*above, name), "a string", value)
-    return value or ""
-
-
-def spellings(tree: Tree, word: str) -> list[str]:
-    """Return how a key is written in a table whose engine ignores case."""
-    return [name for name in tree if name.lower() == word.lower()]
-
-
-def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
-    """Return the error for a key that holds a value of another type."""
-    return InstallerError(
-        f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)",
-        remedy="correct the file, then run again",
-    )
-
-
-def value_at(value: Value, key: Key) -> Value:
-    """Return what a tree holds at a key, None where there is nothing."""
-    for part in key:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
-    """Yield each value below ``tree`` that is not a table, with its key."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*above, name))
-        else:
-            yield (*above, name), value
 
 
 def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:

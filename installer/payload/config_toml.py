@@ -5,10 +5,9 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, leaves, parse, value_at
 from installer.config_text.tree import dotted, same
 from installer.errors import InstallerError
-from installer.model.engine_spec import leaves, value_at
 from installer.model.options import ToolkitConfig
 
 

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import entries_for, plan_install, plan_rollback, plan_undo
+from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
-from installer.model.engine_spec import leaves
 from installer.model.facts import Container, ContainerFacts, Facts, names_of
 from installer.model.files import Kind, Symlink
 from installer.model.options import InUse, RestartMode

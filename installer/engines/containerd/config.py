@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Key, Syntax, Tree, Value, Want
+from installer.config_text import Key, Syntax, Tree, Value, Want, leaves, spellings, table, text
 from installer.engines.containerd.effective import (
     BUILT_IN,
     CDI,
@@ -52,13 +52,9 @@ from installer.model.engine_spec import (
     RuntimeEntry,
     is_oci,
     is_ours,
-    leaves,
     low_level_words,
     refuse_large_donor,
     refuse_taken_name,
-    spellings,
-    table,
-    text,
 )
 
 RUNC_SHIMS: Final = "io.containerd.runc."

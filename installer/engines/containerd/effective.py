@@ -10,18 +10,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, Syntax, Tree, Want, apply, parse
+from installer.config_text import Edit, Key, Syntax, Tree, Want, apply, parse, table, text, value_at
+from installer.config_text.tree import wrong_type
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, Runtime
-from installer.model.engine_spec import (
-    Check,
-    CommandLine,
-    ConfigFiles,
-    table,
-    text,
-    value_at,
-    wrong_type,
-)
+from installer.model.engine_spec import Check, CommandLine, ConfigFiles
 
 # By schema: the plugin that has the runtimes, which later schemas keep.
 PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}

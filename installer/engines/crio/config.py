@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Key, Syntax, Tree, Value, Want
+from installer.config_text import Key, Syntax, Tree, Value, Want, flatten, leaves, table, text
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.effective import EffectiveConfig, Runtime, flatten
+from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import (
     DEFAULT_BY_FLAG,
     Api,
@@ -30,12 +30,9 @@ from installer.model.engine_spec import (
     RuntimeFlags,
     is_oci,
     is_ours,
-    leaves,
     low_level_words,
     refuse_large_donor,
     refuse_taken_name,
-    table,
-    text,
 )
 
 HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse
+from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse, spellings, table, text
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime
 from installer.model.engine_spec import (
@@ -29,9 +29,6 @@ from installer.model.engine_spec import (
     is_ours,
     low_level_words,
     refuse_taken_name,
-    spellings,
-    table,
-    text,
 )
 from installer.model.files import File, Meta
 

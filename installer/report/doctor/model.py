@@ -8,11 +8,11 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from installer.config_text import Tree
+from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
 from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import is_ours, value_at
+from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState, list_some
 from installer.model.record import CdiRow
 
