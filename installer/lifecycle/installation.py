@@ -186,11 +186,10 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             yield Line(name, state, later=True)
         for lack in lacks:
             yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=ignores)
+        kept = "" if lacks or record.left else IN_FORCE
         for row in rows:
             try:
-                state, good = _judge_config(
-                    host, layout, row, in_force, "" if lacks else IN_FORCE, finished=record.finished
-                )
+                state, good = _judge_config(host, layout, row, record, in_force, kept=kept)
             except InstallerError as error:
                 state, good = error.problem, False
             yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
@@ -198,19 +197,21 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
 
 def _compare(host: Host, engine_row: EngineRow | None, record: Record) -> Comparison:
     """Compare the configs of an engine with what was installed, if they can be read."""
+    found = Comparison()
     with suppress(InstallerError):  # said where the config is
         if engine_row is not None:
-            return compare_configs(host, engine_row, record)
-    return Comparison()
+            found = compare_configs(host, engine_row, record)
+    # Of an undo that is to be run again nobody knows what it has taken itself.
+    return found._replace(lacks=(), has=lambda _: True) if record.left else found
 
 
 def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine and of the install
-    host: Host, layout: Layout, row: ConfigRow, in_force: Callable[[Edit], bool], kept: str, *, finished: bool
+    host: Host, layout: Layout, row: ConfigRow, record: Record, in_force: Callable[[Edit], bool], *, kept: str
 ) -> tuple[str, bool]:
     """Return how a config is, and whether that is good; ``kept`` is said where our keys are in force."""
     file = host.read(row.path)
     if file is None:
-        if row.original is None and not finished:
+        if row.original is None and (record.left or not record.finished):
             return BEFORE, False
         moved = bool(row.edits) and all(map(in_force, row.edits))
         return f"removed by somebody else{kept if moved else ''}", moved
@@ -225,7 +226,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         return "replaced by somebody else", False
     edits = relocate_edits(row, file)
     gone = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
-    if not finished:  # nobody knows which of the edits we have taken out ourselves
+    if not record.finished:  # nobody knows which of the edits we have taken out ourselves
         untouched = row.original and file.digest == row.original.digest
         return BEFORE if untouched else CUT_SHORT, False
     if lost := [edit for edit in gone if not in_force(edit)]:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2
 from tests.engines.conftest import Boot
+from tests.engines.live import start
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.running import until
@@ -14,7 +15,7 @@ from tests.engines.told import served
 from tests.engines.versions import EngineSet
 
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-OK, FAILED, LOCKED, WOULD_CHANGE = 0, 1, 3, 10
+OK, FAILED, LOCKED, UNDO_INCOMPLETE, WOULD_CHANGE = 0, 1, 3, 4, 10
 MINE = "/etc/containerd/mine/gpu.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 SOURCE = ("--toolkit-source", ARTIFACTS, "--runtime", "containerd")
@@ -174,3 +175,21 @@ def test_no_install_silences_what_the_next_start_refuses_and_no_start_does(
         node.run(["systemctl", "restart", name], check=False)
         assert node.installer("plan", *asked).returncode == FAILED
         assert node.installer("status").stdout == told.stdout
+
+
+def test_nobody_is_blamed_for_what_an_undo_has_taken_from_under_a_container(
+    booted: Boot, engines_today: list[EngineSet]
+) -> None:
+    engines = next(row for row in engines_today if (row.suite, row.name) == ("sid", "docker"))
+    with booted(engines) as node:
+        node.installer("install", "--toolkit-source", ARTIFACTS, "--runtime", "docker", check=True)
+        start(node)
+        assert node.installer("uninstall", "--in-use", "force").returncode == UNDO_INCOMPLETE
+
+        told = node.installer("status").stdout
+        node.write(DOCKER, node.read(DOCKER).replace("{", '{"unknown": 1,', 1))
+        broken = node.installer("status").stdout
+
+        assert ("drifted" in told, "daemon.json    as we wrote it" in told) == (False, True), told
+        assert ("drifted" in broken, "edited by somebody else\n" in broken) == (False, True), broken
+        assert "would not start with the configs that it has now" in broken
