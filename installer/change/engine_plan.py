@@ -409,8 +409,9 @@ def _is_due(undoing: _Undo, way: WayBack, reload: Reload) -> bool:
     # what we wanted before we came has nothing to read.
     if not way.writes or undoing.options.restart_mode is RestartMode.NONE:
         return False
-    # One that comes up neither way has nothing to reload, and a note says why.
-    if engine.stopped or _explain_death(engine, way):
+    # One without CRI serves nothing of ours; one that comes up neither way has nothing to reload, and a note
+    # says why.
+    if engine.stopped or engine.disabled or _explain_death(engine, way):
         return False
     if engine.serving is None or (engine.outdated and not never_read):
         return True

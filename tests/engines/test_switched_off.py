@@ -9,6 +9,7 @@ from tests.engines.told import served
 
 CONFIG = "/etc/containerd/config.toml"
 SOURCE = ("--toolkit-source", ARTIFACTS)
+NOTHING_INSTALLED = 3
 WHY = "CRI is switched off"
 
 
@@ -33,4 +34,22 @@ def test_an_uninstall_does_not_restart_into_a_cri_that_is_switched_off(
     assert served(node)[0] >= {"nvidia"}
     node.write(CONFIG, written)
     node.installer("uninstall", check=True)
+    assert snapshot(node) == before
+
+
+def test_a_containerd_that_runs_without_cri_has_nothing_to_read_at_an_uninstall(
+    containerd_node: Node,
+) -> None:
+    node, before = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    off = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+    node.write(CONFIG, off + node.read(CONFIG))
+    node.restart("containerd")
+    pid = node.pid_of("containerd")
+
+    node.installer("uninstall", check=True)
+
+    assert node.pid_of("containerd") == pid
+    assert node.installer("status").returncode == NOTHING_INSTALLED
+    node.write(CONFIG, node.read(CONFIG).removeprefix(off))
     assert snapshot(node) == before
