@@ -74,7 +74,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         engine,
         files=(engine.config, *sorted(beside - {engine.config})),
         dormant=frozenset(taken - named - {own}),
-        unreadable=frozenset(path for path in named if _stays(host, path)),
+        unreadable=frozenset(path for path in named if _is_unreadable(host, path)),
         rendered=read_config(host, rendered) if rendered else None,
     )
 
@@ -102,7 +102,7 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     return engine
 
 
-def _stays(host: Host, path: PurePosixPath) -> bool:
+def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a name is there without a text as well, and is no file then.
 
     A device reads as empty, anything else that is no file is fatal (engine-facts.md#containerd-config-kinds,

@@ -205,17 +205,14 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
 
 
 def usual_states(name: str) -> tuple[PurePosixPath, ...]:
-    """Return where an engine usually has the state of its containers; Docker has more than one place."""
-    return tuple(ENGINES[each].state.usual for each in _with_containerd(name))
+    """Return where an engine usually has the state of its containers, or its containerd has."""
+    return tuple(ENGINES[each].state.usual for each in (name, ENGINES[name].uses) if each)
 
 
 def usual_data(name: str) -> tuple[PurePosixPath, ...]:
-    """Return where an engine usually has the files of its containers."""
-    return tuple(data.usual for each in _with_containerd(name) if (data := ENGINES[each].data))
-
-
-def _with_containerd(name: str) -> tuple[str, ...]:
-    return (name, CONTAINERD.name) if ENGINES[name].api is Api.DOCKER else (name,)
+    """Return where an engine usually has the files of its containers, or its containerd has."""
+    engines = (ENGINES[each] for each in (name, ENGINES[name].uses) if each)
+    return tuple(each.data.usual for each in engines if each.data)
 
 
 def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:

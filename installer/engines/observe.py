@@ -79,7 +79,8 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         moved = row if places.socket is None else None
         engine = observe(host, look_for(spec, options), options, places, row=moved, crash_s=crash_s)
         if options.auto and (engine.stopped or engine.disabled or _hangs_below(engine, engines, record)):
-            notes += _left_alone(host, engine, engines)
+            reason = without_cri(host, [each.name for each in engines]) if engine.disabled else engine.another
+            notes += [f"left {name} alone: {reason}"] if reason else []
             continue
         if engine.another:
             raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
@@ -87,7 +88,10 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             if not engine.unit:
                 refuse_unknown(host, engine)
             continue  # its sibling, on the same socket
-        overruled += _overruling(spec, engine, options)
+        overruled += [
+            *explain_overruling(spec, engine.words, options, "it was started")
+        ] or explain_overruling(spec, engine.next_words, options, "its unit starts it")
+        overruled += explain_moving(engine)
         try:
             engine = with_drop_in(host, engine)
             overruled += explain_unread(host, engine)
@@ -100,7 +104,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         except InstallerError as error:  # what is wrong with the others is to be told as well
             refused[name] = error
     if not (engines or refused) and options.engine_names:
-        raise _nobody_runs(host, options, notes)
+        raise _explain_absence(host, options, notes)
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
 
 
@@ -273,21 +277,6 @@ def _hangs_below(engine: EngineState, others: Iterable[EngineState], record: Rec
     return silent and engine.name not in record.served and any(waiting)
 
 
-def _left_alone(host: Host, engine: EngineState, others: Iterable[EngineState]) -> Iterator[str]:
-    """Yield why an engine that was not asked for by name is not configured, though its socket answers."""
-    if engine.disabled:
-        yield f"left {engine.name} alone: {without_cri(host, [each.name for each in others])}"
-    if engine.another:
-        yield f"left {engine.name} alone: {engine.another}"
-
-
-def _overruling(spec: EngineSpec, engine: EngineState, options: Options) -> Iterator[InstallerError]:
-    """Yield what of the command line of an engine, or of its next start, stands against what is asked for."""
-    against = [*explain_overruling(spec, engine.words, options, "it was started")]
-    yield from against or explain_overruling(spec, engine.next_words, options, "its unit starts it")
-    yield from explain_moving(engine)
-
-
 def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
     flags, usual = ENGINES[engine.name].cmdline.config, ENGINES[engine.name].config
@@ -341,23 +330,18 @@ def without_unused(
         if beside is None:
             continue
         serving = beside.serving.binaries.values() if beside.serving else ()
-        ours = any(row.name == other for row in record.engines) or any(is_ours(each) for each in serving)
-        if ours or host.names(KUBELET) or _runs_pods(host, beside):
+        used = any(row.name == other for row in record.engines) or any(is_ours(each) for each in serving)
+        if used or host.names(KUBELET):
             continue
-        left = tuple(each for each in engines if each is not beside)
-        unused = f"it serves {ENGINES[name].title}, and nobody uses its CRI (no kubelet, no pod)"
-        return left, (f"left {other} alone: {unused}",)
+        with suppress(InstallerError):
+            if not cri.sandboxes(host.local_path(beside.socket), timeout_s=ASK_S):
+                left = tuple(each for each in engines if each is not beside)
+                unused = f"it serves {ENGINES[name].title}, and nobody uses its CRI (no kubelet, no pod)"
+                return left, (f"left {other} alone: {unused}",)
     return engines, ()
 
 
-def _runs_pods(host: Host, engine: EngineState) -> bool:
-    try:
-        return bool(cri.sandboxes(host.local_path(engine.socket), timeout_s=ASK_S))
-    except InstallerError:
-        return True
-
-
-def _nobody_runs(host: Host, options: Options, notes: list[str]) -> InstallerError:
+def _explain_absence(host: Host, options: Options, notes: list[str]) -> InstallerError:
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
     dead = dict.fromkeys(systemd.describe_unit_end(host, ENGINES[name].unit) for name in options.engine_names)
     reason = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"

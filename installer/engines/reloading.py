@@ -34,7 +34,7 @@ def take_up(
 ) -> list[Step]:
     """Return the writes and the reload of one engine; ``in_force`` is None where nobody knows what it has.
 
-    One that is restarted has what its files say. One that is signalled keeps what its files do not say any
+    One that is restarted has what its files say. One that is signalled keeps what its file does not say any
     more, and may die of a file that a start would take: it is led there by way of another text.
     """
     if ENGINES[reload.engine].reload is not ReloadMethod.HUP:
@@ -140,22 +140,20 @@ def stale_runtimes(
     found = find_differences(engine.serving, wanted) if by_signal else _find_not_shown(engine.serving, wanted)
     files, when = (engine.config, "reload or start") if by_signal else ("its configs", "start")
     for name, lacks in found:
-        if name in ours or name == NAMELESS:
-            continue
-        how = "" if lacks else " as it is"
-        yield (
-            f"{engine.title} serves the runtime {name}, which is not defined{how} in {files}: its next "
-            f"{when} {'ends' if lacks else 'changes'} that"
-        )
+        if name not in ours and name != NAMELESS:
+            how, does = ("", "ends") if lacks else (" as it is", "changes")
+            yield (
+                f"{engine.title} serves the runtime {name}, which is not defined{how} in {files}: its next "
+                f"{when} {does} that"
+            )
 
 
 def _find_not_shown(serving: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
     for name, served in sorted(serving.handlers.items()):
         defined = wanted.handlers.get(name)
         # Where files say nothing the engine fills in: 1.7 tells of a sandboxMode that its dump leaves empty.
-        said = (
-            {key: value for key, value in defined.table.items() if value or value is False} if defined else {}
-        )
+        table = defined.table.items() if defined else ()
+        said = {key: value for key, value in table if value or value is False}
         if defined is None or not served.shows(replace(defined, table=said)):
             yield name, defined is None
 
@@ -295,7 +293,11 @@ def refused(
         return
     generated = ENGINES[engine.name].generated
     if generated and generated.needs_root and facts.contents.get(engine.config) is None:
-        yield not_started_again(engine, f"{engine.config} is not there")
+        yield InstallerError(
+            f"restart {engine.title} ({engine.unit} would not start it again: {engine.config} is not there)",
+            remedy=f"correct {engine.unit}, or what it needs, then run again",
+            code="unit-failed",
+        )
     if engine.not_restarted is not None:
         yield engine.not_restarted
     elif after is not None:
@@ -319,12 +321,3 @@ def elsewhere(engine: EngineState, after: EffectiveConfig) -> Iterator[Installer
                 "then run again",
                 code="restart-moves-engine",
             )
-
-
-def not_started_again(engine: EngineState, reason: str) -> InstallerError:
-    """Return why an engine is not restarted whose unit was edited since its start."""
-    return InstallerError(
-        f"restart {engine.title} ({engine.unit} would not start it again: {reason})",
-        remedy=f"correct {engine.unit}, or what it needs, then run again",
-        code="unit-failed",
-    )

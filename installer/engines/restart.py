@@ -149,8 +149,12 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         patience.check()  # before anything is called a failure: the question may have lasted for long
         over = time.monotonic() > begun.deadline and not (served and still)
         if over or (hopeless and not still):
-            words = _explain_death(host, engine.unit, begun) if answer.stopped else ""
-            reason = words or _describe(answer, reload)
+            reason = _describe(answer, reload)
+            if answer.stopped:  # how its service has ended since, in its own words where it has some
+                died = unit_jobs.why_not_started(host, engine.unit, begun.began_s, begun.before)
+                reason = (
+                    ": ".join(filter(None, (systemd.describe_unit_end(host, engine.unit), died))) or reason
+                )
             wanted = "serves our runtimes" if reload.present else "has let go of our runtimes"
             when = f" within {limit_s(spec, patience):g} s" if over else ""
             raise InstallerError(
@@ -235,12 +239,6 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
     return None
 
 
-def _explain_death(host: Host, unit: str, begun: _Begun) -> str:
-    """Return how the service of a unit has ended since a reload, in its own words where it has some."""
-    died = unit_jobs.why_not_started(host, unit, begun.began_s, begun.before)
-    return ": ".join(filter(None, (systemd.describe_unit_end(host, unit), died)))
-
-
 def _describe(answer: EngineState, reload: Reload) -> str:
     """Return what is wrong with an engine, in its own words where it has said some."""
     if answer.serving is None:
@@ -285,10 +283,9 @@ def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
 
 def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineState, ...]:
     """Return the engines with the containers that a restart would strand, for those that are restarted."""
-    restarted = {name for name, spec in ENGINES.items() if spec.reload is ReloadMethod.RESTART}
+    restarts = {name: spec.reload is ReloadMethod.RESTART for name, spec in ENGINES.items()}
     return tuple(
-        replace(each, creating=_list_creating(host, each)) if each.name in restarted else each
-        for each in engines
+        replace(each, creating=_list_creating(host, each) if restarts[each.name] else ()) for each in engines
     )
 
 
@@ -296,7 +293,7 @@ def write_when_idle(
     host: Host, write: WriteConfig, engines: Mapping[str, EngineState], patience: Patience
 ) -> None:
     """Write or remove a config; one that restarts its engine by being written waits for the same as that."""
-    facts = engines.get(write.engine)
-    if facts is not None and ENGINES[write.engine].reload is ReloadMethod.ITSELF:
-        await_idle(host, facts, patience)
+    engine = engines.get(write.engine)
+    if engine is not None and ENGINES[write.engine].reload is ReloadMethod.ITSELF:
+        await_idle(host, engine, patience)
     write_config(host, write)

@@ -77,10 +77,8 @@ class EngineState(Struct, frozen=True):
     socket: PurePosixPath
     unit: str
     version: tuple[int, ...] | None = None
-    serving: EffectiveConfig | None = (
-        None  # None where it does not answer, for which ``silence`` is the reason
-    )
-    silence: str = ""
+    serving: EffectiveConfig | None = None  # None where it does not answer
+    silence: str = ""  # the reason for that
     remedy: str = ""  # what lets us connect, where that alone is missing
     stopped: bool = False  # nobody listens
     failed: bool = False  # its CRI did not load, and will not
@@ -184,9 +182,7 @@ class GpuSpecification(Struct, frozen=True):
     lacking: str = ""
     ours: bool = False  # what stands at ``path`` is ours
     stale: tuple[str, ...] = ()  # files that it names and that are gone
-    others: tuple[
-        PurePosixPath, ...
-    ] = ()  # others' files, in directories that engines read, with its devices
+    others: tuple[PurePosixPath, ...] = ()  # of others, with its devices, where engines read them
     missing: tuple[str, ...] = ()  # devices of ours that one of these engines gets from no file then
     # How nvidia-ctk has failed although a driver is loaded: no file tells when it would not.
     unmade: InstallerError | None = None
@@ -226,14 +222,10 @@ class Facts(Struct, frozen=True):
     targets: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)  # behind symbolic links
     # What the symbolic links hold that an administrator has put in the place of files that we created.
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
-    links: Mapping[str, PurePosixPath] = field(
-        default_factory=dict
-    )  # where programs are that have other names
+    links: Mapping[str, PurePosixPath] = field(default_factory=dict)  # to programs that have other names
     # Programs that come back with the directory that stood in the toolkit's place before ours.
     returning: frozenset[str] = frozenset()
-    references: tuple[
-        Reference, ...
-    ] = ()  # what names the toolkit besides the configs of the ledger's engines
+    references: tuple[Reference, ...] = ()  # besides the configs of the ledger's engines
     refused: Mapping[str, InstallerError] = field(default_factory=dict)  # engines whose configs are not known
     unwritable: Mapping[PurePosixPath, InstallerError] = field(default_factory=dict)
     obstacles: tuple[InstallerError, ...] = ()  # reasons for which an install could not end well

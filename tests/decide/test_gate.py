@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.config_text import Syntax
 from installer.engines import ENGINES
-from installer.engines.reloading import not_started_again
 from installer.engines.texts import Texts, texts_alone
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime, find_disturbances
@@ -475,19 +474,17 @@ def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> N
 def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> None:
     options = replace(CONTAINERD.options, restart_mode=RestartMode.AUTO)
     facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
-    reason = "its EnvironmentFile /etc/default/site is not there"
-    refused = not_started_again(facts.engines[0], reason)
+    refused = InstallerError("restart containerd (no)", remedy="correct that", code="unit-failed")
     engine = replace(facts.engines[0], not_restarted=refused, serving=served({"runc": ""}, "runc"))
-    problem = f"restart containerd (containerd.service would not start it again: {reason})"
 
     plan = plan_install(replace(facts, engines=(engine,)), options)
 
-    assert problem in {each.problem for each in plan.obstacles}
+    assert refused in plan.obstacles
     assert plan.final is not None
     held = undo_facts(CONTAINERD, written(CONTAINERD.before, plan), plan.final)
     running = replace(held.engines[0], not_restarted=refused, stopped=False)
     back = plan_undo(replace(held, engines=(running,)), options)
-    assert problem in {each.problem for each in back.obstacles}
+    assert refused in back.obstacles
     assert not plan_undo(replace(held, engines=(replace(running, stopped=True),)), options).obstacles
 
 

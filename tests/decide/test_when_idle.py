@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.errors import InstallerError
 from installer.lifecycle.drift import Action, Drifted, decide
 from installer.model.facts import Facts
 from installer.model.options import Drift, Options, RestartMode
@@ -87,10 +88,9 @@ def test_a_plan_that_failed_is_not_written_again_to_be_restarted_later() -> None
 
 
 def test_what_stands_against_a_restart_stands_against_one_that_comes_later() -> None:
-    from installer.engines.reloading import not_started_again
-
     facts = _facts(CONTAINERD, CONTAINERD.before, Record(), BUSY)
-    engines = tuple(replace(each, not_restarted=not_started_again(each, "masked")) for each in facts.engines)
+    masked = InstallerError("restart it (its unit is masked)", remedy="unmask it", code="unit-failed")
+    engines = tuple(replace(each, not_restarted=masked) for each in facts.engines)
 
     plan = plan_install(replace(facts, engines=engines), _options(CONTAINERD))
 
