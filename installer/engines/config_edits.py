@@ -52,15 +52,11 @@ class Undone(Struct, frozen=True):
 
 
 class ConfigChange(Struct, frozen=True):
-    """What becomes of one config.
+    """What becomes of one config."""
 
-    ``step`` is None where the file is as wanted, ``row`` where nothing in it is ours. ``original`` is the
-    file without us, None where it is saved already.
-    """
-
-    step: WriteConfig | None
-    row: ConfigRow | None
-    original: File | None
+    step: WriteConfig | None  # None where the file is as wanted
+    row: ConfigRow | None  # None where nothing in it is ours
+    original: File | None  # the file without us; None where it is saved already
     taken_back: bool = False  # keys that we wanted in an earlier run are not wanted any more
     adds: bool = False  # all of them are, with others
 
@@ -176,10 +172,7 @@ def _is_about_us(edit: Edit, name: str) -> bool:
 
 
 def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
-    """Return what brings one config to what is wanted, touching nothing else in it.
-
-    Raises InstallerError for a text that is not valid, or has another type on the way to a wanted key.
-    """
+    """Return what brings one config to what is wanted; raise for a text or type that is not valid."""
     path, syntax = wanted.path, wanted.syntax
     now, row = facts.contents[path], facts.held.config(path)
     original, without = undo_config(path, facts)
@@ -234,10 +227,7 @@ def record_foreign(
 
 
 def _is_copy(name: str, facts: Facts) -> bool:
-    """Tell whether a file that names our programs, and has no row, does so because of us: after our install.
-
-    What stands there is no original to come back to: it keeps the toolkit.
-    """
+    """Tell whether we were installed before an unknown file: what names our programs there is no original."""
     return any(row.name == name for row in facts.held.engines)
 
 

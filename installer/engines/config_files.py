@@ -88,17 +88,14 @@ def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
 
 
 def with_drop_in(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with a drop-in where its root file is read-only and imports a directory that is not.
-
-    As on Flatcar, where the root file is part of the image. Raises InstallerError where it is not valid.
-    """
+    """Return an engine with a drop-in where only a directory that its root file imports can be written."""
     drop_ins = ENGINES[engine.name].drop_ins
     asked = engine.drop_in is not None or drop_ins.kind is not DropInKind.IMPORTED
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
     for pattern in list_imports(engine.config, tree_of(read_config(host, engine.config), engine.config)):
         if pattern.name == ALL and not is_read_only(host, pattern.parent):
-            return replace(engine, drop_in=pattern.with_name(DROP_IN))
+            return replace(engine, drop_in=pattern.with_name(DROP_IN))  # as on Flatcar
     return engine
 
 
@@ -206,10 +203,7 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
 def is_outdated(
     host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]
 ) -> bool:
-    """Tell whether a config was changed after its start, ``since_s``, so that its words may not be its deeds.
-
-    A file that is not there any more left its directory changed.
-    """
+    """Tell whether a config, or the directory of one that went, was changed after its start, ``since_s``."""
     if since_s is None or not ENGINES[engine.name].reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
@@ -272,7 +266,7 @@ def unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath
 def missing_above(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
     """Return the directories that would have to be made for files.
 
-    A link that leads nowhere is somebody's, and stays when our directories go: what it leads to is missing.
+    A link that leads nowhere is an administrator's: what it leads to is missing, and the link stays.
     """
     found = set[PurePosixPath]()
     for path in paths:
@@ -305,10 +299,7 @@ def write_config(host: Host, write: WriteConfig) -> None:
 
 
 def linked_since(host: Host, rows: Iterable[ConfigRow]) -> dict[PurePosixPath, str]:
-    """Return what the symbolic links hold that somebody has put in the place of files we created.
-
-    Of a link that leads nowhere nobody knows whether it led to our file.
-    """
+    """Return what the links hold in the place of files that we created; of one to nowhere nobody knows."""
     found = {}
     for row in rows:
         created = host.resolve(row.path.parent) / row.path.name

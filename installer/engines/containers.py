@@ -175,10 +175,7 @@ def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:
 
 
 def find_low_level_runtime(host: Host, layout: Layout, record: Record) -> PurePosixPath | None:
-    """Return the runtime that ours hand over to, as the config.toml that lies there says; None if not found.
-
-    An engine may find one elsewhere, by a PATH of its own.
-    """
+    """Return the runtime that ours hand over to by the config.toml that lies there; None if not found."""
     if record.toolkit is None or record.cdi is not None:
         return None
     words = toolkit_runtimes(record.toolkit.rendered)
@@ -194,10 +191,7 @@ def _places(words: Collection[str]) -> Iterator[PurePosixPath]:
 
 
 def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
-    """Return the file of ours that a path leads to by links, or that a script there names; None for another.
-
-    Raises InstallerError where another user than root may have placed a link on the way.
-    """
+    """Return the file of ours that a path leads to by links, or that a script there names, if any."""
     home, real = host.resolve(layout.home), host.resolve(path)
     small = host.kind(real) is Kind.FILE and host.size(real) <= SCRIPT_BYTES
     script = text(host, real) if small else ""

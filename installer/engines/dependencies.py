@@ -53,25 +53,18 @@ OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/
 
 
 class Dependencies(Struct, frozen=True):
-    """What an engine starts containers with.
+    """What an engine starts containers with."""
 
-    ``containerd`` is the socket of the one that Docker uses, "" for other engines; ``monitor`` is the program
-    that is to hold a container, "" where none is found.
-    """
-
-    containerd: str = ""
-    monitor: str = ""
+    containerd: str = ""  # the socket of the one that Docker uses
+    monitor: str = ""  # the program that is to hold a container, "" where none is found
 
 
 def find_dependencies(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: Dependencies
 ) -> Dependencies:
-    """Return what an engine that answers starts containers with, given what that was ``before``.
+    """Return what an engine that answers starts containers with; raise where it could start none.
 
     Where no monitor was ever found an engine may have its own, in a place that is not known here.
-
-    Raises:
-        InstallerError: no container could be started.
     """
     for place in (*((engine.state,) if engine.state else ()), *usual_states(engine.name)):
         _refuse_unwritable(host, engine, place, STATE)

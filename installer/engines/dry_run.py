@@ -54,11 +54,7 @@ class Trials:
                 yield f"the config of {name} is not validated: {reason}"
 
     def __call__(self, engine: EngineState, texts: Texts) -> EffectiveConfig:
-        """Return what ``engine`` would have in force with ``texts`` in the place of those that lie there.
-
-        Raises:
-            InstallerError: its program says what nobody understands.
-        """
+        """Return what ``engine`` would have in force with ``texts`` in the place of those that lie there."""
         there = {path: self._contents.get(path) for path in engine.files} | dict(texts)
         files = {path: file for path, file in there.items() if file is not None}
         key = engine.name, tuple((path, files[path].digest) for path in sorted(files))
@@ -158,12 +154,10 @@ class Trials:
 def refuse_changed(
     host: Host, engine: EngineState, seen: Mapping[PurePosixPath, str], done: Iterable[Step]
 ) -> None:
-    """Raise where an engine would not come up with what others have written since the gate was asked.
+    """Raise ConflictError where an engine would not come up with what was written since the gate was asked.
 
-    ``seen`` are the digests of what was read then, ``done`` the steps since.
-
-    Raises:
-        ConflictError: it would not; or it is signalled, and nobody knows what it makes of such a text.
+    ``seen`` are the digests of what was read then, ``done`` the steps since. One that is signalled is refused
+    in any case: nobody knows what it makes of such a text.
     """
     if error := with_start(host, engine).not_restarted:
         raise ConflictError(error.problem, remedy=error.remedy, code=error.code)
@@ -218,25 +212,18 @@ def refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
 
 
 class Comparison(NamedTuple):
-    """What the configs of an engine come to, beside what was installed.
+    """What the configs of an engine come to, beside what was installed."""
 
-    ``fatal`` is why it would not start, ``lacks`` what it would not serve; ``has`` tells whether it has an
-    edit in force; ``refused`` is why no install can mend that.
-    """
-
-    fatal: str = ""
-    lacks: tuple[str, ...] = ()
-    has: Callable[[Edit], bool] = lambda _: False
-    refused: InstallerError | None = None
+    fatal: str = ""  # why it would not start
+    lacks: tuple[str, ...] = ()  # what it would not serve
+    has: Callable[[Edit], bool] = lambda _: False  # whether an edit is in force
+    refused: InstallerError | None = None  # why no install can mend that
 
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
-    """Compare the configs of an engine with what was installed.
+    """Compare the configs of an engine with what was installed; raise where one cannot be read.
 
     Texts that are as its last install left them are proven; of others its own program says what they come to.
-
-    Raises:
-        InstallerError: a config cannot be read, or is not valid.
     """
     spec = ENGINES[row.name]
     if row.config is None or spec.finds:

@@ -94,10 +94,7 @@ def make_check(files: ConfigFiles) -> Check:
 
 
 def refuses(drop_in: Tree) -> str:
-    """Return what a k0s of 1.36 or later finds wrong with a drop-in, and does not start for.
-
-    (k0s v1.36.3 internal/pkg/sysinfo/probes/containerd.go).
-    """
+    """Return what a k0s from 1.36 on does not start for (internal/pkg/sysinfo/probes/containerd.go)."""
     if drop_in.get("version", NEW_SCHEMA) != NEW_SCHEMA:
         return f"is of version {drop_in['version']}, which k0s refuses from 1.36 on"
     plugins = drop_in.get("plugins")

@@ -46,10 +46,7 @@ VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
-    """Yield the ways to have our runtimes served by the template, understood as it will be rendered.
-
-    Raises InstallerError where there is no template, and as containerd's.
-    """
+    """Yield the ways to have our runtimes served by the template; raise where it is not there."""
     if files.config not in files.trees:
         raise InstallerError(
             f"configure MicroK8s in {files.config} (it is not there, and MicroK8s does not start without)",

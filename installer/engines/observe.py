@@ -52,15 +52,12 @@ ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
 
 class RunningEngines(Struct, frozen=True):
-    """The engines that are asked for and run here, with ``notes`` about the others.
-
-    ``overruled`` is what stands against what is asked for, ``refused`` by name why configs are not known.
-    """
+    """The engines that are asked for and run here."""
 
     engines: tuple[EngineState, ...]
-    notes: tuple[str, ...]
-    overruled: tuple[InstallerError, ...]
-    refused: Mapping[str, InstallerError]
+    notes: tuple[str, ...]  # about the others
+    overruled: tuple[InstallerError, ...]  # what stands against what is asked for
+    refused: Mapping[str, InstallerError]  # by name, why configs are not known
 
 
 def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
@@ -111,10 +108,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
 def observe_row(
     host: Host, row: EngineRow, paths: Iterable[PurePosixPath], options: Options, *, awaits_s: float = inf
 ) -> EngineState:
-    """Return an engine of the ledger, whose configs are at ``paths`` at least, running or not.
-
-    One that is between two lives is waited for ``awaits_s`` at most.
-    """
+    """Return an engine of the ledger, with its configs, those at ``paths`` among them."""
     spec, paths = ENGINES[row.name], tuple(paths)
     engine = observe(host, engine_of_row(row), options, row=row, awaits_s=awaits_s)
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
@@ -190,11 +184,7 @@ def look_for(spec: EngineSpec, options: Options) -> EngineState:
 
 
 def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float = inf) -> EngineState:
-    """Ask an engine what it serves, and again while it restarts itself, for ``awaits_s`` at most.
-
-    One that does so is silent between two lives: its configs were changed a moment ago, perhaps by us before
-    a crash.
-    """
+    """Ask an engine what it serves, and again for ``awaits_s`` while it restarts itself, and is silent."""
     spec = ENGINES[sought.name]
     if is_held(host, spec, sought.socket, sought.unit):
         return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")

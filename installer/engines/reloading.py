@@ -88,10 +88,9 @@ def rows_for(
 def unwanted_defaults(
     engine: EngineState, entries: Iterable[RuntimeEntry], writes: Iterable[WriteConfig]
 ) -> frozenset[str]:
-    """Return the names of our runtimes that an engine may not have as its default any more.
+    """Return our runtimes that an engine may not have as its default any more.
 
-    dockerd keeps a default that its file does not name any more, and tells so; an engine that is restarted
-    has what its files say.
+    dockerd keeps a default that its file does not name any more, and tells so.
     """
     if ENGINES[engine.name].reload is not ReloadMethod.HUP:
         return frozenset()
@@ -102,10 +101,7 @@ def unwanted_defaults(
 
 
 def stale(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
-    """Yield what an engine has in force, not by us, that its config does not say any more.
-
-    dockerd keeps what its file does not name any more, until a reload with other words, or its next start.
-    """
+    """Yield what an engine has in force, not by us, that its config does not say: dockerd keeps what went."""
     if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
         return
     row = facts.held.engine(engine.name)
@@ -131,8 +127,7 @@ def stale_runtimes(
 ) -> Iterator[str]:
     """Yield which runtimes of others an engine serves otherwise than its files would have it: ``wanted``.
 
-    Its next start, or a reload of ours, brings into force what the files say. Nothing is said where only the
-    texts tell what that is: an engine serves more than its texts.
+    Nothing is said where only the texts tell that: an engine serves more than its texts.
     """
     by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
@@ -171,10 +166,7 @@ def pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
 
 
 def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:
-    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
-
-    So both are known, and the edits that undo either, for somebody may write to it before we end.
-    """
+    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it."""
     if final == record and not any(isinstance(step, WriteConfig) for step in steps):
         return record
     configs = []

@@ -34,10 +34,7 @@ GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PR
 
 
 def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> bool:
-    """Tell whether whoever connects to an engine would start it, for systemd holds the socket meanwhile.
-
-    Its owner has stopped it then. Of our engines Docker alone comes with such a unit.
-    """
+    """Tell whether systemd holds the socket of a stopped engine, and would start it for whoever connects."""
     return spec.api is Api.DOCKER and host.exists(socket) and systemd.is_socket_held(host, unit, socket)
 
 
@@ -84,12 +81,9 @@ def reload(
 ) -> bool:
     """Make a running engine read its config, and wait until it serves what ``reload`` asks for.
 
-    ``gate`` is called right before, when all waiting for others is over, and may raise. Return whether
-    it was reloaded: one that may rest is left as it is where its owner has stopped it.
-
-    Raises:
-        PendingError: it is still being restarted.
-        InstallerError: it cannot be reloaded, or does not serve that in time.
+    ``gate`` is called right before, when all waiting for others is over, and may raise. Return whether it was
+    reloaded: one that may rest is left as its owner has stopped it. Raises PendingError while it restarts,
+    and InstallerError where it cannot be reloaded, or does not serve that in time.
     """
     spec = ENGINES[engine.name]
     deadline = time.monotonic() + limit_s(spec, patience)
@@ -170,10 +164,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
 
 
 def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: float) -> bool:
-    """Tell whether the answer is that of the reloaded engine: a signal is obeyed some time later.
-
-    An engine that has nothing of ours yet would otherwise seem to have finished its reload.
-    """
+    """Tell whether a signalled engine has finished its reload: with nothing of ours yet it would seem so."""
     signalled = spec.reload is ReloadMethod.HUP and begun.before is None
     return not signalled or dockerd.reloads_since(socket, begun.began_s, timeout_s=timeout_s) > 0
 

@@ -90,10 +90,7 @@ def _unusable(reason: str) -> InstallerError:
 def docker_container(  # noqa: PLR0913 - a container has many sides
     socket: Path, name: str, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[tuple[str, Exec]]:
-    """Run a container of a new name on ``runtime``; yield its id, and how to run a script in it.
-
-    Raises InstallerError where dockerd refuses or does not answer; then nothing is left, if it lets us.
-    """
+    """Run a container of a new name on ``runtime``; yield its id, and how to run a script in it."""
     from docker.types import LogConfig, Mount
 
     try:
@@ -176,7 +173,6 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it.
 
     Its image is that of the pod's own sandbox, which is on the node (engine-facts.md#crio-sandbox-image).
-    Raises InstallerError where the engine refuses or does not answer; then nothing is left, if it lets us.
     """
     status = cri.status(socket, timeout_s=timeout_s)
     metadata = message((1, name), (2, name), (3, "default"))

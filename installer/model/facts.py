@@ -34,7 +34,7 @@ class Container(Struct, frozen=True):
 
     engine: str
     id: str
-    name: str
+    name: str  # what its owner calls it
     binary: PurePosixPath
 
 
@@ -64,10 +64,7 @@ class Started(Struct, frozen=True):
 
 
 class EngineState(Struct, frozen=True):
-    """One engine of this run: where it is configured, and what the running one says.
-
-    A path is the host's. ``flags`` are those that say more than its files.
-    """
+    """One engine: where it is configured, by the paths of the host, and what the running one says."""
 
     name: str
     config: PurePosixPath

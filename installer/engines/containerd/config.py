@@ -302,10 +302,7 @@ def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:
 
 
 def _find_donor(runtimes: Tree, default: str) -> Tree:
-    """Return the runtime whose options ours take over: the default, or what NVIDIA's own wraps as default.
-
-    What NVIDIA's says for itself counts before what it wraps says.
-    """
+    """Return the runtime whose options ours take over: the default, or what NVIDIA's own says and wraps."""
     first, *rest = _list_wrappable(runtimes, default) or [{}]
     if not is_ours(binary_of(first)):
         return first

@@ -59,11 +59,7 @@ DROP_IN_FLAGS: Final = ("--config-dir", "-d")
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
-    """Yield what CRI-O's drop-in, or its hook file, should say.
-
-    Raises:
-        InstallerError: a file holds another type than CRI-O reads, or one that is read later overrules ours.
-    """
+    """Yield what CRI-O's drop-in, or its hook file, should say; raise where CRI-O would not read that so."""
     runtimes, default = _merge(files)
     if default not in {*runtimes, *BUILT_IN, *(entry.name for entry in entries)}:
         raise InstallerError(
@@ -184,10 +180,7 @@ def _find_low_level(runtimes: Mapping[str, Tree], default: str) -> Iterator[Valu
 
 
 def _read_before(files: ConfigFiles, path: PurePosixPath) -> Mapping[PurePosixPath, Tree]:
-    """Return the files that are read before ``path``: the root file is the first, then as of a walk.
-
-    See engine-facts.md#crio-drop-ins.
-    """
+    """Return the files that are read before ``path``, the root file first (engine-facts.md#crio-drop-ins)."""
     return {
         other: tree
         for other, tree in files.trees.items()
@@ -236,13 +229,9 @@ def _want_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWa
 
 
 def read_effective(tree: Tree) -> EffectiveConfig:
-    """Return what a whole config of CRI-O has in force.
+    """Return what a whole config of CRI-O has in force; raise KeyError where it is none of CRI-O's.
 
     What ``crio config`` leaves out, or comments out, is CRI-O's default.
-
-    Raises:
-        InstallerError: a value has another type than CRI-O gives it.
-        KeyError: it is no config of CRI-O's.
     """
     storage, runtime = table(tree, ("crio",), SOURCE), table(tree, ("crio", "runtime"), SOURCE)
     if not runtime:

@@ -42,25 +42,17 @@ class DockerInfo(Struct, frozen=True):
 
 
 class DockerContainer(Struct, frozen=True):
-    """One container, with the name of the runtime that it was created with, the default's included.
-
-    ``restarting`` is one that dockerd is about to start again: it counts as running, too.
-    """
+    """One container, with the runtime that it was created with, be it the default."""
 
     id: str
     name: str
     runtime: str
     running: bool
-    restarting: bool = False
+    restarting: bool = False  # dockerd is about to start it again: it counts as running, too
 
 
 def info(address: Path, *, timeout_s: float) -> DockerInfo:
-    """Ask dockerd what it serves.
-
-    Raises:
-        NotServedError: it is Podman, rootless, or the snap.
-        InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
-    """
+    """Ask dockerd what it serves; raise NotServedError for Podman, the snap, or one that is rootless."""
     with _understood(address, timeout_s) as client:
         answer = client.info()
         _refuse_others(address, client.answer.headers, answer)
@@ -170,10 +162,7 @@ class _OnDisk(Struct, frozen=True, rename="pascal"):
 
 
 def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerContainer, ...]:
-    """Return all containers, none of them running: what the files say of that is of the past.
-
-    The files are the same with dockerd 20.10, 26.1 and 28.5.
-    """
+    """Return all containers as their files tell (20.10, 26.1, 28.5): none runs, for that is of the past."""
     found: list[DockerContainer] = []
     with suppress(InstallerError):
         for name in filter(ID.fullmatch, host.names(data_root / "containers")):

@@ -44,14 +44,11 @@ OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  
 
 
 class Refused(Struct, frozen=True):
-    """dockerd does not take a text up: it stays as it was, or ``dies``.
-
-    ``remedy`` is "" where the text is what has to be corrected.
-    """
+    """dockerd does not take a text up: it stays as it was, or ``dies``."""
 
     words: str
     dies: bool = False
-    remedy: str = ""
+    remedy: str = ""  # "" where the text is what has to be corrected
 
 
 class _Said(Struct, frozen=True):
@@ -82,10 +79,7 @@ class DockerdModel(Struct, frozen=True):
         return self.version is not None and self.version < LATER
 
     def start(self, file: File | None) -> EffectiveConfig:
-        """Return what dockerd has in force when it is started with ``file`` as its daemon.json.
-
-        ``broken`` says why it does not start; ``undefined`` is the default that it does not start for.
-        """
+        """Return what dockerd has in force when it starts with ``file``; ``broken`` says why it does not."""
         said, flaw = self._read(file)
         if flaw:
             return EffectiveConfig(_handlers({}), BUILT_IN, ready=False, broken=flaw)
