@@ -39,6 +39,18 @@ def names(site: Site) -> list[str]:
     return sorted(path.name for path in (site.root / DIRECTORY).iterdir())
 
 
+def patched(program: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Call the real program after some lines that change it."""
+    return subprocess.run(
+        [sys.executable, "-c", f"{program}\nfrom installer.__main__ import main\nmain()", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+
 def test_an_install_tells_its_figures_and_an_uninstall_leaves_no_trace(site: Site) -> None:
     before = site.tree()
 
@@ -58,13 +70,6 @@ def test_an_install_tells_its_figures_and_an_uninstall_leaves_no_trace(site: Sit
     }
     # Nobody has asked these engines: --restart-mode none.
     assert (told["ready"], told['engine_serves{engine="docker"}']) == (0, 0)
-
-
-def test_without_the_flag_nothing_of_it_is_written(site: Site) -> None:
-    assert site.call("install").returncode == 0
-
-    assert not (site.root / COUNTS).exists()
-    assert "published" not in json.loads((site.root / LEDGER).read_text())
 
 
 def test_counters_survive_a_kill_and_end_with_a_complete_undo(site: Site) -> None:
@@ -164,6 +169,8 @@ def test_a_foreign_file_that_came_later_stays_and_stops_nothing(site: Site) -> N
 
 
 def test_another_path_takes_the_place_of_the_first_and_none_removes_it(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    assert not (site.root / COUNTS).exists()
     other = f"/{DIRECTORY}/other.prom"
     for path in (TEXTFILE, other):
         assert site.call("install", "--metrics-textfile", path).returncode == 0
@@ -175,21 +182,18 @@ def test_another_path_takes_the_place_of_the_first_and_none_removes_it(site: Sit
     assert "published" not in json.loads((site.root / LEDGER).read_text())
 
 
-@pytest.mark.parametrize(
-    ("flag", "path", "words"),
-    [
-        pytest.param("--metrics-textfile", "/var/lib/x", "ends in .prom", id="a directory"),
-        pytest.param("--metrics-textfile", "x.prom", "absolute path", id="a relative path"),
-        pytest.param("--metrics-textfile", "/a/../x.prom", "without ..", id="a way back"),
-        pytest.param("--nfd-features", "/etc/x.prom", "not *.prom", id="labels for node_exporter"),
-        pytest.param("--nfd-features", "/etc/.x", "leading dot", id="a name that NFD ignores"),
-    ],
-)
-def test_a_path_that_nobody_would_read_is_a_usage_error(site: Site, flag: str, path: str, words: str) -> None:
-    done = site.call("install", flag, path)
+def test_a_path_that_nobody_would_read_is_a_usage_error(site: Site) -> None:
+    for flag, path, words in (
+        ("--metrics-textfile", "/var/lib/x", "ends in .prom"),
+        ("--metrics-textfile", "x.prom", "absolute path"),
+        ("--metrics-textfile", "/a/../x.prom", "without .."),
+        ("--nfd-features", "/etc/x.prom", "not *.prom"),
+        ("--nfd-features", "/etc/.x", "leading dot"),
+    ):
+        done = site.call("install", flag, path)
 
-    assert done.returncode == 2
-    assert words in sentence(done)
+        assert done.returncode == 2
+        assert words in sentence(done)
 
 
 def test_labels_are_told_to_nfd_and_go_with_the_undo(site: Site) -> None:
@@ -221,8 +225,6 @@ def recover(*given):
     os.kill(os.getpid(), signal.SIGTERM)
     return real(*given)
 daemon.recover = recover
-from installer.__main__ import main
-main()
 """
 
 
@@ -234,15 +236,7 @@ def test_a_first_install_that_is_stopped_leaves_no_trace(site: Site, *, failed_b
         assert site.call("install", *ASKED).returncode == 1
         (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
 
-    words = site.command("install", *ASKED)[3:]
-    done = subprocess.run(
-        [sys.executable, "-c", STOPPED, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
-    )
+    done = patched(STOPPED, *site.command("install", *ASKED)[3:])
 
     assert done.returncode == 1
     assert '"code": "stopped"' in done.stderr
@@ -251,17 +245,7 @@ def test_a_first_install_that_is_stopped_leaves_no_trace(site: Site, *, failed_b
 
 def test_a_mistake_of_ours_in_the_figures_costs_no_install(site: Site) -> None:
     broken = "from installer.metrics import snapshot\nsnapshot.render = lambda *_: 1 // 0\n"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", f"{broken}import sys\nfrom installer.__main__ import main\nmain()"),
-            *site.command("install", *ASKED)[3:],
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
-    )
+    done = patched(broken, *site.command("install", *ASKED)[3:])
 
     assert done.returncode == 0
     assert '"event": "figures not written"' in done.stderr
@@ -281,8 +265,6 @@ def remove(self, path):
         raise InstallerError(f"remove {path} (read-only file system)", remedy="remount it", code="no-space")
     real(self, path)
 Host.remove = remove
-from installer.__main__ import main
-main()
 """
 
 
@@ -291,14 +273,7 @@ def test_the_ledger_goes_only_after_the_textfile(site: Site, times: int, code: i
     before = site.tree()
     assert site.call("install", *ASKED).returncode == 0
 
-    done = subprocess.run(
-        [sys.executable, "-c", STUCK, str(times), *site.command("uninstall")[3:]],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
-    )
+    done = patched(STUCK, str(times), *site.command("uninstall")[3:])
 
     assert done.returncode == code
     assert (site.tree() == before) is not bool(code)
