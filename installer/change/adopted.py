@@ -88,7 +88,7 @@ class _Leftovers:
         hooks = tuple(path for path in engine.hooks if _is_hook(self.facts, path, self.toolkit))
         configs += [self.whole(path) for path in hooks]
         found += [f"the hook {path}" for path in hooks]
-        row = EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items()))
+        row = EngineRow(engine.name, engine.socket, engine.unit, runtimes)
         engines = (row,) if runtimes or hooks else ()
         return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(found))
 

@@ -62,7 +62,7 @@ def install(
         engine.name,
         engine.socket,
         engine.unit,
-        tuple((one.name, one.binary) for one in asked),
+        {one.name: one.binary for one in asked},
         (engine.serving and engine.serving.state) or (held.state if held else None),
         _explain_pending(choice, options),
         engine.config if decision.files and engine.hook is None else None,
@@ -186,8 +186,7 @@ class _Undo(Struct, frozen=True):
         serving = self.engine.serving
         if serving is None:
             return self.engine
-        names = dict(self.row.runtimes)
-        others = {name: one for name, one in serving.handlers.items() if name not in names}
+        others = {name: one for name, one in serving.handlers.items() if name not in self.row.runtimes}
         return replace(self.engine, serving=replace(serving, handlers=others))
 
 
@@ -266,13 +265,13 @@ def _choose_way_back(undoing: _Undo, *, stays: bool) -> tuple[WayBack, list[Inst
 
 def _add_earlier(row: EngineRow, facts: Facts) -> EngineRow:
     """Return the row with the runtimes of an earlier run that a later one had not yet taken away."""
-    toolkits = {str(binary.parent) for _, binary in row.runtimes}
+    toolkits = {str(binary.parent) for binary in row.runtimes.values()}
     earlier: dict[str, PurePosixPath] = {}
     for edit in (edit for config in facts.held.configs if config.engine == row.name for edit in config.edits):
         binary = PurePosixPath((edit.after or "").strip("\"'"))
         if str(binary.parent) in toolkits and (name := runtime_of(edit.key)):
             earlier[name] = binary
-    return replace(row, runtimes=tuple((earlier | dict(row.runtimes)).items()))
+    return replace(row, runtimes=earlier | {**row.runtimes})
 
 
 def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
@@ -308,7 +307,7 @@ def _list_ours(row: EngineRow, way: WayBack) -> frozenset[str]:
     """Return the names of our runtimes but for those that an administrator made to start something else."""
     started = way.now.binaries if way.now else {}
     # One whose program was taken out of the text starts no other.
-    return frozenset(name for name, _ in row.runtimes if not started.get(name) or is_ours(started[name]))
+    return frozenset(name for name in row.runtimes if not started.get(name) or is_ours(started[name]))
 
 
 def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
@@ -447,10 +446,10 @@ def _plan_reload(undoing: _Undo, way: WayBack) -> Reload:
     row, engine = undoing.row, undoing.engine
     after = way.after if way.after is not None and not way.after.broken else None
     binaries = after.binaries if after is not None else {}
-    entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
+    entries = [RuntimeEntry(*runtime) for runtime in row.runtimes.items()]
     present = tuple(each for each in entries if binaries.get(each.name) == str(each.binary))
     absent = tuple(each for each in entries if each not in present)
     unwanted = {each.name for each in entries} - {after.default} if after and way.demoted else set()
-    wanted = expect_defaults(engine, after, dict(row.runtimes)) if after and not way.demoted else frozenset()
+    wanted = expect_defaults(engine, after, row.runtimes) if after and not way.demoted else frozenset()
     neighbours = expect_others(engine, way.after, _list_ours(row, way))
     return Reload(row.name, present, absent, frozenset(unwanted), neighbours, wanted)

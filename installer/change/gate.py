@@ -156,7 +156,7 @@ def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
 
 def _list_former_names(wish: _Wish) -> frozenset[str]:
     rows = [row for row in wish.facts.held.configs if row.engine == wish.engine.name]
-    held = {name for name, _ in wish.row.runtimes} if wish.row else set()
+    held = {*wish.row.runtimes} if wish.row else set()
     return frozenset(held | {runtime_of(edit.key) for row in rows for edit in row.edits})
 
 
@@ -174,7 +174,7 @@ def _is_held(wish: _Wish, way: Way) -> bool:
     """Tell whether the same was installed in the same place, and was not edited since."""
     row, contents = wish.row, wish.facts.contents
     default = next((entry.name for entry in wish.entries if entry.default), "")
-    runtimes = tuple((entry.name, entry.binary) for entry in wish.entries)
+    runtimes = {entry.name: entry.binary for entry in wish.entries}
     ours = {row.path: row.ours for row in configs_of(wish.engine, wish.facts) if row.written}
     as_written = all((file := contents.get(path)) and file.digest in ours[path] for path in ours)
     same = row is not None and (row.runtimes, row.default) == (runtimes, default)
@@ -238,7 +238,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
     back = after.binaries if after is not None else {}
     absent = tuple(
         RuntimeEntry(name, binary)
-        for name, binary in (wish.row.runtimes if wish.row else ())
+        for name, binary in (wish.row.runtimes.items() if wish.row else ())
         if name not in names and back.get(name) != str(binary)
     )
     writes = reloading.writes_for(engine, way.changes, wish.facts.contents)

@@ -25,10 +25,6 @@ from installer.payload.installed import refuse_foreign_ledger, restore_access
 
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
 VERSION: Final = 1  # of the format, which is read for ever
-# Tables in the text, and pairs in the rows.
-PAIRS: Final = ("runtimes", "files", "nodes", "xattrs")
-# What a saved file has beside its digest.
-META: Final = ("mode", "uid", "gid", "xattrs")
 MARK: Final = "# Written by toolkit-installer, and removed by its uninstall."
 # With which the text for --metrics-listen begins, and that of 0.2.0: it has no comments.
 OPENMETRICS_MARKS: Final = ("# HELP toolkit_installer ", "# TYPE toolkit_installer info")
@@ -141,7 +137,7 @@ class Ledger:
     def save(self, files: Iterable[File]) -> None:
         """Put the bytes of ``files`` beside the ledger, by digest."""
         for file in files:
-            if read_saved(self._host, self._layout, Saved(file.digest, file.meta)) is None:
+            if read_saved(self._host, self._layout, Saved.of(file)) is None:
                 backup = self._layout.backups / file.digest
                 self._host.make_directory(self._layout.backups, 0o700)
                 if self._host.link_target(backup) is not None:  # replace would write where it leads
@@ -358,22 +354,11 @@ def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
 
 def dumps(record: Record) -> bytes:
     """Return the rows as JSON that a person can read."""
-    rows = {"version": VERSION, **_text_of(rows_of(record))}
+    rows = {"version": VERSION, **rows_of(record)}
+    rows["nodes"] = dict(rows["nodes"])
     rows = {name: value for name, value in rows.items() if value or name in ALWAYS}
     # A path that is no UTF-8 holds lone surrogates; their escapes are JSON too.
     return json.dumps(rows, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
-
-
-def _text_of(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_text_of(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    fields = {name: dict(each) if name in PAIRS else _text_of(each) for name, each in value.items()}
-    if "meta" in fields:
-        fields |= fields.pop("meta")
-        fields["mode"] = f"{fields['mode']:04o}"
-    return fields
 
 
 def loads(content: bytes) -> Record:
@@ -383,7 +368,7 @@ def loads(content: bytes) -> Record:
         ValueError: these are not rows of a version known here.
     """
     try:
-        rows = json.loads(content.decode(), parse_int=_whole, object_hook=_row_of)
+        rows = json.loads(content.decode(), parse_int=_whole)
     except UnicodeDecodeError as error:
         raise ValueError(f"it is no text: byte {error.start} is not UTF-8") from error
     except json.JSONDecodeError as error:
@@ -393,25 +378,17 @@ def loads(content: bytes) -> Record:
         ) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    except KeyError as error:
-        raise ValueError(f"{error} is missing") from error
     if isinstance(rows, dict):
         if (version := rows.pop("version", None)) != VERSION:
             raise ValueError(f"it is of version {version!r:.20}, and {VERSION} is known here")
         rows.pop("former", None)  # of 0.2.0: what an undo had taken, which has no reader
+        if isinstance(nodes := rows.get("nodes"), dict):
+            rows["nodes"] = [*nodes.items()]
     held = typed(rows, Record, _path)
     owners = {row.engine for row in held.configs}
     for name in (*({*held.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER, nri.ID})):
         raise ValueError(f"the engine {name[:40]} is unknown here")
     return held
-
-
-def _row_of(fields: dict[str, Any]) -> dict[str, Any]:
-    fields |= {name: [*value.items()] for name in PAIRS if isinstance(value := fields.get(name), dict)}
-    if isinstance(saved := fields.get("original"), dict):
-        meta = {name: saved.pop(name) for name in META}
-        saved["meta"] = meta | {"mode": int(str(meta["mode"]), 8)}
-    return fields
 
 
 def _whole(digits: str) -> int:

@@ -275,7 +275,7 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
     )
     renamed = Remedy("stop them first, or keep ", Option("runtime-name"), " as it was")
     for row in facts.held.engines:
-        for name, binary in row.runtimes:
+        for name, binary in row.runtimes.items():
             used = [
                 each for each in facts.containers.running if (each.engine, each.binary) == (row.name, binary)
             ]

@@ -98,7 +98,7 @@ def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layo
 
 def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]:
     """Yield which programs of others engines start: by a flag, or as those serve that are not reloaded."""
-    ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
+    ours = {(row.name, name) for row in facts.held.engines for name in row.runtimes}
     for engine in facts.engines:
         now, later, title = engine.flags.runtimes, engine.next_flags.runtimes, engine.title
         for name, binary in {**later, **now}.items():

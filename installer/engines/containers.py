@@ -108,7 +108,7 @@ def find_running_containers(
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
         serving = engine.serving or EffectiveConfig({}, "")
         paths = {name: PurePosixPath(path) for name, path in serving.binaries.items()}
-        handlers = {name: path for name, path in paths.items() if path in binaries} | dict(row.runtimes)
+        handlers = {name: path for name, path in paths.items() if path in binaries} | {**row.runtimes}
         if serving.default in handlers and not restarts:
             handlers[""] = handlers[serving.default]
         state = engine.state or row.state or ENGINES[row.name].state.usual
@@ -139,7 +139,7 @@ def in_use(
     if row is None:
         return running, ()
     names = {each.id: each.name for each in known}
-    ours = dict(row.runtimes)
+    ours = row.runtimes
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
     places = {host.resolve(state / TASKS / DOCKER.namespace) for state in _states(engines)}
     shims = {name for place in places for name in host.names(place)}

@@ -268,7 +268,9 @@ def _inherited(
     # Saved texts are of the install: what our runtimes inherit is what the present ones say without us.
     facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
     before = ask(engine, texts := files_without_us(engine, facts))
-    entries = tuple(RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes)
+    entries = tuple(
+        RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
+    )
     known_by_it = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
@@ -279,7 +281,7 @@ def _inherited(
 
 
 def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:
-    for name, binary in row.runtimes:
+    for name, binary in row.runtimes.items():
         handler = found.handlers.get(name)
         if handler is None:
             yield f"the runtime {name} is not defined"

@@ -105,7 +105,7 @@ def stale(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) ->
     if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
         return
     row = facts.held.engine(engine.name)
-    ours = {entry.name for entry in entries} | {name for name, _ in (row.runtimes if row else ())}
+    ours = {entry.name for entry in entries} | {*(row.runtimes if row else ())}
     default = engine.serving.default
     dockerd = DockerdModel(engine.config, engine.version, engine.flags)
     wanted = dockerd.start(without_us(engine.config, facts))

@@ -1,6 +1,7 @@
 """What the ledger holds: what we hold on this node, and what was there before us."""
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Final, TypeAlias
 
@@ -21,12 +22,21 @@ class Saved(Struct, frozen=True, forbid_unknown_fields=True):
     """A file as it would be without us; its bytes are in the backup named ``digest``."""
 
     digest: Name
-    meta: Meta
+    mode: Annotated[str, msgspec.Meta(pattern=r"\A[0-7]{1,7}\Z")]
+    uid: int | None
+    gid: int | None
+    xattrs: Mapping[str, bytes]
 
     @classmethod
     def of(cls, file: File | None) -> "Saved | None":
         """Return the row of a file; None where there is none."""
-        return cls(file.digest, file.meta) if file else None
+        meta = file.meta if file else Meta()
+        return cls(file.digest, f"{meta.mode:04o}", meta.uid, meta.gid, dict(meta.xattrs)) if file else None
+
+    @property
+    def meta(self) -> Meta:
+        """What it was apart from its bytes."""
+        return Meta(int(self.mode, 8), self.uid, self.gid, tuple(self.xattrs.items()))
 
 
 class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,12 +59,12 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given."""
+    """An engine that was configured: where to reach it, and the program of each runtime that it was given."""
 
     name: str
     socket: PurePosixPath
     unit: str
-    runtimes: tuple[tuple[str, PurePosixPath], ...]
+    runtimes: Mapping[str, PurePosixPath]
     state: PurePosixPath | None = (
         None  # where its containers are, which are looked for also when it is stopped
     )
@@ -79,7 +89,7 @@ class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):
     rendered: str  # config.toml as we wrote it, to tell an administrator's edits
     replaced: bool = False  # a directory of another installer was exchanged away
     linked: str | None = None  # what a symlink of another installer held
-    files: tuple[tuple[str, str], ...] = ()  # the manifest of ``version``; () in ledgers of 0.1.0
+    files: Mapping[str, str] = {}  # the manifest of ``version``; not in ledgers of 0.1.0
 
 
 class CdiRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

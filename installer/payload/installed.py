@@ -159,12 +159,12 @@ def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) 
     if toolkit.files:
         version = layout.version(toolkit.version)
         digests = digests_below(host, version, anew=True) if deep else None
-        yield from damage(dict(toolkit.files), entries(host, version), digests)
+        yield from damage(toolkit.files, entries(host, version), digests)
 
 
 def describe_in_place(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:
     """Yield, for ``status``, where the host's own programs are that are used in place, or are missing."""
-    programs = programs_in_place(dict(toolkit.files))
+    programs = programs_in_place(toolkit.files)
     for place in dict.fromkeys(path.parent for path in programs):
         yield str(place), "the toolkit of a package manager's is used where it is", True
     for path in programs:

@@ -152,8 +152,7 @@ def _make_row(facts: Facts, text: str, rendered: str, files: tuple[PayloadFile, 
     foreign = held or ToolkitRow(
         text, None, rendered, replaced=now is None, linked=now if now and current is None else None
     )
-    wanted = tuple(manifest(files).items())
-    return replace(foreign, version=text, previous=previous, rendered=rendered, files=wanted)
+    return replace(foreign, version=text, previous=previous, rendered=rendered, files=manifest(files))
 
 
 def sweep(facts: Facts, installed: Part) -> Part:
@@ -244,14 +243,14 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
             code="no-low-level-runtime",
         )
         return Part(ID, rows=Record(toolkit=toolkit), obstacles=(error,))
-    served = {binary.name for engine in facts.held.engines for _, binary in engine.runtimes}
+    served = {binary.name for engine in facts.held.engines for binary in engine.runtimes.values()}
     names = sorted(served | {container.binary.name for container in facts.containers.running})
     links = tuple(Symlink(PurePosixPath(name), str(facts.containers.low_level)) for name in names)
     steps: list[Step] = [InstallVersion(STAND_IN, links)]
     steps.append(SwitchToolkit(find_link(facts), f"{VERSIONS}{STAND_IN}"))
     steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
     why = (f"{names_of(facts.containers.running)} can be stopped and removed by it",) * len(steps)
-    left = replace(toolkit, version=STAND_IN, previous=None, files=())
+    left = replace(toolkit, version=STAND_IN, previous=None, files={})
     return Part(ID, tuple(steps), why, Record(toolkit=left))
 
 

@@ -135,7 +135,7 @@ def choose_runtimes(
     """Return the runtimes to be asked for; with an OCI hook there is none: each container starts the hook."""
     files = (each.path for each in record.configs if each.engine == row.name and each.syntax is None)
     hooked = any(path.suffix == ".json" for path in files)  # Docker's daemon.json has a syntax
-    return (("", options.layout.toolkit / HOOK),) if hooked else row.runtimes
+    return (("", options.layout.toolkit / HOOK),) if hooked else (*row.runtimes.items(),)
 
 
 def _observe(  # noqa: PLR0913 - a trial has many sides

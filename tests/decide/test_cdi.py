@@ -22,7 +22,7 @@ NEW, OLD, THEIRS = File(b"new\n"), File(b"old\n"), File(b"theirs\n")
 
 
 def _row(now: File, original: File | None = None, path: PurePosixPath = PATH) -> ConfigRow:
-    saved = Saved(original.digest, original.meta) if original else None
+    saved = Saved.of(original)
     return ConfigRow(OWNER, path, None, saved, (now.digest,), ())
 
 

@@ -32,7 +32,7 @@ def test_a_file_of_which_nothing_is_wanted_is_not_held() -> None:
 
 def test_a_file_that_came_to_say_so_after_our_install_is_no_original_to_come_back_to() -> None:
     row = ENGINES["containerd"]
-    held = Record(engines=(EngineRow(row.name, row.socket, row.unit, ()),))
+    held = Record(engines=(EngineRow(row.name, row.socket, row.unit, {}),))
 
     change = change_config("containerd", WANTED, CASE.facts(CASE.before, held, {}))
 

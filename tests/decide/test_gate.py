@@ -141,7 +141,7 @@ def test_an_owner_who_made_ours_the_default_keeps_all_of_ours_and_may_put_his_co
     assert back.final is not None
     assert plan.final is not None
     assert (back.final.toolkit, back.final.configs) == (plan.final.toolkit, plan.final.configs)
-    assert {name for name, _ in back.final.engines[0].runtimes} == OURS
+    assert {*back.final.engines[0].runtimes} == OURS
     full = plan_undo(undo_facts(CONTAINERD, corrected, back.final), CONTAINERD.options)
     assert written(corrected, full) == CONTAINERD.before
     assert full.final is None
@@ -344,7 +344,7 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
     problem = f"take the runtime nvidia away from {ENGINES[case.engine].title} (it was started with --default-runtime nvidia)"
     assert [error.problem for error in back.needed] == [problem]
     assert back.final is not None
-    assert {name for name, _ in back.final.engines[0].runtimes} == OURS
+    assert {*back.final.engines[0].runtimes} == OURS
     assert back.final.toolkit == plan.final.toolkit
     texts = [step.after for step in back.steps if isinstance(step, WriteConfig) and step.after]
     assert [text for text in texts if b"nvidia-container-runtime" in text.content] == texts

@@ -102,7 +102,7 @@ def test_docker_undo_writes_a_reviewed_intermediate_text_and_ends_as_before(case
     plan, after = installed(case, case.before, Record())
     assert plan.final is not None
     facts = undo_facts(case, after, plan.final)
-    serving = served({name: str(path) for name, path in plan.final.engines[0].runtimes}, "runc")
+    serving = served({name: str(path) for name, path in plan.final.engines[0].runtimes.items()}, "runc")
     facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
 
     back = plan_undo(facts, replace(case.options, restart_mode=RestartMode.AUTO))

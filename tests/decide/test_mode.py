@@ -17,7 +17,7 @@ from tests.decide.golden import cases
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 IN_EFFECT = EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS)
 AUTO = Options(mode=Mode.AUTO)
-HELD = Record(engines=(EngineRow("containerd", PurePosixPath("/s"), "containerd.service", ()),))
+HELD = Record(engines=(EngineRow("containerd", PurePosixPath("/s"), "containerd.service", {}),))
 
 
 def engine(

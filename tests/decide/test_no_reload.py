@@ -32,7 +32,7 @@ def _facts(case: Case, disk: Disk, held: Record, originals: Disk) -> Facts:
     """Return the facts of an engine that serves what was installed."""
     facts = case.facts(disk, held, originals)
     (row,), (engine,) = held.engines, facts.engines
-    programs = {"runc": "runc", **{name: str(path) for name, path in row.runtimes}}
+    programs = {"runc": "runc", **{name: str(path) for name, path in row.runtimes.items()}}
     handlers = {name: Runtime(program, {"path": program}) for name, program in programs.items()}
     serving = EffectiveConfig(handlers, row.default or "runc")
     return replace(

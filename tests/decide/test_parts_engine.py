@@ -12,8 +12,8 @@ from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 SOCKET = PurePosixPath("/s")
-DOCKERS = EngineRow("docker", SOCKET, "docker.service", (), PurePosixPath("/docker"))
-ITS = EngineRow("containerd", SOCKET, "containerd.service", (), PurePosixPath("/before"))
+DOCKERS = EngineRow("docker", SOCKET, "docker.service", {}, PurePosixPath("/docker"))
+ITS = EngineRow("containerd", SOCKET, "containerd.service", {}, PurePosixPath("/before"))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_default_that_the_file_does_not_say_is_told(
     default: str, config: dict[str, Any], told: str
 ) -> None:
     serving = EffectiveConfig({"runc": Runtime("runc"), "theirs": THEIRS}, default)
-    held = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", (("nvidia-cdi", OURS),)),))
+    held = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", {"nvidia-cdi": OURS}),))
 
     found = said(engine("docker", serving), config, held=held)
 

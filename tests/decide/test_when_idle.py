@@ -131,7 +131,7 @@ def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: Case) -
 
 def test_an_undo_restarts_an_engine_whose_owner_has_restarted_it_meanwhile() -> None:
     _, disk, held = _pending(CONTAINERD)
-    ours = {name: str(path) for row in held.engines for name, path in row.runtimes}
+    ours = {name: str(path) for row in held.engines for name, path in row.runtimes.items()}
     facts = undo_facts(CONTAINERD, disk, held)
     engines = tuple(replace(each, serving=served({"runc": "", **ours}, "runc")) for each in facts.engines)
 

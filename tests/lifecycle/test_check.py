@@ -205,7 +205,7 @@ def _refuse(_: Plan) -> None:
 
 
 def test_where_no_engine_runs_at_all_the_one_of_ours_is_named_and_no_socket_of_others(tmp_path: Path) -> None:
-    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
+    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", {})
     node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
 
     node.check(plan=_no_engine)
@@ -219,7 +219,7 @@ def _no_engine() -> Plan:
 
 @pytest.mark.parametrize("drift", [Drift.AUTO, Drift.IGNORE])
 def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: Path, drift: Drift) -> None:
-    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
+    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", {})
     node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
 
     watch = node.check(drift)
@@ -332,7 +332,7 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
 
 
 def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_long(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
+    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, {}),)))
     pidfile = tmp_path / "var/run/docker.pid"
     pidfile.parent.mkdir(parents=True)
     for _ in range(3):
@@ -349,7 +349,7 @@ def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_l
 
 
 def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
+    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, {}),)))
     pidfile = tmp_path / "var/run/docker.pid"
     pidfile.parent.mkdir(parents=True)
 
@@ -403,7 +403,7 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
 
 @pytest.mark.parametrize("by_cdi", [False, True])
 def test_what_is_below_docker_is_watched_as_well(tmp_path: Path, *, by_cdi: bool) -> None:
-    row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", ())
+    row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", {})
     held = Record(cdi=CdiRow(("docker",))) if by_cdi else Record(engines=(row,))
     engine = EngineCheck("docker", serves=True, containerd="/run/c.sock", monitor="/usr/bin/shim")
     host, options = Host.under(PurePosixPath(tmp_path)), Options()

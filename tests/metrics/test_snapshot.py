@@ -53,7 +53,7 @@ class Node:
 def _row(name: str) -> EngineRow:
     engine = ENGINES[name]
     binary = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-    return EngineRow(name, engine.socket, engine.unit, (("nvidia", binary),), config=engine.config)
+    return EngineRow(name, engine.socket, engine.unit, {"nvidia": binary}, config=engine.config)
 
 
 def _written(name: str) -> ConfigRow:

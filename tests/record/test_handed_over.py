@@ -86,8 +86,8 @@ def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path:
     assert find_substitute_runtime(host, Record()) == PurePosixPath("/usr/sbin/runc")
 
 
-DOCKER = EngineRow("docker", PurePosixPath("/d.sock"), "docker.service", ())
-CONTAINERD = EngineRow("containerd", PurePosixPath("/c.sock"), "containerd.service", ())
+DOCKER = EngineRow("docker", PurePosixPath("/d.sock"), "docker.service", {})
+CONTAINERD = EngineRow("containerd", PurePosixPath("/c.sock"), "containerd.service", {})
 CONFIG = ConfigRow("docker", PurePosixPath("/etc/docker/daemon.json"), None, None, (), ())
 SERVES = LastCheck(
     engines=(

@@ -29,7 +29,7 @@ DOCKER = ENGINES["docker"]
 SOCKET = PurePosixPath("/d.sock")  # short: below a test's directory a name has to fit into 107 letters
 OTHER = PurePosixPath("/other.sock")
 OPTIONS = Options(places={"docker": Places(socket=SOCKET)})
-ROW = EngineRow("docker", SOCKET, UNIT, (("nvidia", PurePosixPath("/toolkit/nvidia-container-runtime")),))
+ROW = EngineRow("docker", SOCKET, UNIT, {"nvidia": PurePosixPath("/toolkit/nvidia-container-runtime")})
 DOCKERD = Seen(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
 
 

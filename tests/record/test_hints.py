@@ -161,7 +161,7 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act:
         if act == "kubelet":
             node(tmp_path, "var/lib/kubelet/config.yaml")
         elif act == "row":
-            held = Record(engines=(EngineRow("containerd", beside.socket, beside.unit, ()),))
+            held = Record(engines=(EngineRow("containerd", beside.socket, beside.unit, {}),))
         there.answers[PODS] = ONE if act == "pod" else b""
         if act == "silent":
             del there.answers[PODS]

@@ -22,7 +22,7 @@ from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import ASKED, SOCKET, UNIT, containerd, live
 
 GONE = PurePosixPath("/old.sock")
-ROW = EngineRow("containerd", GONE, UNIT, ())
+ROW = EngineRow("containerd", GONE, UNIT, {})
 HANGS = replace(containerd(), socket=GONE, silence="hangs")
 STOPPED = replace(HANGS, stopped=True)
 ELSEWHERE = replace(HANGS, pid=7, unit="other.service")

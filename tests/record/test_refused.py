@@ -14,7 +14,7 @@ from installer.model.record import ConfigRow, EngineRow, Record
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 ROW = EngineRow(
-    "docker", PurePosixPath("/s"), "docker.service", (("nvidia", OURS),), config=CONFIG, default="nvidia"
+    "docker", PurePosixPath("/s"), "docker.service", {"nvidia": OURS}, config=CONFIG, default="nvidia"
 )
 MINE = f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}, "default-runtime": "nvidia"}}'
 

@@ -12,7 +12,6 @@ from msgspec.structs import fields
 from installer.change.ledger import dumps, loads
 from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
-from installer.model.files import Meta
 from installer.model.record import (
     OWNER,
     CdiRow,
@@ -52,18 +51,21 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return st.from_type(kind)
 
 
-def pairs(names: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.dictionaries(names, values, max_size=3).map(lambda named: tuple(named.items()))
-
-
 st.register_type_strategy(PurePosixPath, PATHS)
-draw(Meta, mode=st.integers(0, 0o7777), uid=NUMBERS, gid=NUMBERS, xattrs=pairs(st.text(), st.binary()))
-draw(Saved, digest=DIGESTS)
+draw(
+    Saved,
+    digest=DIGESTS,
+    mode=st.integers(0, 0o7777).map("{:04o}".format),
+    uid=NUMBERS,
+    gid=NUMBERS,
+    xattrs=st.dictionaries(st.text(), st.binary()),
+)
 draw(ConfigRow, engine=ENGINE_NAMES | st.just(OWNER))
-draw(EngineRow, name=ENGINE_NAMES, runtimes=pairs(st.text(), PATHS))
-draw(ToolkitRow, version=VERSIONS, previous=st.none() | VERSIONS, files=pairs(st.text(), st.text()))
+draw(EngineRow, name=ENGINE_NAMES, runtimes=st.dictionaries(st.text(), PATHS))
+draw(ToolkitRow, version=VERSIONS, previous=st.none() | VERSIONS, files=st.dictionaries(st.text(), st.text()))
 draw(CdiRow, engines=st.lists(ENGINE_NAMES, max_size=3).map(tuple))
-draw(Record, nodes=pairs(PATHS, st.text()).map(lambda born: tuple(DeviceNode(*each) for each in born)))
+NODES = st.dictionaries(PATHS, st.text(), max_size=3)
+draw(Record, nodes=NODES.map(lambda born: tuple(DeviceNode(*each) for each in born.items())))
 
 
 @given(st.from_type(Record))
@@ -83,8 +85,8 @@ def test_what_an_old_ledger_says_can_be_said_in_the_present_format(ledger: str) 
 
 @pytest.mark.parametrize("name", ["mode", "original", "former", "files", "version", "meta", "engines"])
 def test_a_runtime_may_be_called_as_a_field_of_the_ledger_is(name: str) -> None:
-    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", ((name, PurePosixPath("/r")),))
-    toolkit = ToolkitRow("1", None, "", files=((name, "x"),))
+    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", {name: PurePosixPath("/r")})
+    toolkit = ToolkitRow("1", None, "", files={name: "x"})
 
     held = Record(engines=(engine,), toolkit=toolkit)
 
@@ -103,9 +105,11 @@ def test_a_runtime_may_be_called_as_a_field_of_the_ledger_is(name: str) -> None:
     ],
 )
 def test_a_field_of_a_later_version_is_refused_wherever_it_stands(spoil: Callable[[Any], Any]) -> None:
-    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", ())
+    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", {})
     edit = Edit(("a",), None, "1")
-    config = ConfigRow("docker", PurePosixPath("/c"), Syntax.JSON, Saved("d", Meta()), (), (edit,))
+    config = ConfigRow(
+        "docker", PurePosixPath("/c"), Syntax.JSON, Saved("d", "0644", None, None, {}), (), (edit,)
+    )
     held = Record(engines=(engine,), toolkit=ToolkitRow("1", None, ""), configs=(config,))
     rows = json.loads(dumps(held))
     spoil(rows)["later"] = True

@@ -20,7 +20,7 @@ LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
 OURS = LAYOUT.toolkit / "nvidia-container-runtime"
 SOCKET = PurePosixPath("/docker.sock")
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
-ROW = EngineRow("docker", SOCKET, "docker.service", (("nvidia", OURS),))
+ROW = EngineRow("docker", SOCKET, "docker.service", {"nvidia": OURS})
 HELD = Record(toolkit=ToolkitRow("v", None, "text"), engines=(ROW,))
 STOPPED = EngineState("docker", CONFIG, None, None, (), SOCKET, "", stopped=True)
 ID = "3f6c0d5e8a9b4c7d" * 4
@@ -130,7 +130,7 @@ def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
 def test_a_pod_of_crio_on_a_handler_of_its_owners_needs_what_that_starts(
     tmp_path: Path, binary: str, *, found: bool
 ) -> None:
-    row = EngineRow("crio", SOCKET, "", (("nvidia", OURS),))
+    row = EngineRow("crio", SOCKET, "", {"nvidia": OURS})
     annotations = {"io.kubernetes.cri-o.SandboxID": ID, "io.kubernetes.cri-o.RuntimeHandler": "gpu"}
     sandbox = tmp_path / "run/containers/storage/overlay-containers" / ID / "userdata"
     sandbox.mkdir(parents=True)

@@ -57,7 +57,7 @@ def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:
 
 def configured(engine: str) -> Record:
     row = ENGINES[engine]
-    return Record(engines=(EngineRow(engine, row.socket, row.unit, (), PurePosixPath("/state")),))
+    return Record(engines=(EngineRow(engine, row.socket, row.unit, {}, PurePosixPath("/state")),))
 
 
 def in_a_container(root: Path) -> None:

@@ -17,7 +17,7 @@ LAYOUT = Layout()
 SPECIFICATION = PurePosixPath("/run/cdi/management.nvidia.com-gpu.yaml")
 RUNTIME = LAYOUT.toolkit / "nvidia-container-runtime"
 ROW = ConfigRow(OWNER, SPECIFICATION, None, None, ("digest",), ())
-ENGINE = EngineRow("docker", PurePosixPath("/s"), "docker.service", (("nvidia", RUNTIME),))
+ENGINE = EngineRow("docker", PurePosixPath("/s"), "docker.service", {"nvidia": RUNTIME})
 HELD = Record(toolkit=ToolkitRow("1", None, ""), engines=(ENGINE,), configs=(ROW,), finished=True)
 TICK_S = 0.02  # the kernel's clock of files
 

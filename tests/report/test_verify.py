@@ -85,7 +85,7 @@ def test_who_never_tells_all_is_given_up_at_the_deadline() -> None:
 )
 def test_with_a_hook_no_runtime_is_asked_for_that_is_not_there(config: str, asks: tuple[str, ...]) -> None:
     toolkit = Options().layout.toolkit
-    row = EngineRow("crio", PurePosixPath("/s"), "", (("nvidia", toolkit / "nvidia-container-runtime"),))
+    row = EngineRow("crio", PurePosixPath("/s"), "", {"nvidia": toolkit / "nvidia-container-runtime"})
     held = Record(configs=(ConfigRow("crio", PurePosixPath(config), None, None, (), ()),))
 
     found = choose_runtimes(Options(), held, row)
