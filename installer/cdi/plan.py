@@ -15,10 +15,12 @@ from installer.model.record import OWNER, CdiRow, ConfigRow, Record, Saved
 from installer.model.steps import (
     MakeDeviceNodes,
     Part,
+    Planned,
     RemoveDeviceNodes,
     Step,
     WriteConfig,
     WriteSpecification,
+    for_reason,
 )
 
 DEVICE_NODES: Final = "device-nodes"
@@ -41,8 +43,10 @@ def install_device_nodes(facts: Facts, options: Options) -> Part:
         return Part(DEVICE_NODES, rows=Record(nodes=cdi.held_nodes))
     return Part(
         DEVICE_NODES,
-        (MakeDeviceNodes(cdi.absent_nodes, wanted, options.toolkit_source),),
-        ("they are not there, and the CDI specification is to name them",),
+        for_reason(
+            "they are not there, and the CDI specification is to name them",
+            [MakeDeviceNodes(cdi.absent_nodes, wanted, options.toolkit_source)],
+        ),
         Record(nodes=(*cdi.held_nodes, *cdi.absent_nodes)),
     )
 
@@ -58,7 +62,7 @@ def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
     going = tuple(node for node in nodes if str(node.path) not in named)
     if stays or not going:
         return Part(DEVICE_NODES, rows=Record(nodes=nodes))
-    return Part(DEVICE_NODES, (RemoveDeviceNodes(going),), ("we had made them",), Record(nodes=nodes))
+    return Part(DEVICE_NODES, ((RemoveDeviceNodes(going), "we had made them"),), Record(nodes=nodes))
 
 
 def install_specification(facts: Facts, options: Options) -> Part:
@@ -67,22 +71,22 @@ def install_specification(facts: Facts, options: Options) -> Part:
     held = {row.path: row for row in facts.held.configs if row.engine == OWNER}
     others = {cdi.gpus.path} if cdi.gpus else set()  # planned in a part of its own
     going = [row for row in held.values() if row.path not in others | ({wanted.path} if wanted else set())]
-    steps: list[Step] = [step for row in going if (step := withdraw(row, facts).step)]
-    why = ["no CDI specification is asked for there any more"] * len(steps)
+    steps = (step for row in going if (step := withdraw(row, facts).step))
+    planned = for_reason("no CDI specification is asked for there any more", steps)
     if wanted is None:
-        return Part(OWNER, tuple(steps), tuple(why))
+        return Part(OWNER, planned)
     path = wanted.path
     now, original = facts.contents[path], without_us(path, facts)
     ours: tuple[str, ...] = held[path].ours if path in held else ()
     if cdi.management is None:
-        steps.append(WriteSpecification(wanted, options.toolkit_source, now))
-        why.append("it is to name device nodes that are not there yet")
+        write: Step = WriteSpecification(wanted, options.toolkit_source, now)
+        reason = "it is to name device nodes that are not there yet"
     else:
         after = File(cdi.management.encode(), now.meta if now else Meta())
         if path in held and now is not None and now.content == after.content:
-            return Part(OWNER, tuple(steps), tuple(why), Record(configs=(held[path],)))
-        steps.append(WriteConfig(OWNER, path, now, after))
-        why.append("it is not there" if now is None else "it is not what nvidia-ctk generates for this node")
+            return Part(OWNER, planned, Record(configs=(held[path],)))
+        write = WriteConfig(OWNER, path, now, after)
+        reason = "it is not there" if now is None else "it is not what nvidia-ctk generates for this node"
         ours = (after.digest,)
     if path in held and path in facts.lost:
         # What is there is ours; what was before it is only known by name.
@@ -91,18 +95,17 @@ def install_specification(facts: Facts, options: Options) -> Part:
         saved = Saved.of(original)
     row = ConfigRow(OWNER, path, None, saved, ours, (), facts.targets.get(path))
     backups = (original,) if original else ()
-    return Part(OWNER, tuple(steps), tuple(why), Record(configs=(row,)), backups=backups)
+    return Part(OWNER, (*planned, (write, reason)), Record(configs=(row,)), backups=backups)
 
 
 def undo_specifications(facts: Facts, *, stays: bool) -> Part:
     """Return what restores what stood where a specification is, unless something of ours ``stays``."""
     rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
-    steps = tuple(step for row in rows if not stays and (step := withdraw(row, facts).step))
+    steps = (step for row in rows if not stays and (step := withdraw(row, facts).step))
     originals = (without_us(row.path, facts) for row in rows)
     return Part(
         OWNER,
-        steps,
-        ("the CDI specification there is ours",) * len(steps),
+        for_reason("the CDI specification there is ours", steps),
         Record(configs=rows, cdi=facts.held.cdi),
         in_progress=rows,
         backups=tuple(file for file in originals if file is not None),
@@ -131,12 +134,11 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
     spec = observed(facts.cdi).gpus
     if spec is None:
         return Part(GPUS, notes=(f"mode {Mode.RUNTIME}: {reason}",) if reason else ())
-    pairs, row, lacking = _plan_gpus(facts, spec)
+    planned, row, lacking = _plan_gpus(facts, spec)
     names = tuple(engine.name for engine in facts.engines)
     return Part(
         GPUS,
-        tuple(step for step, _ in pairs),
-        tuple(why for _, why in pairs),
+        planned,
         Record(configs=(row,) if row else (), cdi=CdiRow(names, lacking)),
         notes=(
             *([f"mode {Mode.CDI}: {reason}"] if reason else ()),
@@ -148,7 +150,7 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
     )
 
 
-def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[list[tuple[Step, str]], ConfigRow | None, str]:
+def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow | None, str]:
     """Return the steps with their reasons, the row that is held then, and why there is no specification.
 
     One that is stale, or beside another's, ends containers as long as it is there: it goes first, which takes
@@ -161,20 +163,20 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[list[tuple[Step, s
         why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others) + _describe_missing(
             spec
         )
-        return [(step, GIVES_WAY) for step in going], None, why
+        return for_reason(GIVES_WAY, going), None, why
     if not spec.text:
         if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
-            return [], held, ""
-        return [(step, STALE) for step in going], None, spec.lacking
+            return (), held, ""
+        return for_reason(STALE, going), None, spec.lacking
     after = File(spec.text.encode(), now.meta if now else Meta())
     row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
     if held and now is not None and now.content == after.content:
-        return [], held, ""
+        return (), held, ""
     reason = CHANGED if now else REMOVED if held else NEW
     if now and spec.stale:
         gone = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
-        return [(gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)], row, ""
-    return [(WriteConfig(OWNER, spec.path, now, after), reason)], row, ""
+        return ((gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)), row, ""
+    return ((WriteConfig(OWNER, spec.path, now, after), reason),), row, ""
 
 
 def _describe_missing(spec: GpuSpecification) -> str:

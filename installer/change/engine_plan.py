@@ -25,7 +25,7 @@ from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours
 from installer.model.facts import EngineState, Facts
 from installer.model.files import DEFAULT_INSTALL_DIR
-from installer.model.options import Options, RestartMode
+from installer.model.options import InUse, Options, RestartMode
 from installer.model.record import ConfigRow, EngineRow, Record, Saved
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part
 
@@ -49,7 +49,7 @@ def find_runtimes(choice: Choice) -> Part:
     if not choice.way.writes or choice.takes_up not in {TakesUp.NOW, TakesUp.LATER}:
         return Part(name_part(name))
     step = FindRuntimes(name, tuple(entry.binary for entry in choice.reload.present))
-    return Part(name_part(name), (step,), ("its config is going to name them",))
+    return Part(name_part(name), ((step, "its config is going to name them"),))
 
 
 def install(
@@ -80,8 +80,7 @@ def install(
     pending = reloading.not_idle(engine, engine.creating) if later else row.pending
     return Part(
         name_part(engine.name),
-        choice.steps,
-        tuple(reloading.reasons_of_install(choice.steps, choice.way.changes, choice.engine, facts.held)),
+        reloading.explain_install(choice.steps, choice.way.changes, choice.engine, facts.held),
         Record((), None, (row,), tuple(remember_named((each for each, _ in rows), facts, options.layout))),
         backups=tuple(original for _, original in rows if original is not None),
         notes=(
@@ -221,7 +220,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     engine = next(each for each in facts.engines if each.name == row.name)
     undoing = _Undo(row, engine, facts, options, ask)
     used = any(each.engine == row.name for each in facts.containers.running)
-    stays = used and (not options.in_use.forces or spec.needs_handler(engine.version))
+    stays = used and (options.in_use is not InUse.FORCE or spec.needs_handler(engine.version))
     way, needed = _choose_way_back(undoing, stays=stays)
     steps: Sequence[Step] = way.changes
     if way.reload is not None:  # whatever dockerd has: it may have read more since we asked
@@ -236,8 +235,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     dead = _explain_death(engine, way)
     return Part(
         name_part(row.name),
-        tuple(steps),
-        tuple(reloading.reasons_of_undo(steps, engine)),
+        reloading.explain_undo(steps, engine),
         held,
         in_progress=way.rows,
         backups=tuple(file for each in way.writes if (file := without_us(each.path, facts)) is not None),

@@ -29,12 +29,14 @@ from installer.model.steps import (
     TRY_AGAIN,
     MakeDirectory,
     Part,
+    Planned,
     Reload,
     RemoveDirectory,
     Step,
     WriteConfig,
     WriteSpecification,
     describe,
+    for_reason,
     make_part,
     name_part,
     sum_rows,
@@ -72,12 +74,12 @@ class Plan(Struct, frozen=True):
     @property
     def steps(self) -> tuple[Step, ...]:
         """What is done, in this order."""
-        return tuple(step for part in self.parts for step in part.steps)
+        return tuple(step for step, _ in self.planned)
 
     @property
-    def why(self) -> tuple[str, ...]:
-        """Why, for each step."""
-        return tuple(why for part in self.parts for why in part.why)
+    def planned(self) -> Planned:
+        """The steps, each with its reason."""
+        return tuple(each for part in self.parts for each in part.planned)
 
     @property
     def reloaded(self) -> tuple[str, ...]:
@@ -294,11 +296,15 @@ def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:
     paths = written | {facts.targets[path] for path in written & facts.targets.keys()}
     needed = {parent for path in paths for parent in path.parents} & facts.missing
     made = sorted(needed, key=lambda path: len(path.parts))
-    why = [f"{next(path for path in sorted(paths) if each in path.parents)} goes there" for each in made]
     return Part(
         DIRECTORIES,
-        tuple(map(MakeDirectory, made)),
-        tuple(why),
+        tuple(
+            (
+                MakeDirectory(each),
+                f"{next(path for path in sorted(paths) if each in path.parents)} goes there",
+            )
+            for each in made
+        ),
         Record(directories=tuple(made)),
         obstacles=tuple(error for path, error in sorted(facts.unwritable.items()) if path in written),
     )
@@ -425,8 +431,8 @@ def _remove_directories(
     """
     held = (*facts.held.directories, *also)
     made = [path for path in held if path not in options.layout.home.parents] if not stays else []
-    steps = tuple(RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts)))
-    return Part(DIRECTORIES, steps, ("we had made it",) * len(steps), Record(directories=held))
+    going = map(RemoveDirectory, sorted(made, key=lambda path: -len(path.parts)))
+    return Part(DIRECTORIES, for_reason("we had made it", going), Record(directories=held))
 
 
 def plan_rollback(
@@ -434,7 +440,7 @@ def plan_rollback(
     done: tuple[Step, ...],
     record: Record,
     running: tuple[Container, ...] = (),
-    why: str = "the install failed",
+    reason: str = "the install failed",
 ) -> Plan:
     """Return the steps that take ``done``, the last of which may be half done, back to ``record``.
 
@@ -458,8 +464,14 @@ def plan_rollback(
     rows = tuple(reloading.knowing_texts_of(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
     final = in_progress if used else cdi.roll_back_gpus(record, done)
-    part = Part("roll-back", tuple(steps), (why,) * len(steps))
-    return Plan((part,), in_progress, final, plan.engines, in_use=running if used else (), seen=plan.seen)
+    return Plan(
+        (Part("roll-back", for_reason(reason, steps)),),
+        in_progress,
+        final,
+        plan.engines,
+        in_use=running if used else (),
+        seen=plan.seen,
+    )
 
 
 def _roll_back_engine(

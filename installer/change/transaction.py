@@ -138,7 +138,7 @@ def _put_back(
     """Have an engine run with our configs again that does not without them; return why it keeps them."""
     engine = plan.engines[done[-1].engine]
     problem = f"undo our edits of {engine.title} (it does not run as before without them: {cause.problem})"
-    back = plan_rollback(plan, tuple(done), replace(record, left=problem), why="the undo failed")
+    back = plan_rollback(plan, tuple(done), replace(record, left=problem), reason="the undo failed")
     try:
         with internal_errors():
             carry_out(replace(context, rolls_back=True), back, never_stop)
@@ -165,7 +165,7 @@ def carry_out(
     done = [] if done is None else done
     context.ledger.save(plan.backups)
     context.ledger.write(plan.in_progress)
-    for planned, why in zip(plan.steps, plan.why, strict=True):
+    for planned, reason in plan.planned:
         check()
         done.append(planned)
         # Its text is known from here on.
@@ -176,14 +176,14 @@ def carry_out(
         except InstallerError:
             match step, plan.steps[len(done) :]:
                 case Reload(), (WriteConfig(path, passing=[_, *_]), *_):
-                    reason = "its reload failed"
-                    log.warning("config is an intermediate text", path=str(path), reason=reason)
+                    event = "config is an intermediate text"
+                    log.warning(event, path=str(path), reason="its reload failed")
                 case _:
                     pass
             raise
         if happened:
             deed = describe(step)
-            log.info(deed.event, **deed.fields, why=why)
+            log.info(deed.event, **deed.fields, why=reason)
     final = plan.final and _complete(context.host, plan.final, done)
     if final is None:
         context.ledger.remove()

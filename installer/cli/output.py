@@ -118,8 +118,7 @@ def lines_of(plan: Plan, diffs: Diffs) -> list[str]:
     """Return the plan as lines, coloured where the terminal takes it."""
     lines = [line for _, each in diffs for line in each]
     lines += [
-        f"{click.style(f'* {describe(step).text}', bold=True)}: {why}"
-        for step, why in zip(plan.steps, plan.why, strict=True)
+        f"{click.style(f'* {describe(step).text}', bold=True)}: {reason}" for step, reason in plan.planned
     ]
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
@@ -133,9 +132,9 @@ def document_of(plan: Plan, diffs: Diffs) -> PlanDocument:
     return PlanDocument(
         bool(plan.steps),
         tuple(
-            PlannedStep(part.id, describe(step).text, why)
+            PlannedStep(part.id, describe(step).text, reason)
             for part in plan.parts
-            for step, why in part.reasons
+            for step, reason in part.planned
         ),
         tuple(
             PlannedConfig(str(path), "".join(f"{click.unstyle(line)}\n" for line in lines))

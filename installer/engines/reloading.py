@@ -20,7 +20,7 @@ from installer.model.facts import EngineState, Facts, list_some
 from installer.model.files import File
 from installer.model.options import Options, RestartMode
 from installer.model.record import ConfigRow, Record, Saved
-from installer.model.steps import Reload, Step, WriteConfig
+from installer.model.steps import Planned, Reload, Step, WriteConfig
 
 PASSING: Final = "dockerd keeps what its file leaves out, so this text names both keys until it is reloaded"
 PASSED: Final = "the text that named both keys for the reload has done its part"
@@ -193,17 +193,17 @@ def knowing_texts_of(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iter
         yield replace(row, ours=tuple(ours), edits=tuple(edits))
 
 
-def reasons_of_install(
+def explain_install(
     steps: Sequence[Step], written: Iterable[ConfigChange], engine: EngineState, record: Record
-) -> Iterator[str]:
-    """Yield why each step of an install is taken."""
+) -> Planned:
+    """Return the steps of an install, each with its reason."""
     changes = ((each.step.path, each) for each in written if each.step is not None)
     reasons = {path: _explain_write(change, record.config(path)) for path, change in changes}
     return _explain_steps(steps, engine, lambda write: reasons.get(write.path, PASSED), "its config changes")
 
 
-def reasons_of_undo(steps: Sequence[Step], engine: EngineState) -> Iterator[str]:
-    """Yield why each step of an undo is taken."""
+def explain_undo(steps: Sequence[Step], engine: EngineState) -> Planned:
+    """Return the steps of an undo, each with its reason."""
     verbs = {True: "made", False: "changed"}
     return _explain_steps(
         steps, engine, lambda write: f"an install {verbs[write.after is None]} it", "its config is restored"
@@ -212,14 +212,16 @@ def reasons_of_undo(steps: Sequence[Step], engine: EngineState) -> Iterator[str]
 
 def _explain_steps(
     steps: Sequence[Step], engine: EngineState, explain: Callable[[WriteConfig], str], otherwise: str
-) -> Iterator[str]:
-    """Yield the reason of each step; ``explain`` has that of the last write of a file."""
+) -> Planned:
+    """Return each step with its reason; ``explain`` has that of the last write of a file."""
     last = {step.path: step for step in steps if isinstance(step, WriteConfig)}
+    planned: list[tuple[Step, str]] = []
     for step in steps:
         if isinstance(step, WriteConfig):
-            yield explain(step) if step is last[step.path] else PASSING
+            planned.append((step, explain(step) if step is last[step.path] else PASSING))
         elif isinstance(step, Reload):
-            yield _explain_reload(step, engine) or otherwise
+            planned.append((step, _explain_reload(step, engine) or otherwise))
+    return tuple(planned)
 
 
 def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:

@@ -1,23 +1,28 @@
 """One check of the node while ``run`` waits: what differs from the install, and what is done about it."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.cdi.generate import withdraw_stale
+from installer.cdi import generate as gpus
 from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.containers import find_low_level_runtime
-from installer.engines.dependencies import Dependencies, find_dependencies
+from installer.engines.dependencies import Dependencies, find_dependencies, usual_data, usual_states
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
-from installer.host import supervision
+from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
-from installer.lifecycle import readiness, watching
+from installer.host.inodes import is_mount_point
+from installer.host.sockets import has_closed
+from installer.lifecycle import readiness
 from installer.lifecycle.drift import (
     UNMADE_S,
     Action,
@@ -31,21 +36,22 @@ from installer.lifecycle.drift import (
     select_specification,
 )
 from installer.lifecycle.installation import read_installation
-from installer.lifecycle.readiness import EngineCheck, now_s
+from installer.lifecycle.readiness import EngineCheck, LastCheck, now_s
 from installer.lifecycle.uninstall import node_stops
-from installer.lifecycle.watching import Watch
 from installer.metrics import snapshot as metrics
+from installer.model.engine_spec import Api
 from installer.model.facts import EngineState
-from installer.model.options import Drift, Options, RestartMode
+from installer.model.options import Drift, Options, Places, RestartMode
 from installer.model.record import Record
 from installer.model.steps import Reload, describe
 from installer.nri.state import is_registered
-from installer.watch import fingerprint
+from installer.watch import KEPT, THERE, fingerprint
 
 KEPT_LOOKS: Final = 16
 LOUD_FAILURES: Final = 2
 IGNORED_S: Final = 60.0  # as often as an engine that serves is asked for a sign of life
 PENDING_S: Final = 10.0  # a container is created and started within a second or two, where nothing is wrong
+STOPS_S: Final = 60.0
 CHECK_AGAIN: Final = "-"  # a fingerprint that the node never has
 
 
@@ -57,6 +63,20 @@ class Work(Struct, frozen=True):
     ledger: Ledger
     plan: Callable[[], Plan]
     carry_out: Callable[[Plan], None]
+
+
+class Watch(Struct, frozen=True):
+    """What is watched until the next check; no ``places`` is nothing.
+
+    A place is a path as this process finds it, or a pattern, as ``watch.fingerprint`` has it. ``before`` is
+    the fingerprint that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time
+    for a check whatever happens, and before ``rest_s`` no change is a reason for one.
+    """
+
+    places: tuple[str, ...] = ()
+    before: str = ""
+    due_s: float = 0.0
+    rest_s: float = 0.0
 
 
 def conclude_install(work: Work, plan: Plan) -> Watch:
@@ -80,6 +100,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
         StoppedError: a stop is pending.
     """
     supervision.raise_if_stopped()
+    await_stopped(work.host, work.options, work.ledger.held)
     check = _Check(work, asked=asked)
     check.baseline = fingerprint(check.places())
     begun, baseline = check.now, check.baseline
@@ -200,8 +221,8 @@ class _Check:
         if (alone := select_specification(plan, self.record)) is not None:
             work.carry_out(alone)
             self.baseline = CHECK_AGAIN
-        elif STALE in plan.why:
-            withdraw_stale(self.host, self.options, work.ledger)  # it is nobody's drift
+        elif any(reason == STALE for _, reason in plan.planned):
+            gpus.withdraw_stale(self.host, self.options, work.ledger)  # it is nobody's drift
         if ignored:
             refuse_stopped(self.find_stopped(plan))
             self.find_low_level()
@@ -228,13 +249,12 @@ class _Check:
     def fail(self, error: InstallerError) -> Watch:
         """Tell why the check has failed; the next one comes later with each failure."""
         host, options, before = self.host, self.options, self.before
-        now = self.now.with_failure(before, fingerprint(watching.signs(host, options, self.record)))
+        now = self.now.with_failure(before, fingerprint(list_signs(host, options, self.record)))
         # An engine that its owner restarts does not answer for a moment: the second check tells.
         if now.asked or now.failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
         engines = tuple(
-            replace(each, serves=None, differs="", process=watching.running(each.process))
-            for each in before.engines
+            replace(each, serves=None, differs="", process=running(each.process)) for each in before.engines
         )
         self.now = replace(
             now.with_error(error),
@@ -271,26 +291,22 @@ class _Check:
             readiness.publish_check(host, options.state_file, self.now)
         except InstallerError as error:
             log.warning("look not told", error=error)
-        files_good, ready = self.judge()
+        try:
+            installed = read_installation(host, options)
+            files_good, ready = all(line.good for line in installed.files), not installed.obstacle
+        except InstallerError:
+            files_good = ready = False
         # What was written is what is on the disk, where the files are good: else somebody has written since.
         baseline = self.baseline or (found if files_good else CHECK_AGAIN)
         due = max(1.0, now.until_s - moment) if now.until_s else UNMADE_S if unmade else 0.0
-        watched = (*watched, *watching.processes(now))
+        watched = (*watched, *(each.process for each in now.engines if each.process))
         if proven is not None:
             if not ready:
                 self.withdraw()
             elif not proven.unproven:
                 readiness.publish(host, options.ready_file, self.record)
-            watched = (*watched, *watching.told(host, options, self.record))
+            watched = (*watched, *list_told(host, options, self.record))
         return Watch(watched, baseline, due, rest_s(looks, moment))
-
-    def judge(self) -> tuple[bool, bool]:
-        """Return whether all our files are good, and whether nothing keeps the node from being ready."""
-        try:
-            found = read_installation(self.host, self.options)
-        except InstallerError:
-            return False, False
-        return all(line.good for line in found.files), not found.obstacle
 
     def withdraw(self) -> None:
         readiness.remove(self.host, self.options.ready_file)
@@ -304,13 +320,19 @@ class _Check:
             InstallerError: an engine that answers could start no container with its containerd and programs.
         """
         known = {each.name: each for each in self.before.engines}
-        depends = {
-            each.name: self.find_dependencies(each, known.get(each.name)) for each in plan.engines.values()
-        }
+        depends = {name: Dependencies() for name in plan.engines}
+        for name, engine in plan.engines.items():
+            if engine.serving is not None:
+                last = (
+                    Dependencies(known[name].containerd, known[name].monitor)
+                    if name in known
+                    else Dependencies()
+                )
+                depends[name] = find_dependencies(self.host, engine, self.options.layout.toolkit, last)
         refusals = dry_run.refusals(self.host, plan.engines.values()) if asking else {}
         reasons = {
-            step.engine: why
-            for step, why in zip(plan.steps, plan.why, strict=True)
+            step.engine: reason
+            for step, reason in plan.planned
             # One that serves may have to read what its owner has changed all the same.
             if isinstance(step, Reload) and not proven and not plan.already_serves(step)
         }
@@ -319,7 +341,7 @@ class _Check:
                 name,
                 None if name in plan.unproven else name not in reasons,
                 differs=reasons.get(name, ""),
-                process=watching.process_of(self.host, engine),
+                process=process_of(self.host, engine),
                 refused=refusals.get(name, ""),
                 containerd=depends[name].containerd,
                 monitor=depends[name].monitor,
@@ -334,13 +356,6 @@ class _Check:
                 log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
         engines_since = readiness.with_since(engines, self.before.engines)
         self.note(plan=plan.digest, engines=engines_since, failures=0)
-
-    def find_dependencies(self, engine: EngineState, last: EngineCheck | None) -> Dependencies:
-        """Return what an engine that answers starts containers with."""
-        if engine.serving is None:
-            return Dependencies()
-        known = Dependencies(last.containerd, last.monitor) if last else Dependencies()
-        return find_dependencies(self.host, engine, self.options.layout.toolkit, known)
 
     def find_stopped(self, plan: Plan) -> tuple[str, ...]:
         """Return the engines that we have configured, are asked to configure, and did not find running."""
@@ -365,7 +380,7 @@ class _Check:
         self.note(hands_over_to=str(found or ""))
 
     def places(self) -> tuple[str, ...]:
-        return watching.places(self.host, self.options, self.record, self.now)
+        return list_places(self.host, self.options, self.record, self.now)
 
 
 def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
@@ -395,3 +410,87 @@ def refuse_stopped(names: Iterable[str]) -> None:
             remedy=f"start {title}; if it runs, somebody has removed its socket: restart both",
             code="engine-not-proven",
         )
+
+
+def list_places(host: Host, options: Options, record: Record, last: LastCheck) -> tuple[str, ...]:
+    """Return what is watched but for engines' processes: one that ends while we look had not ended before."""
+    layout = options.layout
+    whole = [layout.version(record.toolkit.version)] if record.toolkit else []
+    for row in record.engines:
+        own, drop_ins = row.config or ENGINES[row.name].config, ENGINES[row.name].drop_ins.directory
+        whole += [own.parent, own.parent / "conf.d", *([drop_ins] if drop_ins else ())]
+    found: list[str] = []
+    for path in (*(row.path for row in record.configs), *whole, layout.toolkit, layout.config, layout.ledger):
+        for followed in (False, True):
+            local = host.local_path(path, last=followed)
+            # What is held open of a file system that somebody has mounted over ours keeps it from going.
+            covered = path.is_relative_to(layout.home) and is_mount_point(local)
+            found.append(f"{local}/" + "*" * covered if path in whole else str(local))
+    found += gpus.watched(host, options, record)
+    if record.nri is not None:  # it tells of itself there: registered or not, and what it has missed
+        found.append(str(host.local_path(options.nri.at(record.nri).state)))
+    programs = (last.hands_over_to, *(each.monitor for each in last.engines))
+    found += [str(host.local_path(PurePosixPath(name), last=False)) for name in programs if name]
+    kept = [layout.toolkit]
+    for each in last.engines:
+        kept += [*usual_states(each.name), *usual_data(each.name)]
+    found += [f"{KEPT}{host.local_path(path)}" for path in kept]
+    below = (host.local_path(PurePosixPath(each.containerd)) for each in last.engines if each.containerd)
+    return tuple(dict.fromkeys((*found, *list_signs(host, options, record), *map(str, below))))
+
+
+def list_told(host: Host, options: Options, record: Record) -> tuple[str, ...]:
+    """Return what is to be there as long as nobody removes it: readiness and figures, where they are told."""
+    found = (host.local_path(path, last=False) for path in (options.ready_file, *record.published))
+    return tuple(f"{THERE}{local}" for local in found if local.exists())
+
+
+def list_signs(host: Host, options: Options, record: Record) -> tuple[str, ...]:
+    """Return what an engine that we serve makes at each start: its socket, or its pidfile."""
+    sockets = _list_sockets(options, record)
+    pidfiles = (path for name in sockets if (path := ENGINES[name].pidfile) is not None)
+    return tuple(str(host.local_path(path)) for path in (*sockets.values(), *pidfiles))
+
+
+def _list_sockets(options: Options, record: Record) -> dict[str, PurePosixPath]:
+    """Return the socket of each engine that we serve; one that we have not changed has no row."""
+    held = {row.name: row.socket for row in record.engines}
+    unchanged = record.cdi.engines if record.cdi else ()
+    return {
+        name: options.places.get(name, Places()).socket or ENGINES[name].socket for name in unchanged
+    } | held
+
+
+def await_stopped(host: Host, options: Options, record: Record) -> None:
+    """Return when no Docker of ours is just being stopped, or after a minute.
+
+    It lives on until its containers have ended, and systemd, which holds its socket too, starts it again for
+    whoever asks meanwhile (engine-facts.md#dockerd-stop).
+    """
+    before = readiness.read_check(host, options.state_file) or LastCheck()
+    processes = {each.name: each.process for each in before.engines if each.serves}
+    sockets = _list_sockets(options, record).items()
+    dockers = [
+        (name, str(host.local_path(path))) for name, path in sockets if ENGINES[name].api is Api.DOCKER
+    ]
+    until = time.monotonic() + STOPS_S
+    while time.monotonic() < until and any(
+        has_closed(processes.get(name, ""), path) for name, path in dockers
+    ):
+        supervision.raise_if_stopped()
+        time.sleep(1)
+
+
+def process_of(host: Host, engine: EngineState) -> str:
+    """Return where the process of an engine is found below /proc; "" where it is not seen."""
+    if engine.pid:
+        return f"/proc/{engine.pid}"
+    with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
+        if pid := systemd.read_unit(host, engine.unit).main_pid:
+            return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
+    return ""
+
+
+def running(process: str) -> str:
+    """Return a process that is watched further, "" for one that has ended: only a new one is news then."""
+    return process if process and fingerprint((process,)) == fingerprint(()) else ""

@@ -94,9 +94,9 @@ class Drifted(Struct, frozen=True):
         things: dict[str, str] = {}
         engines: dict[str, None] = {}
         removed = []
-        for step, why in zip(plan.steps, plan.why, strict=True):
-            if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS:
-                things[_name_thing(step)] = why
+        for step, reason in plan.planned:
+            if not isinstance(step, HOUSEKEEPING) and reason not in FOLLOWS:
+                things[_name_thing(step)] = reason
             if isinstance(step, Reload) or (isinstance(step, WriteConfig) and _restarts_itself(step.engine)):
                 engines[step.engine] = None
             if isinstance(step, WriteConfig) and step.before is None:
@@ -107,7 +107,7 @@ class Drifted(Struct, frozen=True):
         return cls(
             {thing: why for thing, why in things.items() if thing not in plan.due},
             tuple(name for name in (engines | dict.fromkeys(plan.pending)) if name not in plan.due),
-            theirs=THEIRS in plan.why,
+            theirs=is_taken_over(plan),
             removed=tuple(removed),
         )
 
@@ -115,6 +115,11 @@ class Drifted(Struct, frozen=True):
     def summary(self) -> str:
         """The things with their reasons, as part of a sentence."""
         return "; ".join(f"{thing}: {why}" for thing, why in self.things.items())
+
+
+def is_taken_over(plan: Plan) -> bool:
+    """Tell whether a plan finds another installer's toolkit in the place of ours."""
+    return any(reason == THEIRS for _, reason in plan.planned)
 
 
 def _restarts_itself(engine: str) -> bool:
@@ -172,7 +177,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
     things, remedy = " and ".join(drifted.things), f"run {RECONCILE} at a time of your choice"
     if policy is Drift.IGNORE:
         why = f"--drift ignore repairs nothing; {drifted.summary}"
-    elif not policy.repairs:
+    elif policy is Drift.REPORT:
         why = f"--drift report only tells; {drifted.summary}"
     elif drifted.theirs:
         why = "what has that place is another installer's"
@@ -181,7 +186,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
         files = " and ".join(map(str, drifted.removed))
         things, why = "the node", f"somebody has removed {files}, with more in it than our runtimes"
         remedy = f"put it back; or run {RECONCILE} for one with our runtimes alone"
-    elif drifted.engines and not policy.restarts:
+    elif drifted.engines and policy is not Drift.REPAIR:
         specs = [ENGINES[name] for name in drifted.engines]
         verbs = dict.fromkeys(
             "reloaded" if spec.reload is ReloadMethod.HUP else "restarted" for spec in specs
@@ -200,19 +205,18 @@ def select_specification(plan: Plan, record: Record) -> Plan | None:
     whatever is done about the rest.
     """
     part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
-    if part is None or not FOLLOWS.issuperset(part.why) or THEIRS in plan.why:
+    if part is None or is_taken_over(plan) or not {reason for _, reason in part.planned} <= FOLLOWS:
         return None
     paths = {step.path for step in part.steps if isinstance(step, WriteConfig)}
-    made = [
-        (step, why)
-        for step, why in zip(plan.steps, plan.why, strict=True)
+    made = {
+        step: reason
+        for step, reason in plan.planned
         if isinstance(step, MakeDirectory) and any(path.is_relative_to(step.path) for path in paths)
-    ]
-    directories = tuple(step.path for step, _ in made)
-    above = Part("directories", tuple(step for step, _ in made), tuple(why for _, why in made))
+    }
+    above = Part("directories", tuple(made.items()))
     final = replace(
         record,
-        directories=tuple(dict.fromkeys((*record.directories, *directories))),
+        directories=tuple(dict.fromkeys((*record.directories, *(step.path for step in made)))),
         configs=(*(row for row in record.configs if row.path not in paths), *part.rows.configs),
         cdi=part.rows.cdi or record.cdi,
     )

@@ -21,13 +21,12 @@ from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import handover, readiness
-from installer.lifecycle.check import Work, check_node, conclude_install
+from installer.lifecycle.check import Watch, Work, check_node, conclude_install
 from installer.lifecycle.uninstall import open_as_child, open_ledger, remove_readiness, undoing
-from installer.lifecycle.watching import Watch, await_stopped
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.files import File, Meta, dumps
-from installer.model.options import Options, RestartMode, Wish
+from installer.model.options import OnExit, Options, RestartMode, Wish
 from installer.model.steps import Part
 from installer.nri import state as plugin_state
 from installer.payload.installed import install_dir_obstacles, refuse_strangers_files
@@ -159,7 +158,6 @@ def check(options: Options, *, asked: bool) -> Exit:
         with undoing(), open_as_child(host, options, supervision.raise_if_stopped) as ledger:
             _claim_files(host, options, ledger)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
-            await_stopped(host, options, ledger.held)
             _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)
     except UndoIncompleteError as error:
         if isinstance(error.__cause__, StoppedError):
@@ -237,7 +235,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
         readiness.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.held:
         context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
-        undo_follows = supervision.run().pid > 0 and options.on_exit.undoes
+        undo_follows = supervision.run().pid > 0 and options.on_exit is OnExit.UNDO
         with stale_withdrawn(host, options, ledger):
             apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)
     else:

@@ -33,7 +33,7 @@ from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.facts import Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps
-from installer.model.options import Options, RestartMode
+from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
 
@@ -106,7 +106,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         facts = observe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
             facts = observe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
-        if facts.containers.running and options.in_use.waits:
+        if facts.containers.running and options.in_use is InUse.WAIT:
             facts = _await_containers(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
@@ -205,7 +205,7 @@ def stop(options: Options, stopped_s: float) -> int:
             log.info("everything kept", reason="the node is going down")
             return Exit.OK
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
-        if not options.on_exit.undoes:
+        if options.on_exit is OnExit.KEEP:
             log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
         elif handover.await_next_run(host, ledger.lock):
             log.info("everything kept", reason="the next run takes over")

@@ -94,11 +94,6 @@ class OnExit(StrEnum):
     UNDO = "undo"
     KEEP = "keep"
 
-    @property
-    def undoes(self) -> bool:
-        """Whether the host is as before when ``run`` has ended."""
-        return self is OnExit.UNDO
-
 
 class Drift(StrEnum):
     """What ``run`` does, while it waits, when the node is not as installed any more.
@@ -112,16 +107,6 @@ class Drift(StrEnum):
     REPORT = "report"
     IGNORE = "ignore"
 
-    @property
-    def repairs(self) -> bool:
-        """Whether anything is repaired."""
-        return self in {Drift.AUTO, Drift.REPAIR}
-
-    @property
-    def restarts(self) -> bool:
-        """Whether an engine is restarted or reloaded for it."""
-        return self is Drift.REPAIR
-
 
 class InUse(StrEnum):
     """What an undo does while containers run on our runtime.
@@ -133,16 +118,6 @@ class InUse(StrEnum):
     WAIT = "wait"
     KEEP = "keep"
     FORCE = "force"
-
-    @property
-    def waits(self) -> bool:
-        """Whether those containers are given time to end."""
-        return self is InUse.WAIT
-
-    @property
-    def forces(self) -> bool:
-        """Whether the payload goes although such containers run."""
-        return self is InUse.FORCE
 
 
 class Places(Struct, frozen=True):

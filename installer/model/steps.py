@@ -185,6 +185,7 @@ ConcreteStep: TypeAlias = (
     | ProveUnused
 )
 Step: TypeAlias = ConcreteStep | WriteSpecification
+Planned: TypeAlias = tuple[tuple[Step, str], ...]  # steps, each with its reason
 
 
 TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
@@ -269,8 +270,7 @@ class Part(Struct, frozen=True):
     """What one part of an install or an undo takes."""
 
     id: str
-    steps: tuple[Step, ...] = ()
-    why: tuple[str, ...] = ()  # the reason of each step
+    planned: Planned = ()
     rows: Record = field(default_factory=Record)  # what is held of it after the steps
     in_progress: tuple[ConfigRow, ...] = ()  # of an undo: what is held of its configs meanwhile
     backups: tuple[File, ...] = ()  # which are saved ahead of all steps
@@ -280,9 +280,14 @@ class Part(Struct, frozen=True):
     refused: bool = False  # what the part would take is not known
 
     @property
-    def reasons(self) -> tuple[tuple[Step, str], ...]:
-        """Each step with its reason."""
-        return tuple(zip(self.steps, self.why, strict=True))
+    def steps(self) -> tuple[Step, ...]:
+        """What is done, in this order."""
+        return tuple(step for step, _ in self.planned)
+
+
+def for_reason(reason: str, steps: Iterable[Step]) -> Planned:
+    """Return steps that all have one reason."""
+    return tuple((step, reason) for step in steps)
 
 
 def name_part(name: str) -> str:

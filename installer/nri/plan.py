@@ -11,7 +11,7 @@ from installer.errors import InstallerError
 from installer.model.facts import EngineState, Facts
 from installer.model.options import Options
 from installer.model.record import Record
-from installer.model.steps import Part
+from installer.model.steps import Part, for_reason
 from installer.nri.allow import refuse_dropping
 
 ID: Final = "nri"
@@ -52,7 +52,7 @@ def _remove_programs(facts: Facts) -> Part:
     """
     rows = (row for row in facts.held.configs if row.engine == ID)
     steps = tuple(replace(step, unwanted=True) for row in rows if (step := withdraw(row, facts).step))
-    return Part(ID, steps, (GONE,) * len(steps))
+    return Part(ID, for_reason(GONE, steps))
 
 
 def _explain_unusable(engine: EngineState) -> InstallerError | None:

@@ -10,7 +10,7 @@ from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.facts import Facts, names_of, observed
 from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
-from installer.model.options import Options
+from installer.model.options import InUse, Options
 from installer.model.record import NAME, Record, ToolkitRow
 from installer.model.steps import (
     TRY_AGAIN,
@@ -22,6 +22,7 @@ from installer.model.steps import (
     RemoveVersion,
     Step,
     SwitchToolkit,
+    for_reason,
 )
 from installer.payload.config_toml import carry_over, config_tree, render_config
 from installer.payload.files import (
@@ -74,27 +75,26 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     current = _find_current(now)
     config, notes = _carry_edits_over(facts, options, rendered, current) if shipped.config else ("", ())
     damaged, reason = _find_flaws(facts, files, version, current)
-    steps: list[Step] = []
+    planned: list[tuple[Step, str]] = []
     if reason:
         edited = (
             replace(file, content=config) if isinstance(file, Text) and file.path == CONFIG else file
             for file in files
         )
-        steps.append(InstallVersion(version, tuple(edited), repairs=current == version))
+        planned.append((InstallVersion(version, tuple(edited), repairs=current == version), reason))
     if now != f"{VERSIONS}{version}":
-        steps += _remove_superseded(facts)
-        steps.append(SwitchToolkit(now, f"{VERSIONS}{version}"))
+        switches = (*_remove_superseded(facts), SwitchToolkit(now, f"{VERSIONS}{version}"))
+        planned += for_reason(_explain_switch(facts), switches)
     used = (
         f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
         for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files)))
     )
     return Part(
         ID,
-        tuple(steps),
-        tuple(reason if isinstance(step, InstallVersion) else _explain_switch(facts) for step in steps),
+        tuple(planned),
         Record(toolkit=_make_row(facts, version, rendered, files)),
         notes=(*used, *notes, *damaged),
-        obstacles=tuple(_find_lack_of_room(facts, options, files)) if steps else (),
+        obstacles=tuple(_find_lack_of_room(facts, options, files)) if planned else (),
     )
 
 
@@ -159,8 +159,8 @@ def sweep(facts: Facts, installed: Part) -> Part:
     """Return how the versions go that nothing names once the engines are proven; the previous one stays."""
     row = installed.rows.toolkit if not installed.obstacles else None
     kept = {row.version, row.previous} if row else facts.toolkit.versions.keys()
-    steps = tuple(RemoveVersion(name) for name in sorted(facts.toolkit.versions.keys() - kept))
-    return Part(ID, steps, ("nothing names it any more",) * len(steps))
+    going = map(RemoveVersion, sorted(facts.toolkit.versions.keys() - kept))
+    return Part(ID, for_reason("nothing names it any more", going))
 
 
 def _carry_edits_over(
@@ -189,15 +189,18 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     if needed:
         return Part(ID, rows=Record(toolkit=row))
     if facts.containers.running and row is not None:
-        return _leave_stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Record(toolkit=row))
-    steps = [*_restore_name(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
-    why = ["nothing names it any more"] * len(steps)
+        return (
+            _leave_stand_ins(facts, row)
+            if options.in_use is InUse.FORCE
+            else Part(ID, rows=Record(toolkit=row))
+        )
+    steps = (*_restore_name(facts), *map(RemoveVersion, sorted(facts.toolkit.versions)))
+    planned = for_reason("nothing names it any more", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
     if steps and (hooked or reloads) and not facts.containers.running:
-        steps.insert(0, ProveUnused(hooked))
-        why.insert(0, "one may have been started since the node was looked at")
-    return Part(ID, tuple(steps), tuple(why), obstacles=tuple(_find_taken_name(facts)))
+        planned = ((ProveUnused(hooked), "one may have been started since the node was looked at"), *planned)
+    return Part(ID, planned, obstacles=tuple(_find_taken_name(facts)))
 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
@@ -246,12 +249,14 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     served = {binary.name for engine in facts.held.engines for binary in engine.runtimes.values()}
     names = sorted(served | {container.binary.name for container in facts.containers.running})
     links = tuple(Symlink(PurePosixPath(name), str(facts.containers.low_level)) for name in names)
-    steps: list[Step] = [InstallVersion(STAND_IN, links)]
-    steps.append(SwitchToolkit(find_link(facts), f"{VERSIONS}{STAND_IN}"))
-    steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
-    why = (f"{names_of(facts.containers.running)} can be stopped and removed by it",) * len(steps)
+    steps: tuple[Step, ...] = (
+        InstallVersion(STAND_IN, links),
+        SwitchToolkit(find_link(facts), f"{VERSIONS}{STAND_IN}"),
+        *map(RemoveVersion, sorted(facts.toolkit.versions.keys() - {STAND_IN})),
+    )
+    reason = f"{names_of(facts.containers.running)} can be stopped and removed by it"
     left = replace(toolkit, version=STAND_IN, previous=None, files={})
-    return Part(ID, tuple(steps), why, Record(toolkit=left))
+    return Part(ID, for_reason(reason, steps), Record(toolkit=left))
 
 
 def find_link(facts: Facts) -> str | None:

@@ -41,10 +41,11 @@ def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -
 def done(plan: Plan) -> list[tuple[bytes | None, str]]:
     part = next(part for part in plan.parts if part.id == GPUS)
     assert all(isinstance(step, WriteConfig) and step.path == PATH for step in part.steps)
-    texts = [
-        step.after.content if step.after else None for step in part.steps if isinstance(step, WriteConfig)
+    return [
+        (step.after.content if step.after else None, reason)
+        for step, reason in part.planned
+        if isinstance(step, WriteConfig)
     ]
-    return list(zip(texts, part.why, strict=True))
 
 
 def held(plan: Plan) -> tuple[tuple[ConfigRow, ...], CdiRow | None]:

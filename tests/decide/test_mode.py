@@ -174,7 +174,7 @@ def test_a_runtime_in_use_cannot_go_and_the_remedy_names_what_takes_it_away(
     options: Options, remedy: str
 ) -> None:
     ours = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-    row = replace(HELD.engines[0], runtimes=(("nvidia", ours),))
+    row = replace(HELD.engines[0], runtimes={"nvidia": ours})
     facts = replace(
         next(iter(cases("containerd"))).facts({}, Record(), {}),
         held=Record(engines=(row,)),

@@ -98,13 +98,12 @@ def check_reasons(case: Case) -> None:
 
     for each in (plan_install(running, options), plan_undo(replace(back, engines=names), options)):
         assert each.steps
-        assert all(each.why)
-        assert len(each.why) == len(each.steps)
+        assert all(reason for _, reason in each.planned)
         assert {part.id for part in each.parts} <= IDS
 
 
 def _why(plan: Plan, kind: type[Reload | WriteConfig]) -> list[str]:
-    return [why for step, why in zip(plan.steps, plan.why, strict=True) if isinstance(step, kind)]
+    return [reason for step, reason in plan.planned if isinstance(step, kind)]
 
 
 def _serving(serving: EffectiveConfig | None, **more: object) -> Facts:
@@ -167,11 +166,11 @@ def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_tak
     back = plan_rollback(plan, plan.steps, Record())
 
     (part,) = (part for part in plan.parts if part.id == "device-nodes")
-    assert [(describe(step).text, why) for step, why in part.reasons] == [
+    assert [(describe(step).text, why) for step, why in part.planned] == [
         (
             "make the device nodes /dev/nvidiactl",
             "they are not there, and the CDI specification is to name them",
         )
     ]
     assert RemoveDeviceNodes((node,)) in back.steps
-    assert set(back.why) == {"the install failed"}
+    assert {reason for _, reason in back.planned} == {"the install failed"}

@@ -95,7 +95,6 @@ def test_what_has_the_name_of_the_toolkit_after_an_undo(
     part = toolkit.undo(facts(found, row), Options(), (), ())
 
     assert list(part.steps) == ([step] if step else [])
-    assert len(part.why) == len(part.steps)
     assert not part.obstacles
 
 

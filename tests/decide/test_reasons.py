@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.reloading import PASSING, reasons_of_undo
+from installer.engines.reloading import PASSING, explain_undo
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import RuntimeEntry
 from installer.model.facts import EngineState
@@ -57,7 +57,7 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
     ],
 )
 def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -> None:
-    assert [*reasons_of_undo([step], found)] == [why]
+    assert [reason for _, reason in explain_undo([step], found)] == [why]
 
 
 def test_why_a_config_is_written_back() -> None:
@@ -66,7 +66,7 @@ def test_why_a_config_is_written_back() -> None:
     removed = WriteConfig("docker", PurePosixPath("/a"), after, None)
     other: Any = WriteConfig("docker", PurePosixPath("/b"), before, after)
 
-    assert [*reasons_of_undo([passing, other, removed], serves())] == [
+    assert [reason for _, reason in explain_undo([passing, other, removed], serves())] == [
         PASSING,
         "an install changed it",
         "an install made it",

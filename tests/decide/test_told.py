@@ -32,7 +32,7 @@ def _serving(facts: Facts, options: Options, *, ours: bool) -> Facts:
 
 def _lines(title: str, plan: Plan) -> Iterator[str]:
     yield title
-    for step, why in zip(plan.steps, plan.why, strict=True):
+    for step, why in plan.planned:
         yield f"    {describe(step).text}: {why}"
     yield from (f"    note: {note}" for note in plan.notes)
     yield from (f"    obstacle: {error}" for error in plan.obstacles)

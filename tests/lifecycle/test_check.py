@@ -12,18 +12,18 @@ from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.errors import InstallerError, NotIdleError
 from installer.host.files import Host
-from installer.lifecycle import check, watching
+from installer.lifecycle import check
 from installer.lifecycle import readiness as seen
+from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import LOOKS, REST_S, UNMADE_S
 from installer.lifecycle.readiness import EngineCheck, LastCheck
-from installer.lifecycle.watching import Watch
 from installer.metrics import snapshot as metrics
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import RuntimeEntry
 from installer.model.facts import EngineState
 from installer.model.options import Drift, Options, Places
 from installer.model.record import CdiRow, DeviceNode, EngineRow, Record, ToolkitRow
-from installer.model.steps import Part, Reload, WriteConfig
+from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import fingerprint as signature
 
 SOCKET = PurePosixPath("/var/run/docker.sock")
@@ -66,7 +66,7 @@ def test_since_is_kept_while_nothing_changes() -> None:
 
 UNMADE = InstallerError("generate it", remedy="wake the GPU", code="cdi-failed")
 STEP = WriteConfig("docker", PurePosixPath("/etc/docker/daemon.json"), None, None)
-DIFFERS = Plan((Part("docker", (STEP,), ("somebody has changed it",)),), Record(), Record(), {})
+DIFFERS = Plan((Part("docker", ((STEP, "somebody has changed it"),)),), Record(), Record(), {})
 
 
 SOMETHING = Record(nodes=(DeviceNode(PurePosixPath("/dev/nvidiactl"), "1"),))
@@ -168,7 +168,7 @@ def _plan_with_a_reload(serving: EffectiveConfig) -> Plan:
         "docker.service",
         serving=serving,
     )
-    reload = Part("docker", (Reload("docker", (entry,)),), ("its config changes",))
+    reload = Part("docker", ((Reload("docker", (entry,)), "its config changes"),))
     return Plan((reload,), Record(), Record(), {"docker": engine})
 
 
@@ -324,7 +324,7 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
     toolkit = ToolkitRow("1" * 16, None, "")
     node = Node(tmp_path, DIFFERS, record=Record(toolkit=toolkit))
     version = f"{tmp_path}{Options().layout.version(toolkit.version)}"
-    monkeypatch.setattr(watching, "is_mount_point", lambda local: str(local) == version)
+    monkeypatch.setattr(check, "is_mount_point", lambda local: str(local) == version)
 
     watch = node.check(plan=_stopped_docker)
 
@@ -390,8 +390,8 @@ def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
 @pytest.mark.parametrize("drift", [Drift.REPORT, Drift.IGNORE, Drift.AUTO])
 def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: Path, drift: Drift) -> None:
     path = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
-    stale = Part(GPUS, (WriteConfig("cdi", path, None, None),), (STALE,), Record(cdi=CdiRow(())))
-    drifted = replace(DIFFERS.parts[0], steps=(STEP, Reload("docker", ())), why=("changed", "changed"))
+    stale = Part(GPUS, ((WriteConfig("cdi", path, None, None), STALE),), Record(cdi=CdiRow(())))
+    drifted = replace(DIFFERS.parts[0], planned=for_reason("changed", (STEP, Reload("docker", ()))))
     node = Node(tmp_path, replace(DIFFERS, parts=(drifted, stale)))
 
     watch = node.check(drift)
@@ -409,6 +409,6 @@ def test_what_is_below_docker_is_watched_as_well(tmp_path: Path, *, by_cdi: bool
     host, options = Host.under(PurePosixPath(tmp_path)), Options()
     (tmp_path / "run").mkdir()
 
-    places = watching.places(host, options, held, LastCheck(engines=(engine,)))
+    places = check.list_places(host, options, held, LastCheck(engines=(engine,)))
 
     assert {f"{tmp_path}/usr/bin/shim", f"{tmp_path}/run/c.sock", f"={tmp_path}/run/containerd"} <= {*places}

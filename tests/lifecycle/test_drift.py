@@ -30,6 +30,7 @@ from installer.model.steps import (
     Step,
     SwitchToolkit,
     WriteConfig,
+    for_reason,
 )
 
 CONFIG = "/etc/containerd/config.toml"
@@ -96,7 +97,7 @@ def _written(engine: str, path: str) -> WriteConfig:
 def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
     steps: list[Step], things: list[str], engines: tuple[str, ...]
 ) -> None:
-    part = Part("x", tuple(steps), tuple("because" for _ in steps))
+    part = Part("x", for_reason("because", steps))
 
     drifted = Drifted.of(Plan((part,), Record(), Record(), {}), Record())
 

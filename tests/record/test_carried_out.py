@@ -44,7 +44,7 @@ def carried_out(
         context = Context(node.host, Layout(), ledger, 0.5, until_s, rolls_back=rolls_back, restart_mode=mode)
         engine = replace(containerd(), files=())
         held = Record(directories=ledger.held.directories)
-        plan = Plan((Part("containerd", (step,), ("why",)),), held, held, {"containerd": engine})
+        plan = Plan((Part("containerd", ((step, "why"),)),), held, held, {"containerd": engine})
         carry_out(context, plan, never_stop)
         return [*ledger.reloaded]
     finally:
@@ -92,7 +92,7 @@ def test_a_plan_is_not_remembered_as_failed_where_systemd_was_not_to_be_reached(
     ledger = Ledger.open(node.host, Layout())
     engine = replace(containerd(), files=())
     held = Record(directories=ledger.held.directories)
-    plan = Plan((Part("containerd", (GIVEN,), ("why",)),), held, held, {"containerd": engine}, "a digest")
+    plan = Plan((Part("containerd", ((GIVEN, "why"),)),), held, held, {"containerd": engine}, "a digest")
 
     with pytest.raises(InstallerError, match="reach systemd"):
         apply(Context(node.host, Layout(), ledger, 0.5), plan, never_stop)

@@ -9,8 +9,11 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.containers import find_low_level_runtime, find_substitute_runtime
 from installer.host.files import Host
-from installer.lifecycle.readiness import EngineCheck, LastCheck
-from installer.lifecycle.watching import places, process_of, processes, running, signs, told
+from installer.lifecycle.check import list_places as places
+from installer.lifecycle.check import list_signs as signs
+from installer.lifecycle.check import list_told as told
+from installer.lifecycle.check import process_of, running
+from installer.lifecycle.readiness import LastCheck
 from installer.model.facts import EngineState
 from installer.model.files import Layout
 from installer.model.options import Options
@@ -89,12 +92,6 @@ def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path:
 DOCKER = EngineRow("docker", PurePosixPath("/d.sock"), "docker.service", {})
 CONTAINERD = EngineRow("containerd", PurePosixPath("/c.sock"), "containerd.service", {})
 CONFIG = ConfigRow("docker", PurePosixPath("/etc/docker/daemon.json"), None, None, (), ())
-SERVES = LastCheck(
-    engines=(
-        EngineCheck("docker", serves=True, process="/proc/7"),
-        EngineCheck("containerd", serves=None),
-    )
-)
 
 
 def test_what_is_watched(tmp_path: Path, host: Host) -> None:
@@ -118,8 +115,7 @@ def test_what_is_watched(tmp_path: Path, host: Host) -> None:
     assert {path.removeprefix(str(tmp_path)) for path in more} - found == {"/usr/bin/runc"}
 
 
-def test_the_processes_and_sockets_of_engines_tell_of_a_start(tmp_path: Path, host: Host) -> None:
-    assert processes(SERVES) == ("/proc/7",)
+def test_the_sockets_of_engines_tell_of_a_start(tmp_path: Path, host: Host) -> None:
     by_cdi = replace(HELD, cdi=CdiRow(("containerd",)))
     usual = str(ENGINES["containerd"].socket)
     assert [path.replace(str(tmp_path), "") for path in signs(host, Options(), by_cdi)] == [usual]
