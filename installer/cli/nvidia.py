@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -50,7 +51,9 @@ def options_from(line: CommandLine) -> Options:
     view = _View.of(line)
     # Each of these may tell of a mount, so the mounts are known after them.
     install_dir = view.directory(line["toolkit-install-dir"])
-    pid_file, hook = view.file(line["pid-file"]), _hook(line, view)
+    pid_file, hook = view.file(line["pid-file"]), None
+    if ENGINES[line["runtime"]].hook_dir and line["config-mode"] == "hook":
+        hook = view.file(str(PurePosixPath(line["hooks-dir"], line["hook-filename"])))
     places, cdi, nri = _places(line, view), _cdi(line, view), _nri(line, view)
     return Options(
         engines=() if files_only else tuple(places),
@@ -180,20 +183,17 @@ def _nri(line: CommandLine, view: _View) -> Nri:
 
 
 def _source(line: CommandLine, host: Host) -> PurePosixPath:
+    """Return where the toolkit is; packages suit the host's os-release, else whichever tool it has."""
     if line["toolkit-source-root"]:
         return PurePosixPath(line["toolkit-source-root"])
-    kind = line["toolkit-package-type"]
-    return ARTIFACTS / (_package_kind(host) if kind in {"", "auto"} else kind)
-
-
-def _package_kind(host: Host) -> str:
-    """Return the packages that suit the host: deb or rpm, by its os-release, else by which tool it has."""
-    release = read_os_release(host)
-    families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
-    if families & DEB_LIKE:
-        return "deb"
-    rpm, dpkg = (host.exists(PurePosixPath("/usr/bin", name)) for name in ("rpm", "dpkg"))
-    return "rpm" if families & RPM_LIKE or (rpm and not dpkg) else "deb"
+    kind: str = line["toolkit-package-type"]
+    if kind in {"", "auto"}:
+        release = read_os_release(host)
+        families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+        rpm, dpkg = (host.exists(PurePosixPath("/usr/bin", name)) for name in ("rpm", "dpkg"))
+        by_rpm = families & RPM_LIKE or (rpm and not dpkg)
+        kind = "rpm" if by_rpm and not families & DEB_LIKE else "deb"
+    return ARTIFACTS / kind
 
 
 def _toolkit(line: CommandLine) -> ToolkitConfig:
@@ -233,15 +233,11 @@ def _cdi(line: CommandLine, view: _View) -> Cdi | None:
 
 
 def _override(text: str) -> dict[str, Any]:
-    try:
+    with suppress(ValueError):
         tree = json.loads(text or "{}")
-    except ValueError:
-        tree = None
-    if not isinstance(tree, dict) or any(value is None for value in tree.values()):
-        raise UsageError(
-            "read --runtime-config-override (it is no JSON object)", remedy='write {"KEY": VALUE}'
-        )
-    return tree
+        if isinstance(tree, dict) and None not in tree.values():
+            return tree
+    raise UsageError("read --runtime-config-override (it is no JSON object)", remedy='write {"KEY": VALUE}')
 
 
 def _places(line: CommandLine, view: _View) -> dict[str, Places]:
@@ -258,22 +254,12 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
         here = line["socket"] if line.given("socket") and line["socket"] else str(usual)
         drop_in = config if config.parent == ENGINES[names[0]].drop_ins.directory else None
         return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
-    socket = view.file(line["socket"] or str(row.socket), row.socket)
-    return {engine: Places(config, _drop_in(line, engine, view), socket)}
-
-
-def _drop_in(line: CommandLine, name: str, view: _View) -> PurePosixPath | None:
-    if ENGINES[name].drop_ins.kind is DropInKind.NONE or not line["drop-in-config"]:
-        return None
-    usual = next(row for row in rows() if row.name == "drop-in-config").default_for(name)
-    guesses = [PurePosixPath(guess) for guess in (line["drop-in-config-host-path"], usual) if guess]
-    return view.file(line["drop-in-config"], *guesses)
-
-
-def _hook(line: CommandLine, view: _View) -> PurePosixPath | None:
-    if not ENGINES[line["runtime"]].hook_dir or line["config-mode"] != "hook":
-        return None
-    return view.file(str(PurePosixPath(line["hooks-dir"], line["hook-filename"])))
+    socket, drop_in = view.file(line["socket"] or str(row.socket), row.socket), None
+    if row.drop_ins.kind is not DropInKind.NONE and line["drop-in-config"]:
+        usual = next(each for each in rows() if each.name == "drop-in-config").default_for(engine)
+        guesses = [PurePosixPath(guess) for guess in (line["drop-in-config-host-path"], usual) if guess]
+        drop_in = view.file(line["drop-in-config"], *guesses)
+    return {engine: Places(config, drop_in, socket)}
 
 
 NAME: Final = "nvidia-ctk-installer"
@@ -308,8 +294,15 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if line.special:
         from importlib.metadata import version
 
-        text = f"{NAME} version {version('node-toolkit-installer')}\n"
-        sys.stdout.write(_usage() if line.special == "help" else text)
+        lines = [f"{NAME} version {version('node-toolkit-installer')}"]
+        if line.special == "help":
+            lines = [f"usage: {NAME} [DIRECTORY] [flags]", ""]
+            for row in rows():
+                lines.append(
+                    "  " + ", ".join(f"{'--' if len(name) > 1 else '-'}{name}" for name in row.names)
+                )
+                lines.append(f"      {row.help} {' '.join(f'[${name}]' for name in row.env)}".rstrip())
+        sys.stdout.write("\n".join(lines) + "\n")
         return Exit.OK
     options = options_from(line)
     refuse_little_memory()
@@ -343,14 +336,6 @@ def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
     for name in ("config", "socket"):
         if line.given(name) and not line[name]:
             yield f"{line.settings[name].by} is empty: the usual path is taken"
-
-
-def _usage() -> str:
-    lines = [f"usage: {NAME} [DIRECTORY] [flags]", ""]
-    for row in rows():
-        flags = ", ".join(f"{'--' if len(name) > 1 else '-'}{name}" for name in row.names)
-        lines += [f"  {flags}", f"      {row.help} {' '.join(f'[${name}]' for name in row.env)}".rstrip()]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Click has another grammar: here an empty variable counts, a bool takes no word, 
 (compatibility.md#grammar).
 """
 
+import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +37,11 @@ SPECIAL: Final = {"h": "help", "help": "help", "v": "version", "version": "versi
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
     """One flag of nvidia.toml, which says what each field is; ``short`` are its own flags by engine."""
 
-    names: tuple[str, ...]
+    name: str
     default: Any
     help: str
-    env: tuple[str, ...] = ()
+    env: tuple[str, ...]
+    also: tuple[str, ...] = ()
     kind: str = "text"
     choices: tuple[str, ...] = ()
     short: Mapping[str, Mapping[str, str]] = {}
@@ -47,9 +49,9 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     own: str = ""
 
     @property
-    def name(self) -> str:
-        """The first of its names."""
-        return self.names[0]
+    def names(self) -> tuple[str, ...]:
+        """All its names, the long ones first."""
+        return (self.name, *self.also)
 
     def default_for(self, name: str) -> Any:
         """Return what it holds where nobody says."""
@@ -82,9 +84,10 @@ class CommandLine(Struct, frozen=True):
 def rows() -> tuple[Row, ...]:
     """Return all flags."""
     flags = tomllib.loads(files("installer.cli").joinpath("nvidia.toml").read_text())["flag"]
-    return convert(
-        [{"default": EMPTY.get(row.get("kind", "text"), []), **row} for row in flags], tuple[Row, ...]
-    )
+    for name, row in flags.items():
+        usual = {"name": name, "env": [re.sub("[-.]", "_", name).upper()]}
+        flags[name] = {**usual, "default": EMPTY.get(row.get("kind", "text"), []), **row}
+    return convert([*flags.values()], tuple[Row, ...])
 
 
 def spell_option(option: Option) -> str:
@@ -121,7 +124,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLin
             raise UsageError(problem, remedy="close the quotation") from error
         lines.insert(1, _parse(words, row.short.get(engine, NO_SHORT))[0])
     settings = {row.name: _resolve(row, engine, lines, environment) for row in rows()}
-    warnings = [*_find_hidden(settings, environment), *_find_misspelled(environment)]
+    warnings = [*_find_unheeded(settings, environment)]
     # What follows a flag that takes no word, as in --no-runtime-config false (compatibility.md#grammar).
     bools = [word for word in arguments if word in TRUE | FALSE]
     warnings += [f"the argument {word} is ignored" for word in bools]
@@ -220,17 +223,13 @@ def _read_value(row: Row, text: str, by: str) -> Any:
             return text
 
 
-def _find_hidden(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is set but does not count, for an empty variable stands before it."""
+def _find_unheeded(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is set and does not count: behind an empty variable, or misspelt."""
     for row in rows():
         by = settings[row.name].by
-        if by in row.env and not environment[by]:
-            for variable in row.env[row.env.index(by) + 1 :]:
-                if environment.get(variable):
-                    yield f"{variable} is ignored: {by} is set, although empty, and comes first"
-
-
-def _find_misspelled(environment: Mapping[str, str]) -> Iterator[str]:
+        later = row.env[row.env.index(by) + 1 :] if by in row.env and not environment[by] else ()
+        for variable in filter(environment.get, later):
+            yield f"{variable} is ignored: {by} is set, although empty, and comes first"
     known = {variable for row in rows() for variable in row.env}
     for name in sorted(environment.keys() - known - FOREIGN):
         for other in sorted(known):
