@@ -4,8 +4,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.change.adopted import find_leftovers, find_packages
-from installer.change.references import find_taken_over
+from installer.change.adopted import find_leftovers
 from installer.engines import ENGINES
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Kind
@@ -43,24 +42,10 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
     [
         pytest.param(
             "containerd",
-            {CONFIG: GLOB, DROP_IN: THEIRS},
-            [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
-            ['imports "/etc/containerd/conf.d/*.toml"'],
-            id="a drop-in, and the import that takes nothing else",
-        ),
-        pytest.param(
-            "containerd",
             {CONFIG: OWN_GLOB, DROP_IN: THEIRS},
             [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
             ['imports "/etc/containerd/conf.d/99-nvidia*.toml"'],
             id="a drop-in, and an import of it alone beside others",
-        ),
-        pytest.param(
-            "containerd",
-            {CONFIG: GLOB, DROP_IN: THEIRS, "/etc/containerd/conf.d/10.toml": "version = 2\n"},
-            [f"{DROP_IN} as a whole"],
-            [],
-            id="a drop-in, and the import that takes another file",
         ),
         pytest.param(
             "containerd",
@@ -77,13 +62,6 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
             id="a drop-in of that name without a runtime of NVIDIA's",
         ),
         pytest.param("containerd", {CONFIG: GLOB}, [], [], id="an import that takes nothing"),
-        pytest.param(
-            "containerd",
-            {CONFIG: f'[{CRI}]\ndefault_runtime_name = "nvidia"\n{THEIRS}'},
-            [f"nvidia in {CONFIG}"],
-            ['default_runtime_name "nvidia"', f'BinaryName "{RUNTIME}"'],
-            id="a runtime that is the default",
-        ),
         pytest.param(
             "containerd",
             {CONFIG: f'[{CRI}]\ndefault_runtime_name = "runc"\n{THEIRS}'},
@@ -110,13 +88,6 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
             id="names in other places",
         ),
         pytest.param("docker", {DAEMON: None}, [], [], id="no file"),
-        pytest.param(
-            "crio",
-            {CRIO: "", CRIO_DROP_IN: CRIO_THEIRS},
-            [f"{CRIO_DROP_IN} as a whole"],
-            [],
-            id="a drop-in of CRI-O's",
-        ),
         pytest.param(
             "crio",
             {CRIO: "", HOOK: f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-runtime-hook"}}}}'},
@@ -180,10 +151,6 @@ def test_of_a_ledger_that_is_lost_only_keys_of_ours_go_and_our_own_import(
 @pytest.mark.parametrize(
     ("toolkit", "texts", "notes"),
     [
-        pytest.param(ToolkitFacts(Kind.DIRECTORY), {DAEMON: "{}"}, [], id="without a config, and unused"),
-        pytest.param(
-            ToolkitFacts(Kind.DIRECTORY, config="# x"), {DAEMON: "{}"}, [TOOLKIT], id="with a config"
-        ),
         pytest.param(ToolkitFacts(Kind.LINK, config="# x"), {DAEMON: "{}"}, [], id="a link, which is ours"),
         pytest.param(
             ToolkitFacts(Kind.DIRECTORY),
@@ -200,30 +167,3 @@ def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
 
     assert list(part.notes) == notes
     assert (part.rows.toolkit is not None) is bool(notes)
-
-
-BOTH = (
-    f'{{"runtimes": {{"nvidia": {{"path": "{RUNTIME}"}}, "mine": {{"path": "/mine"}},'
-    ' "packaged": {"path": "/usr/bin/nvidia-container-runtime"}}}'
-)
-
-
-def test_runtimes_that_start_nvidias_packages_are_somebody_elses() -> None:
-    assert [*find_packages(facts("docker", {DAEMON: BOTH, "/etc/x.json": None}), OPTIONS)] == [
-        f"packaged in {DAEMON}: it starts /usr/bin/nvidia-container-runtime"
-    ]
-
-
-@pytest.mark.parametrize("theirs", [True, False])
-def test_what_is_left_to_another_installer_is_told(*, theirs: bool) -> None:
-    toolkit = ToolkitFacts(theirs=theirs, defaults={PurePosixPath(DAEMON): "runc"})
-    left = find_taken_over(facts("docker", {DAEMON: BOTH, "/etc/x.json": "{"}, toolkit), OPTIONS).notes
-
-    runtimes = (
-        f"left nvidia in {DAEMON}: another installer has put its toolkit in the place of ours, and they "
-        "start that; toolkit-installer uninstall --adopt removes both"
-    )
-    default = (
-        f"the default runtime in {DAEMON} was runc before ours; what it is now is left: set it, if wanted"
-    )
-    assert left == ((runtimes, default) if theirs else (default,))

@@ -277,24 +277,6 @@ def test_device_nodes_of_ours_that_a_text_names_are_told_too(tmp_path: Path) -> 
     assert texts(tmp_path, held)[0] == ("/etc/cdi/a.json names", "/dev/nvidia0")
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_programs_that_people_start_by_a_word_lead_to_ours(tmp_path: Path, *, kept: bool) -> None:
-    host = installed(tmp_path)
-    if kept:
-        put(tmp_path, LAYOUT.replaced / HOOK.name)
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    (tmp_path / "usr/bin/nvidia-ctk").symlink_to(HOOK)
-    (tmp_path / "usr/bin/mine").symlink_to(HOOK)
-    put(tmp_path, "/usr/bin/nvidia-smi", "ELF")
-
-    found = searched(host, facts())
-
-    leads = str(LAYOUT.versions / "1/nvidia-ctk")
-    started = "/usr/bin/nvidia-ctk, which is started though no config names it, leads to"
-    assert [(each.how, each.program) for each in found.references] == [(started, leads)]
-    assert is_removed(found, leads, LAYOUT) is not kept
-
-
 CONFIG = f'{{"runtimes": {{"nvidia": {{"path": "{PROGRAM}"}}}}}}'
 INIT = "mnt:[4026531841]"
 
@@ -379,24 +361,6 @@ def test_what_an_engine_names_of_the_toolkit(
         put(root, name, text)
 
     assert beside(root) == ([named] if named else [])
-
-
-@pytest.mark.parametrize(
-    ("name", "program", "namespace", "read"),
-    [
-        pytest.param("dockerd", "dockerd", INIT, True, id="by its name"),
-        pytest.param("gpud", "dockerd", INIT, True, id="by that of its program"),
-        pytest.param("dockerd-gpu", "dockerd-gpu", INIT, False, id="by another name"),
-        pytest.param("dockerd", "dockerd", "mnt:[4026539999]", False, id="with files of its own"),
-    ],
-)
-def test_an_engine_is_known_by_its_name_or_that_of_its_program(
-    root: Path, name: str, program: str, namespace: str, *, read: bool
-) -> None:
-    process(root, "dockerd --config-file /srv/daemon.json", name=name, program=program, namespace=namespace)
-    put(root, "srv/daemon.json", CONFIG)
-
-    assert beside(root) == ([READS] if read else [])
 
 
 @pytest.mark.parametrize(
