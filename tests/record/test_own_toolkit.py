@@ -136,6 +136,17 @@ def test_sums_are_those_of_the_source_by_its_own_paths(site: Site) -> None:
     assert sums.keys() == {str(path.relative_to(site.source)) for path in files} - {"SHA256SUMS"}
 
 
+def test_a_program_that_was_changed_behind_its_times_is_installed_anew(site: Site) -> None:
+    program = site.root / TOOLKIT / f"{PROGRAM}.real"
+    before = program.read_bytes()
+    tampered(program)
+
+    assert site.call("install").returncode == 0
+
+    assert program.read_bytes() == before
+    assert site.status("--deep").returncode == 0
+
+
 def test_a_source_that_was_changed_behind_its_times_is_another_toolkit(site: Site) -> None:
     source = source_of(site)
     before = (site.root / TOOLKIT).readlink()
