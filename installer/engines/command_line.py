@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -17,7 +17,6 @@ from installer.host.systemd import UnitStart
 from installer.model.effective import Flags
 from installer.model.engine_spec import EngineSpec, Place
 from installer.model.facts import EngineState, Started
-from installer.model.files import File
 from installer.model.options import Options
 
 Words = Sequence[str]
@@ -136,32 +135,24 @@ def next_start(host: Host, engine: EngineState, unit: UnitStart) -> Started | No
     """Return how its unit will start an engine, which env or nice may do; None where that is not known."""
     try:
         environment = _pairs(unit.environment)
-        for path in unit.environment_files:
-            environment |= _assigned(host.read(PurePosixPath(path)))
+        for path in unit.environment_files:  # a name, an equals sign, a value, quoted or not, on each line
+            file = host.read(PurePosixPath(path))
+            lines = map(str.strip, file.content.decode(errors="replace").splitlines() if file else ())
+            pairs = _pairs([line for line in lines if line[:1] not in {"#", ";"}])
+            environment |= {name: value.strip().strip("\"'") for name, value in pairs.items()}
     except InstallerError:
         return None
-    words = (*unit.words[:1], *_expanded(unit.words[1:], environment))
+    words = [*unit.words[:1]]
+    for word in unit.words[1:]:  # as systemd makes them: a variable that is a word may become several words
+        if word[:1] == "$" and word[1:].isidentifier():
+            words += environment.get(word[1:], "").split()
+        else:
+            words.append(VARIABLE.sub(lambda found: environment.get(found[1], ""), word))
     for index, word in enumerate(words):
         program = word[:1] == "/" or not index
         if program and " " not in word and PurePosixPath(word).name == ENGINES[engine.name].process:
-            return Started(words[index + 1 :], environment, word)
+            return Started(tuple(words[index + 1 :]), environment, word)
     return None
-
-
-def _assigned(file: File | None) -> dict[str, str]:
-    """Return what an environment file says: a name, an equals sign, a value, quoted or not, on each line."""
-    lines = file.content.decode(errors="replace").splitlines() if file else []
-    pairs = _pairs([line.strip() for line in lines if line.strip()[:1] not in {"#", ";"}])
-    return {name: value.strip().strip("\"'") for name, value in pairs.items()}
-
-
-def _expanded(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield words as systemd makes them: a variable that is a word may become several words."""
-    for word in words:
-        if word[:1] == "$" and word[1:].isidentifier():
-            yield from environment.get(word[1:], "").split()
-        else:
-            yield VARIABLE.sub(lambda found: environment.get(found[1], ""), word)
 
 
 def without(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:

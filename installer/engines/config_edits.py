@@ -101,7 +101,13 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
     now, row = facts.contents[path], facts.held.config(path)
     if row is None or now is None:
         return now, Undone()
-    ours = now.digest in row.ours or _names_our_hook(row, now)
+    # A hook that starts our program still goes whole: CRI-O dies of a part of one.
+    program = [edit for edit in row.edits if edit.key == ("hook", "path")]
+    ours = now.digest in row.ours or (
+        is_hook(row)
+        and row.syntax is not None
+        and not list_missing(text_of(now, path), program, row.syntax, name=str(path))
+    )
     if ours and not demoted and path not in facts.lost:
         original = facts.originals[path]
         return original and replace(original, meta=now.meta), Undone()
@@ -118,14 +124,6 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
 def is_hook(row: ConfigRow) -> bool:
     """Tell whether a row is that of an OCI hook."""
     return row.path.suffix == ".json" and row.engine in ENGINES and bool(ENGINES[row.engine].hook_dir)
-
-
-def _names_our_hook(row: ConfigRow, now: File) -> bool:
-    """Tell whether an OCI hook starts our program still: it goes whole, for CRI-O dies of a part of one."""
-    program, text = [edit for edit in row.edits if edit.key == ("hook", "path")], text_of(now, row.path)
-    return (
-        bool(row.syntax) and is_hook(row) and not list_missing(text, program, Syntax.JSON, name=str(row.path))
-    )
 
 
 def notes_of(path: PurePosixPath, was: Undone) -> Iterator[str]:

@@ -257,7 +257,11 @@ def list_shim_containers(
             # A node may run thousands: the way to them is followed once.
             directory = host.local_path(tasks / namespace)
             for name in host.names(tasks / namespace):
-                binary, spec = known(_binary(directory / name)), _read(directory / name / "config.json")
+                options = _decode(_read(directory / name / "options.json"), _ShimOptions)
+                started = options.binary_name or _read(directory / name / "runtime").decode(
+                    errors="surrogateescape"
+                )
+                binary, spec = known(started.strip()), _read(directory / name / "config.json")
                 if binary is None and HOOKS in spec:
                     binary = _decode(spec, _Spec).find_hook(leads, STAGES)
                 if binary is not None:
@@ -345,12 +349,6 @@ def _conmon(host: Host, bundle: Path, name: str) -> str:
     if name in words and "-r" in words[:-1]:
         return words[words.index("-r") + 1]
     return ""
-
-
-def _binary(bundle: Path) -> str:
-    """Return the program that a shim has recorded in its bundle."""
-    path = _decode(_read(bundle / "options.json"), _ShimOptions).binary_name
-    return path or _read(bundle / "runtime").decode(errors="surrogateescape").strip()
 
 
 def _pod(spec: _Spec) -> str:

@@ -75,7 +75,10 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         row = next((row for row in record.engines if row.name == name), None)
         moved = row if places.socket is None else None
         engine = observe(host, look_for(spec, options), options, places, row=moved, crash_s=crash_s)
-        if options.auto and (engine.stopped or engine.disabled or _hangs_below(engine, engines, record)):
+        # One that is only what keeps another from answering is not looked for.
+        silent = engine.serving is None and not (engine.failed or name in record.served)
+        waiting = (each for each in engines if each.serving is None and ENGINES[each.name].uses == name)
+        if options.auto and (engine.stopped or engine.disabled or (silent and any(waiting))):
             reason = without_cri(host, [each.name for each in engines]) if engine.disabled else engine.another
             notes += [f"left {name} alone: {reason}"] if reason else []
             continue
@@ -258,13 +261,6 @@ def with_start(host: Host, engine: EngineState) -> EngineState:
         return engine
     reason = why_not_restarted(host, engine, unit, process_path(host, engine))
     return replace(engine, places_by_files=places_by_files(engine), not_restarted=reason)
-
-
-def _hangs_below(engine: EngineState, others: Iterable[EngineState], record: Record) -> bool:
-    """Tell whether an engine that does not answer is only what keeps another from answering."""
-    silent = engine.serving is None and not (engine.failed or engine.disabled)
-    waiting = (each for each in others if each.serving is None and ENGINES[each.name].uses == engine.name)
-    return silent and engine.name not in record.served and any(waiting)
 
 
 def explain_moving(engine: EngineState) -> Iterator[InstallerError]:

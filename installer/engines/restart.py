@@ -4,7 +4,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final, assert_never
 
 from msgspec import Struct
@@ -119,7 +119,10 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         left_s = max(0.1, min(ASK_S, begun.deadline - time.monotonic()))
         answer = ask(host, engine, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and reload.satisfied_by(answer.serving)
-        if served and not still and _is_of_reload(spec, socket, begun, left_s):
+        # A signal is obeyed some time later: with nothing of ours yet its reload would seem to be finished.
+        if served and hup and begun.before is None:
+            served = dockerd.reloads_since(socket, begun.began_s, timeout_s=left_s) > 0
+        if served and not still:
             lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
             if not lost:
                 return True
@@ -161,12 +164,6 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
                 code="engine-not-proven",
             )
         time.sleep(POLL_S)
-
-
-def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: float) -> bool:
-    """Tell whether a signalled engine has finished its reload: with nothing of ours yet it would seem so."""
-    signalled = spec.reload is ReloadMethod.HUP and begun.before is None
-    return not signalled or dockerd.reloads_since(socket, begun.began_s, timeout_s=timeout_s) > 0
 
 
 def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:

@@ -123,7 +123,7 @@ class _Place(Struct, frozen=True):
         """Return what the files should say, with the options of ``donor`` for our runtimes."""
         config, target, before = self.config, self.target, self.files.before
         refuse_large_donor(config.path, donor)
-        wants = [*self._want_default(), *self._want_settings()]
+        wants = [*self._want_settings()]
         shown: dict[str, Tree] = {}
         for entry in self.entries:
             mine = {want.key: want for want in self._want_runtime(entry, _annotate(donor, self.extras))}
@@ -144,7 +144,13 @@ class _Place(Struct, frozen=True):
             cdi=self.extras.cdi,
         )
 
-    def _want_default(self) -> Iterator[Want]:
+    def _want_settings(self) -> Iterator[Want]:
+        """Yield what is wanted besides our runtimes.
+
+        In containerd 1.x naming a runtime takes the built-in runc away, and CRI down; 2.x keeps it
+        (engine-facts.md#containerd-built-in-runc), and may be exchanged for 1.x. A file that names runtimes
+        and another default has lost it already, and does without.
+        """
         config = self.config
         yield from (Want((*config.key, DEFAULT), entry.name) for entry in self.entries if entry.default)
         if config.old_default and self.has_default:
@@ -154,15 +160,6 @@ class _Place(Struct, frozen=True):
             for key, value in leaves(table(config.runtimes, (OLD_DEFAULT,), config.path)):
                 if value not in ("", [], {}):
                     yield Want((*config.key, "runtimes", OLD_DEFAULT, *key), value)
-
-    def _want_settings(self) -> Iterator[Want]:
-        """Yield what is wanted besides our runtimes.
-
-        In containerd 1.x naming a runtime takes the built-in runc away, and CRI down; 2.x keeps it
-        (engine-facts.md#containerd-built-in-runc), and may be exchanged for 1.x. A file that names runtimes
-        and another default has lost it already, and does without.
-        """
-        config = self.config
         named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
         if BUILT_IN not in named and (not named or config.default in {"", BUILT_IN}):
             yield Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE)
@@ -175,8 +172,17 @@ class _Place(Struct, frozen=True):
         if target == config.path:
             return (FileWants(target, Syntax.TOML, (*head, *wants)),)
         if not any(target.match(str(pattern)) for pattern in list_imports(config.path, config.tree)):
-            pattern = own_import(target)
-            _refuse_dormant(self.files, target, pattern)
+            pattern, dormant = own_import(target), self.files.dormant
+            if dormant:  # the import would bring a file of others into force
+                raise InstallerError(
+                    f"configure {self.files.engine} in {target} (its import {pattern} would take "
+                    f"{min(dormant)} too, which nothing imports now)",
+                    remedy=Remedy(
+                        "name another file with ",
+                        Option("drop-in-config"),
+                        f", or move {min(dormant)} away",
+                    ),
+                )
             head = (*head, Want(("imports",), str(pattern), member=True))
         drop_in = FileWants(target, Syntax.TOML, tuple(wants))
         return (drop_in, FileWants(config.path, Syntax.TOML, head)) if head else (drop_in,)
@@ -187,7 +193,8 @@ class _Place(Struct, frozen=True):
         options = table(mine, ("options",), target)
         refuse_taken_name(target, entry.name, binary_of(mine) or mine.get("runtime_type"))
         kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
-        kind = next((kind for kind in kinds if _has_shim(config, kind)), "")
+        gone = RUNC_V1_TYPE if config.merges else None
+        kind = next((kind for kind in kinds if kind.startswith(RUNC_SHIMS) and kind != gone), "")
         yield Want((*key, "runtime_type"), kind or self.extras.runtime_type or RUNC_TYPE)
         for below, value in leaves(donor):
             if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
@@ -247,11 +254,7 @@ class _Place(Struct, frozen=True):
                 "defined: CRI would not load)",
                 remedy="define that runtime, or correct default_runtime_name",
             )
-        yield from self._find_overruling()
-
-    def _find_overruling(self) -> Iterator[InstallerError]:
-        """Yield what is stronger than what we write."""
-        config, later = self.config, list(self.config.imported)
+        later = list(config.imported)  # and stronger than what we write
         later = later[later.index(self.target) + 1 :] if self.target in later else later
         for path in later if config.merges else ():
             cri = table(config.imported[path], config.key, path)
@@ -276,17 +279,6 @@ def _refuse_without_cri(files: ConfigFiles) -> None:
                     "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
                 ),
             )
-
-
-def _refuse_dormant(files: ConfigFiles, target: PurePosixPath, pattern: PurePosixPath) -> None:
-    """Raise where the import for a drop-in of ours would bring a file of others into force."""
-    if files.dormant:
-        other = min(files.dormant)
-        raise InstallerError(
-            f"configure {files.engine} in {target} (its import {pattern} would take {other} too, which "
-            "nothing imports now)",
-            remedy=Remedy("name another file with ", Option("drop-in-config"), f", or move {other} away"),
-        )
 
 
 def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:
@@ -335,10 +327,6 @@ def _annotate(donor: Tree, extras: Extras) -> Tree:
     had = donor.get(ANNOTATIONS)
     shown = [f"{prefix}*" for prefix in extras.annotations]
     return {**donor, ANNOTATIONS: [*shown, *(had if isinstance(had, list) else ())]}
-
-
-def _has_shim(config: Config, kind: str) -> bool:
-    return kind.startswith(RUNC_SHIMS) and not (config.merges and kind == RUNC_V1_TYPE)
 
 
 def _says(runtime: Tree, key: Key) -> bool:

@@ -1,6 +1,5 @@
 """containerd's configs as containerd understands them, and what it makes of them."""
 
-import json
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
@@ -10,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, Syntax, Tree, Want, apply, parse, table, text, value_at
+from installer.config_text import Edit, Key, Syntax, Tree, Want, apply, leaves, parse, table, text, value_at
 from installer.config_text.tree import wrong_type
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, Runtime
@@ -196,7 +195,7 @@ def read_dump(dump: Tree) -> EffectiveConfig:
     )
     off = dump.get("disabled_plugins")  # 2.x prints the table of a plugin that is switched off, too
     if not plugin or (isinstance(off, list) and {*map(str, off)} & {*PLUGIN_IDS}):
-        return EffectiveConfig({}, "", rest_digest=_digest(dump), broken="CRI is switched off")
+        return EffectiveConfig({}, "", rest_digest=_digest(dump, plugin), broken="CRI is switched off")
     cri = table(plugins, (plugin,), PRINTED)
     runtimes, default, broken = _read_runtimes(table(cri, ("containerd",), PRINTED))
     cdi, grpc, nri = cri.get(CDI), table(dump, ("grpc",), PRINTED), table(plugins, (NRI,), PRINTED)
@@ -206,7 +205,7 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         {name: Runtime(binary_of(one), drop_unasked(one)) for name, one in tables.items()},
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
-        rest_digest=_digest(_rest(dump, plugin)),
+        rest_digest=_digest(dump, plugin),
         undefined="" if default in runtimes else default,
         broken=broken,
         places={name: said for name, said in places.items() if isinstance(said, str)},
@@ -272,19 +271,14 @@ def binary_of(runtime: Tree) -> str:
     )
 
 
-def _rest(dump: Tree, plugin: str) -> Tree:
-    """Return what is printed less what is compared by itself, and less how the files are put together."""
-    plugins = table(dump, ("plugins",), PRINTED)
-    cri = table(plugins, (plugin,), PRINTED)
-    containerd = table(cri, ("containerd",), PRINTED)
-    rest = {name: value for name, value in containerd.items() if name not in (RUNTIMES, DEFAULT, OLD_TABLE)}
-    less = {name: value for name, value in cri.items() if name != CDI} | {"containerd": rest}
-    top = {name: value for name, value in dump.items() if name not in ("imports", "version")}
-    return {**top, "plugins": {**plugins, plugin: less}}
-
-
-def _digest(tree: Tree) -> str:
-    return sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
+def _digest(dump: Tree, plugin: str) -> str:
+    """Return the digest of what is neither compared by itself nor tells how the files are put together."""
+    cri: Key = ("plugins", plugin)
+    ours = {(*cri, CDI), *((*cri, "containerd", name) for name in (RUNTIMES, DEFAULT, OLD_TABLE))}
+    ours |= {("imports",), ("version",)}
+    kept = ((key, repr(value)) for key, value in leaves(dump))
+    rest = sorted(each for each in kept if not any(each[0][: len(key)] == key for key in ours))
+    return sha256(repr(rest).encode()).hexdigest()
 
 
 def list_read(
@@ -363,14 +357,11 @@ def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
     there = [
         name for name in PLUGIN_IDS if isinstance(value_at(tree, ("plugins", name, "containerd")), Mapping)
     ]
-    return tuple(_lift(_migrate(edit, there), tree) for edit in edits)
-
-
-def _migrate(edit: Edit, plugins: list[str]) -> Edit:
-    part, plugin, *below = (*edit.key, "", "")
-    if part != "plugins" or plugin not in PLUGIN_IDS or plugin in plugins or not plugins:
-        return edit
-    return replace(edit, key=("plugins", plugins[-1], *below[:-2]))
+    moved: dict[Key, Key] = {}
+    if there:
+        moved = {("plugins", name): ("plugins", there[-1]) for name in PLUGIN_IDS if name not in there}
+    edits = tuple(replace(edit, key=moved.get(edit.key[:2], edit.key[:2]) + edit.key[2:]) for edit in edits)
+    return tuple(_lift(edit, tree) for edit in edits)
 
 
 def _lift(edit: Edit, tree: Tree) -> Edit:
