@@ -175,7 +175,7 @@ def carry_out(
             happened = _do(context, plan, step, check)
         except InstallerError:
             match step, plan.steps[len(done) :]:
-                case Reload(), (WriteConfig(path, passing=[_, *_]), *_):
+                case Reload(), (WriteConfig(_, path, passing=[_, *_]), *_):
                     event = "config is an intermediate text"
                     log.warning(event, path=str(path), reason="its reload failed")
                 case _:

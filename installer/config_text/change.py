@@ -145,7 +145,7 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
     its container, so after a deletion the text is the same in meaning only.
 
     Raises:
-        InstallerError: the text is not valid.
+        InstallerError: the text is not valid, or a key on the way is there twice.
     """
     with edited(text, syntax, name) as draft:
         # What is in a container goes before the container, in whatever order a ledger kept them.
@@ -161,7 +161,7 @@ def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str)
     """Return the edits whose key does not hold what they have put there; of two of one key one is enough.
 
     Raises:
-        InstallerError: the text is not valid.
+        InstallerError: the text is not valid, or a key on the way is there twice.
     """
     with edited(text, syntax, name) as draft:
         values = [edit for edit in edits if edit.key and edit.after != "{}"]
@@ -194,26 +194,27 @@ def _finish(draft: Draft, original: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def _walk(tree: Branch, key: Key) -> tuple[Any, int, bool]:
-    """Return what a key holds, its length, and False.
+def _walk(draft: Draft, key: Key) -> tuple[Any, int]:
+    """Return what a key holds, and its length; or what is in the way of it, and how far that is.
 
-    Where a name leads on from no container, return what is there and how far it is, where one is there twice
-    True.
+    Raises:
+        InstallerError: one on the way is there twice.
     """
-    now: Any = tree
+    now: Any = draft.tree
     for depth, part in enumerate(key):
         if not isinstance(now, dict):
-            return now, depth, False
+            return now, depth
         if is_doubled(now, part):
-            return now, depth, True
+            twice = dotted(key[: depth + 1])
+            raise InstallerError(f"edit {draft.name} ({twice} is there twice)", remedy="keep one of them")
         if (now := now.get(part, ABSENT)) is ABSENT:
             break
-    return now, len(key), False
+    return now, len(key)
 
 
 def _holds(draft: Draft, edit: Edit) -> bool:
-    now, depth, twice = _walk(draft.tree, edit.key)
-    gone = twice or depth < len(edit.key) or now is ABSENT
+    now, depth = _walk(draft, edit.key)
+    gone = depth < len(edit.key) or now is ABSENT
     if gone or edit.after is None:
         return gone and edit.after is None
     value = draft.grammar.value(edit.after)
@@ -270,10 +271,7 @@ def _create_containers(draft: Draft, key: Key) -> Iterator[Edit]:
 
 def _look_up(draft: Draft, want: Want) -> Any:
     """Return what the wanted key holds; null on the way may become a container."""
-    now, depth, twice = _walk(draft.tree, want.key)
-    if twice:
-        key = dotted(want.key[: depth + 1])
-        raise InstallerError(f"edit {draft.name} ({key} is there twice)", remedy="keep one of them")
+    now, depth = _walk(draft, want.key)
     if depth == len(want.key):
         return now
     if now is not None and want.value is not ABSENT:
@@ -287,9 +285,9 @@ def _take_back(draft: Draft, edit: Edit) -> bool:
         if not draft.tree:
             draft.text = edit.before or ""
         return True
-    now, depth, twice = _walk(draft.tree, edit.key)
-    if twice or depth < len(edit.key):
-        return edit.after is not None and not twice
+    now, depth = _walk(draft, edit.key)
+    if depth < len(edit.key):
+        return edit.after is not None
     if now is ABSENT:
         if edit.after is None and edit.before is not None:
             draft.insert(edit.key, edit.before)

@@ -129,11 +129,15 @@ def same(one: object, other: object) -> bool:
 
 
 def drop_doubles(value: Any) -> Any:
-    """Return ``value`` with each name once, the last one, as Go's parsers read it."""
+    """Return ``value`` with each name once, as Go reads it: of two objects the last adds to the first."""
     match value:
         case dict():
-            names = {name[0] if isinstance(name, tuple) else name: child for name, child in value.items()}
-            return {name: drop_doubles(child) for name, child in names.items()}
+            names: dict[str, Any] = {}
+            for doubled, child in value.items():
+                name, now = doubled[0] if isinstance(doubled, tuple) else doubled, drop_doubles(child)
+                before = names.get(name)
+                names[name] = before | now if isinstance(before, dict) and isinstance(now, dict) else now
+            return names
         case list():
             return [drop_doubles(child) for child in value]
         case _:

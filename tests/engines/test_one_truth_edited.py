@@ -193,3 +193,27 @@ def test_nobody_is_blamed_for_what_an_undo_has_taken_from_under_a_container(
         assert ("drifted" in told, "daemon.json    as we wrote it" in told) == (False, True), told
         assert ("drifted" in broken, "edited by somebody else\n" in broken) == (False, True), broken
         assert "would not start with the configs that it has now" in broken
+
+
+def test_a_name_that_is_there_twice_in_daemon_json_stops_each_verb_and_takes_nothing(
+    booted: Boot, engines_today: list[EngineSet]
+) -> None:
+    engines = next(row for row in engines_today if (row.suite, row.name) == ("sid", "docker"))
+    asked = ("--toolkit-source", ARTIFACTS, "--runtime", "docker")
+    mine = '"runtimes": {"mine": {"path": "/usr/sbin/runc"}}, '
+    with booted(engines) as node:
+        node.write(DOCKER, f"{{{mine}" + node.read(DOCKER).removeprefix("{"))
+        node.installer("install", *asked, check=True)
+        node.write(DOCKER, f"{{{mine}" + node.read(DOCKER).removeprefix("{"))
+        doubled = node.read(DOCKER)
+
+        codes = [node.installer(*each).returncode for each in (("plan", *asked), ("status",), ("uninstall",))]
+
+        assert codes == [FAILED, FAILED, UNDO_INCOMPLETE]
+        assert "(runtimes is there twice)" in node.installer("status").stdout
+        assert node.read(DOCKER) == doubled
+        node.restart("docker")
+        assert served(node)[0] == {"runc", "mine"} | OURS
+        node.write(DOCKER, doubled.replace(mine, "", 1))
+        node.installer("uninstall", check=True)
+        assert served(node)[0] == {"runc", "mine"}

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.change.transaction import Context, apply, carry_out, never_stop
+from installer.config_text import Edit
 from installer.errors import InstallerError, NotIdleError
 from installer.model.engine_spec import RuntimeEntry
 from installer.model.files import Layout
 from installer.model.options import RestartMode
 from installer.model.record import Record
-from installer.model.steps import Part, Reload
+from installer.model.steps import Part, Reload, WriteConfig
 from tests.support.live import CREATED, ONE, Live, containerd, live
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
@@ -109,3 +110,22 @@ def test_a_pod_that_ends_waits_no_longer_than_its_grace(node: Live) -> None:
         carried_out(node, GIVEN, until_s=began + 1)
 
     assert time.monotonic() - began < 20
+
+
+def test_a_config_that_a_failed_reload_leaves_between_two_texts_is_named(
+    node: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.serve("runc")
+    ledger = Ledger.open(node.host, Layout())
+    engine = replace(containerd(), files=())
+    edit = Edit(("default-runtime",), None, '"runc"')
+    last = WriteConfig("containerd", PurePosixPath("/etc/site.json"), None, None, passing=(edit,))
+    held = Record(directories=ledger.held.directories)
+    plan = Plan((Part("containerd", (GIVEN, last), ("why",) * 2),), held, held, {"containerd": engine})
+
+    with pytest.raises(InstallerError, match="prove that containerd serves our runtimes"):
+        carry_out(Context(node.host, Layout(), ledger, 0.5), plan, never_stop)
+
+    said = capsys.readouterr().err
+    assert ("config is an intermediate text" in said, "/etc/site.json" in said) == (True, True)
+    ledger.lock.release()

@@ -244,6 +244,9 @@ def test_depth_never_ends_in_a_traceback() -> None:
             '{"a": 1, "a": {"b": 1, "b": 2}}', {"a": {"b": 2}}, id="of a doubled name the last counts"
         ),
         pytest.param(
+            '{"a": {"b": 1, "c": 1}, "a": {"b": 2}}', {"a": {"b": 2, "c": 1}}, id="a doubled object is one"
+        ),
+        pytest.param(
             '{"a": 123456789012345678901234567890}', {"a": 123456789012345678901234567890}, id="big"
         ),
     ],
@@ -289,12 +292,6 @@ OURS = changed('{\n  "a": 1\n}\n', [PATH, DEFAULT])
         pytest.param(
             '{"runtimes": []}', '{"runtimes": []}', [("runtimes",)], id="something else in its place"
         ),
-        pytest.param(
-            '{"default-runtime": "nvidia", "default-runtime": "nvidia"}',
-            '{"default-runtime": "nvidia", "default-runtime": "nvidia"}',
-            [("default-runtime",)],
-            id="doubled by others",
-        ),
     ],
 )
 def test_undo_removes_only_what_is_still_ours(now: str, back: str, left: list[tuple[str, ...]]) -> None:
@@ -302,6 +299,14 @@ def test_undo_removes_only_what_is_still_ours(now: str, back: str, left: list[tu
 
     assert text == back
     assert [edit.key for edit in remaining] == left
+
+
+@pytest.mark.parametrize(
+    "text", ['{"default-runtime": 1, "default-runtime": 1}', '{"runtimes": {}, "runtimes": {}}']
+)
+def test_undo_refuses_what_others_have_doubled(text: str) -> None:
+    with pytest.raises(InstallerError, match="is there twice"):
+        undone(text, OURS[1])
 
 
 def test_a_replaced_value_returns_as_it_was_written() -> None:
