@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -91,12 +90,11 @@ def demo() -> Exit:
                 _show_files(root)
                 _call("status", arguments[:2])
                 _show_title("SIGTERM: everything is undone")
-                child.send_signal(signal.SIGTERM)
-                code = child.wait(WAIT_S)
+                child.terminate()
                 _show_log(child)
             finally:
                 child.kill()
-        return _show_proof(before, _hash(root), code)
+        return _show_proof(before, _hash(root), child.returncode)
 
 
 def make_toolkit(source: Path) -> None:
@@ -114,13 +112,9 @@ def make_toolkit(source: Path) -> None:
 
 def _start(verb: str, arguments: list[str]) -> "subprocess.Popen[str]":
     kept = {name: value for name, value in os.environ.items() if "TOOLKIT_INSTALLER" not in name}
-    return subprocess.Popen(
-        [sys.executable, "-m", "installer", verb, *arguments],
-        env=kept | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "installer", verb, *arguments]
+    env = kept | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _call(verb: str, arguments: list[str]) -> None:
@@ -149,9 +143,8 @@ def _show_files(root: Path) -> None:
         about = f"-> {path.readlink()}" if path.is_symlink() else f" {path.stat().st_size} bytes"
         click.echo(f"  /{path.relative_to(root)} {about}")
     if inside := len(paths) - len(shown):
-        click.echo(
-            f"  /usr/local/nvidia/.toolkit-installer/  {inside} files: the payload, the ledger, the originals"
-        )
+        what = f"{inside} files: the payload, the ledger, the originals"
+        click.echo(f"  /usr/local/nvidia/.toolkit-installer/  {what}")
 
 
 def _hash(root: Path) -> dict[str, str]:
