@@ -1,7 +1,4 @@
-"""The server of metrics: prometheus_client answers with the families in a text of OpenMetrics.
-
-One connection at a time, each with a deadline: who asks can hold up nobody but others who ask.
-"""
+"""The server of metrics: one connection at a time, each with a deadline, so that who asks holds up nobody."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -58,11 +55,7 @@ def serve_beside(options: Options) -> Exit:
 
 
 def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[], bool]) -> None:
-    """Answer who asks on ``where`` with the file ``answer`` as long as it ``goes_on``.
-
-    Raises:
-        InstallerError: nobody can listen there.
-    """
+    """Answer who asks on ``where`` with the file ``answer`` as long as it ``goes_on``."""
     registry = CollectorRegistry()
     registry.register(_Text(host.local_path(answer)))
     server = BaseServer("", _Handler.factory(registry))
@@ -80,11 +73,7 @@ def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[]
 
 
 def bind(host: Host, where: Listen) -> Listener:
-    """Return a socket that listens.
-
-    Raises:
-        InstallerError: there can be none.
-    """
+    """Return a socket that listens; InstallerError where there can be none."""
     try:
         if where.path is None:
             return listen_tcp(where.address, where.port)

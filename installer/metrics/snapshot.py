@@ -38,10 +38,7 @@ Value: TypeAlias = float | Mapping[str, float] | None  # of a label each, or non
 
 
 class Counts(Struct, frozen=True):
-    """What has happened on a node since the first install; times in seconds since 1970, 0 for never.
-
-    ``toolkit`` is the version of the toolkit that is installed, "" where it does not tell.
-    """
+    """What has happened on a node since the first install; times in seconds since 1970, 0 for never."""
 
     installs: Number = 0
     repairs: Number = 0
@@ -49,21 +46,17 @@ class Counts(Struct, frozen=True):
     restarts: Mapping[str, Number] = field(default_factory=dict)
     success_s: Seconds = 0
     ready_since_s: Seconds = 0
-    toolkit: str = ""
+    toolkit: str = ""  # its version, "" where it does not tell
 
 
 class EngineFigures(Struct, frozen=True):
-    """One engine: whether it was proven to serve, and whether its configs drifted.
-
-    ``refused`` tells that it would not come up at its next start with the configs that lie there, ``pending``
-    that it has not read its configs yet, for its restart waits until it is idle.
-    """
+    """One engine: whether it was proven to serve, and whether its configs drifted."""
 
     name: str
     serves: bool
     drifted: bool
-    refused: bool = False
-    pending: bool = False
+    refused: bool = False  # it would not come up at its next start with the configs that lie there
+    pending: bool = False  # it has not read its configs yet: its restart waits until it is idle
 
 
 class PluginFigures(Struct, frozen=True):
@@ -75,17 +68,14 @@ class PluginFigures(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """A node at one look; ``since`` is when it became ready, "" where it is not.
-
-    ``plugin`` is None where no NRI plugin is to be there.
-    """
+    """A node at one look."""
 
     version: str
     counts: Counts
     engines: tuple[EngineFigures, ...]
     looked_s: float
-    since: str = ""
-    plugin: PluginFigures | None = None
+    since: str = ""  # when it became ready; "" where it is not
+    plugin: PluginFigures | None = None  # None where no NRI plugin is to be there
 
     def collect(self) -> Iterator["Metric"]:
         """Yield the metrics, as prometheus_client asks for them."""
@@ -360,7 +350,6 @@ def _take_snapshot(
 
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:
-    try:
+    with suppress(InstallerError):
         return any(compare_configs(host, row, record)[:2])
-    except InstallerError:
-        return True
+    return True

@@ -20,7 +20,7 @@ NOT_FOUND, CONFLICT, UNPROCESSABLE = 404, 409, 422  # the node is gone; the test
 def untaint(api: Api, name: str) -> NoReturn:
     """Watch the pods labelled with ``name`` until a signal ends this process: there is nothing to undo."""
     for number in supervision.STOP:
-        signal.signal(number, _end)
+        signal.signal(number, lambda *_: sys.exit(Exit.OK))
     seen: set[str] = set()
     with supervision.unblocked_signals():
         while True:
@@ -29,10 +29,6 @@ def untaint(api: Api, name: str) -> NoReturn:
             except InstallerError as error:
                 log.warning("watch ended", error=str(error), code=error.code)
                 time.sleep(PAUSE_S)
-
-
-def _end(_number: int, _frame: object) -> NoReturn:
-    sys.exit(Exit.OK)
 
 
 def _watch(api: Api, name: str, seen: set[str]) -> None:
@@ -81,11 +77,11 @@ def make_patch(value: object) -> list[dict[str, Any]]:
 
     Each removal is tested first: somebody else may have changed the list meanwhile, which has no names.
     """
-    taints = _list(_at(value, "spec", "taints"))
-    found = [index for index, taint in enumerate(taints) if _at(taint, "key") == KEY]
     patch: list[dict[str, Any]] = []
-    for path in (f"/spec/taints/{index}" for index in reversed(found)):
-        patch += [{"op": "test", "path": f"{path}/key", "value": KEY}, {"op": "remove", "path": path}]
+    for index, taint in reversed([*enumerate(_list(_at(value, "spec", "taints")))]):
+        if _at(taint, "key") == KEY:
+            path = f"/spec/taints/{index}"
+            patch += [{"op": "test", "path": f"{path}/key", "value": KEY}, {"op": "remove", "path": path}]
     return patch
 
 

@@ -63,19 +63,14 @@ class Wanted(Struct, frozen=True):
 
 
 class Observed(Struct, frozen=True):
-    """What was seen of one container.
+    """What was seen of one container."""
 
-    ``failure`` is why it could not be run, "" where it ran; ``said`` is what it printed. ``started_by`` is
-    the program that the engine's own records name for it. ``wrapper`` and ``real`` tell whether our script,
-    and NVIDIA's program behind it, were started meanwhile. ``left`` is what could not be removed.
-    """
-
-    failure: str = ""
-    said: str = ""
-    started_by: PurePosixPath | None = None
-    wrapper: bool = False
-    real: bool = False
-    left: str = ""
+    failure: str = ""  # why it could not be run
+    said: str = ""  # what it printed
+    started_by: PurePosixPath | None = None  # the program that the engine's own records name for it
+    wrapper: bool = False  # our script was started
+    real: bool = False  # NVIDIA's program behind it was
+    left: str = ""  # what could not be removed
 
 
 class Proof(Struct, frozen=True):
@@ -108,8 +103,13 @@ def verify(options: Options, *, as_json: bool) -> Exit:
         document = {"schema": SCHEMA, "verdict": worst, "runtimes": found}
         sys.stdout.write(dumps(document, indent=2).decode())
     else:
-        for line in _lines(found):
-            click.echo(line)
+        width = max(len(f"{each.engine} {each.runtime}") for each in found)
+        for each in found:
+            good = each.level == OK
+            level = click.style("ok " if good else BAD, fg="green" if good else "red", bold=not good or None)
+            click.echo(f"{level}  {f'{each.engine} {each.runtime}':<{width}}  {each.found}")
+            if each.remedy:
+                click.echo(f"{'':<{width + 7}}do: {each.remedy}")
     return Exit.FAILED if worst == BAD else Exit.OK
 
 
@@ -190,13 +190,9 @@ def judge(wanted: Wanted, observed: Observed) -> Proof:
 
 def _find_problems(wanted: Wanted, observed: Observed) -> Iterator[tuple[object, str, str]]:
     """Yield what could be missing: whether it is, the problem, and what to do about it."""
-    title, doctor = ENGINES[wanted.engine].title, "see toolkit-installer doctor"
+    title, doctor, failure = ENGINES[wanted.engine].title, "see toolkit-installer doctor", observed.failure
     lines = observed.said.splitlines()
-    yield (
-        observed.failure,
-        f"no container could be run: {observed.failure}",
-        f"see the log of {title}; {doctor}",
-    )
+    yield failure, f"no container could be run: {failure}", f"see the log of {title}; {doctor}"
     yield MARK not in lines, f"the container printed {observed.said[:200]!r}", doctor
     by, other = observed.started_by or "a runtime that is not ours", wanted.runtime and wanted.binary
     another = f"{title} serves another runtime of that name; {doctor}"
@@ -211,12 +207,3 @@ def _find_problems(wanted: Wanted, observed: Observed) -> Iterator[tuple[object,
     lacks = wanted.devices and wanted.driver and not driver
     yield lacks, f"no library of driver {wanted.driver} in the container", doctor
     yield observed.left, f"not removed: {observed.left}", "remove it by hand"
-
-
-def _lines(found: tuple[Proof, ...]) -> Iterator[str]:
-    width = max(len(f"{each.engine} {each.runtime}") for each in found)
-    for each in found:
-        level = click.style(BAD, fg="red", bold=True) if each.level == BAD else click.style("ok ", fg="green")
-        yield f"{level}  {f'{each.engine} {each.runtime}':<{width}}  {each.found}"
-        if each.remedy:
-            yield f"{'':<{width + 7}}do: {each.remedy}"
