@@ -54,7 +54,7 @@ LIMITS = {
     "docs/reference.md": (2850, 14, 30),
     "docs/security-host.md": (750, 14, 30),
     "docs/security.md": (1000, 14, 30),
-    "docs/troubleshooting.md": (4500, 14, 30),
+    "docs/troubleshooting.md": (3850, 14, 30),
     "docs/verify.md": (300, 14, 30),
 }
 
