@@ -1,7 +1,9 @@
 """docs/compatibility.md is what nvidia.toml and differences.toml say, and every defect in it has a test that is there."""
 
 import ast
+import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ HEAD = """\
 
 `nvidia-toolkit` and `nvidia-ctk-installer` accept the command line and environment of NVIDIA's nvidia-ctk-installer v1.20.0,
 and of container-config's nvidia-toolkit of 2021. `--help` explains the flags. `make golden` makes this page from
-`installer/cli/nvidia.toml` and `tests/compat/differences.toml`, which names the test of each defect and difference.
+`installer/cli/nvidia.toml` and `tests/compat/differences.toml`. The latter lists 39 defects of NVIDIA's tool, each with the test that ours lacks it.
 
 ## Grammar
 
@@ -27,7 +29,13 @@ and of container-config's nvidia-toolkit of 2021. `--help` explains the flags. `
 
 ## Flags
 
-| flag | variables | default | where ours differs |
+These are as NVIDIA's (flags, variables, default):
+
+{same}
+
+Ours differs in these:
+
+| flag | variables | default | difference |
 |---|---|---|---|
 """
 MIDDLE = """
@@ -46,6 +54,8 @@ REST = """
 def _flag_line(row: Row) -> str:
     names = ", ".join(f"`{'--' if len(name) > 1 else '-'}{name}`" for name in row.names)
     variables = ", ".join(f"`{name}`" for name in row.env)
+    if not row.ours:
+        return "- " + ", ".join(filter(None, (names, variables, _default(row)))) + "\n"
     cells = (names, variables, _default(row), row.ours)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
@@ -68,11 +78,20 @@ def _difference_line(row: dict[str, Any]) -> str:
     return "| " + " | ".join(cell.replace("<", "&lt;").replace("|", "\\|") for cell in cells) + " |\n"
 
 
+@cache
+def _cited() -> frozenset[str]:
+    """Return the anchors of this page that the code leads to."""
+    texts = (path.read_text() for path in (PROJECT / "installer").rglob("*.py"))
+    return frozenset(anchor for text in texts for anchor in re.findall(r"compatibility\.md#(d\d+)", text))
+
+
 def rendered() -> str:
     """Return the document."""
     rest = REST + "".join(map(_difference_line, differences()))
-    flags = "".join(map(_flag_line, rows()))
-    return HEAD + flags + MIDDLE + "".join(map(_defect_line, defects())) + rest
+    same = "".join(_flag_line(row) for row in rows() if not row.ours)
+    flags = "".join(_flag_line(row) for row in rows() if row.ours)
+    named = "".join(_defect_line(each) for each in defects() if "why" in each or each["id"].lower() in _cited())
+    return HEAD.format(same=same.rstrip()) + flags + MIDDLE + named + rest
 
 
 def test_the_document_says_what_the_data_says() -> None:

@@ -34,9 +34,9 @@ def rendered() -> str:
 
 def _lines() -> Iterator[str]:
     for group, rows in TABLE["checks"].items():
-        yield f"\n## {group}\n\n| check | looks at | wrong when |\n|---|---|---|\n"
+        yield f"\n## {group}\n\n| check: looks at | wrong when |\n|---|---|\n"
         for name, row in rows.items():
-            cells = (f"`{name}`", row["looks_at"], row["wrong_when"].format(**VALUES))
+            cells = (f"`{name}`: {row['looks_at']}", row["wrong_when"].format(**VALUES))
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
