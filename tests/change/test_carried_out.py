@@ -121,7 +121,7 @@ def test_a_config_that_a_failed_reload_leaves_between_two_texts_is_named(
     edit = Edit(("default-runtime",), None, '"runc"')
     last = WriteConfig("containerd", PurePosixPath("/etc/site.json"), None, None, passing=(edit,))
     held = Record(directories=ledger.held.directories)
-    plan = Plan((Part("containerd", (GIVEN, last), ("why",) * 2),), held, held, {"containerd": engine})
+    plan = Plan((Part("containerd", ((GIVEN, "why"), (last, "why"))),), held, held, {"containerd": engine})
 
     with pytest.raises(InstallerError, match="prove that containerd serves our runtimes"):
         carry_out(Context(node.host, Layout(), ledger, 0.5), plan, never_stop)
