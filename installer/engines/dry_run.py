@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from installer.engines.reloading import elsewhere
 from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, Ran, can_be_started, held_directory, held_texts, run_in
+from installer.host.programs import ENVIRONMENT, Ran, can_be_started, memory_file, private_directory, run_in
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Check, ConfigFiles, Extras, Monitor, ReloadMethod, RuntimeEntry
 from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
@@ -126,12 +126,11 @@ class Trials:
         In what it says they have the names that the host knows.
         """
         with ExitStack() as stack:
-            held = stack.enter_context(held_texts(len(check.paths)))
-            places = dict(zip(check.paths, held, strict=True))
+            places = {path: stack.enter_context(memory_file()) for path in check.paths}
             for path, text in check.texts(lambda path: places[path].name).items():
-                places[path].fill(text)
+                Path(places[path].name).write_bytes(text.encode())
             for path, texts in check.beside.items():
-                places[path] = stack.enter_context(held_directory(texts))
+                places[path] = stack.enter_context(private_directory(texts))
             flags = start.words if start and check.given is not None else ()
             given = without(flags, check.given or ())
             words = [places[word].name if isinstance(word, PurePosixPath) else word for word in check.words]

@@ -16,6 +16,7 @@ from typing import Final, Self, TypeVar
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.inodes import (
+    Move,
     copy_label,
     exchange_names,
     is_mount_point,
@@ -23,6 +24,7 @@ from installer.host.inodes import (
     opened,
     refuse,
     remove_name,
+    rename_name,
     staged_name,
     translated,
     write_synced,
@@ -66,21 +68,17 @@ class Host(Places):
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return what stands at ``path``."""
-        try:
+        with translated("look at", path), suppress(FileNotFoundError, NotADirectoryError):
             mode = self.local_path(path, last=last).lstat().st_mode
             return KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
-        except (FileNotFoundError, NotADirectoryError):
-            return Kind.ABSENT
-        except OSError as error:
-            refuse("look at", path, error)
+        return Kind.ABSENT
 
     def read(self, path: PurePosixPath) -> File | None:
         """Return the regular file at ``path``, or None where there is nothing.
 
-        Raises:
-            InstallerError: something other than a file stands there, or it cannot be read, or is too large.
+        InstallerError where something other than a file stands there, or it cannot be read, or is too large.
         """
-        with translated("read", path):
+        with translated("read", path), suppress(FileNotFoundError, NotADirectoryError):
             try:
                 with (
                     self.place(path).opened() as (directory, name),
@@ -88,19 +86,14 @@ class Host(Places):
                     opened(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory) as fd,
                 ):
                     return _read(fd, path)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
             except OSError as error:
                 if error.errno != errno.ENXIO:  # a socket
                     raise
                 raise _no_file(path, "not a regular file") from error
+        return None
 
     def refuse_unreplaceable(self, path: PurePosixPath) -> None:
-        """Raise where a file can be read but not replaced by a rename.
-
-        Raises:
-            InstallerError: the file is hard-linked, or mounted as a single file.
-        """
+        """Raise where a file can be read but not replaced: it is hard-linked, or mounted as a single file."""
         local, status = self.local_path(path), self.status(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return
@@ -120,10 +113,8 @@ class Host(Places):
     def replace(self, path: PurePosixPath, file: File) -> None:
         """Put ``file`` at ``path`` so that a reader sees the old or the new one, also after a power failure.
 
-        A symbolic link stays and its target is replaced.
-
-        Raises:
-            InstallerError: it is whole as it was, or whole as wanted but not safe from a power failure.
+        A symbolic link stays and its target is replaced. With InstallerError it is whole as it was, or whole
+        as wanted but not safe from a power failure.
         """
         with translated("write", path):
             at = self.place(path)
@@ -179,12 +170,9 @@ class Host(Places):
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
         """Return the sorted names in a directory; none where there is no directory."""
-        try:
-            return tuple(sorted(entry.name for entry in self.local_path(path).iterdir()))
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-        except OSError as error:
-            refuse("list", path, error)
+        with translated("list", path), suppress(FileNotFoundError, NotADirectoryError):
+            return tuple(sorted(os.listdir(self.local_path(path))))  # noqa: PTH208 - names are wanted
+        return ()
 
     def link_target(self, path: PurePosixPath) -> str | None:
         """Return what the symbolic link at ``path`` holds; None where there is none."""
@@ -203,25 +191,21 @@ class Host(Places):
 
     def rename(self, path: PurePosixPath, target: PurePosixPath) -> None:
         """Give what stands at ``path`` the name ``target``, which is free."""
+        self._move("rename", rename_name, path, target)
+
+    def exchange(self, path: PurePosixPath, target: PurePosixPath) -> None:
+        """Let two names change places at once, whatever they are."""
+        self._move("exchange", exchange_names, path, target)
+
+    def _move(self, verb: str, move: Move, path: PurePosixPath, target: PurePosixPath) -> None:
         with (
-            translated("rename", path),
+            translated(verb, path),
             self.place(path, last=False).opened() as (source, name),
             self.place(target, last=False).opened() as (beside, other),
         ):
-            os.rename(name, other, src_dir_fd=source, dst_dir_fd=beside)
+            move(source, name, beside, other)
             os.fsync(beside)
             os.fsync(source)
-
-    def exchange(self, one: PurePosixPath, other: PurePosixPath) -> None:
-        """Let two names change places at once, whatever they are (renameat2)."""
-        with (
-            translated("exchange", one),
-            self.place(one, last=False).opened() as (first, name),
-            self.place(other, last=False).opened() as (second, named),
-        ):
-            exchange_names(first, name, second, named)
-            os.fsync(first)
-            os.fsync(second)
 
     def status(self, path: PurePosixPath, *, last: bool = True) -> os.stat_result | None:
         """Return what the kernel tells of what is at ``path``; None where there is nothing."""
@@ -241,8 +225,8 @@ class Host(Places):
 
     def free_bytes(self, path: PurePosixPath) -> int:
         """Return the space left, in bytes, where ``path`` is or would be."""
-        status = self._file_system(path)
-        return status.f_bavail * status.f_frsize
+        space = self._file_system(path)
+        return space.f_bavail * space.f_frsize
 
     def mounted(self, path: PurePosixPath) -> tuple[str, ...]:
         """Return how the file system of ``path``, which need not exist, is mounted: read-only, noexec."""

@@ -10,13 +10,15 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from msgspec.structs import replace
 
 from installer.errors import InstallerError
 from installer.host.kernel import LABEL, mounts
 from installer.model.files import Meta
+
+Move: TypeAlias = Callable[[int, str, int, str], None]  # a name in an open directory to another, there
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
 STAGED: Final = ".toolkit-installer"
@@ -64,6 +66,11 @@ def opened(where: str | Path, flags: int, mode: int = 0o600, *, dir_fd: int | No
         yield fd
     finally:
         os.close(fd)
+
+
+def rename_name(one_fd: int, one: str, other_fd: int, other: str) -> None:
+    """Give a name in one open directory another one in another."""
+    os.rename(one, other, src_dir_fd=one_fd, dst_dir_fd=other_fd)
 
 
 def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
@@ -180,26 +187,21 @@ def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]
     """Watch files for the block; yield what returns which of them somebody has opened so far.
 
     The kernel forgets a watch of one shot when it has fired, and lists the others (proc(5)). A file that
-    cannot be watched is never called opened.
+    cannot be watched, as where no instance is left, is never called opened.
     """
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(os.O_CLOEXEC)
-    if fd < 0:  # no instance left: nobody can tell
-        yield frozenset
-        return
+    watches = {file: libc.inotify_add_watch(fd, os.fsencode(file), IN_OPEN | IN_ONESHOT) for file in files}
+
+    def list_opened() -> frozenset[Path]:
+        text = Path(f"/proc/self/fdinfo/{fd}").read_text() if fd >= 0 else ""
+        left = {-1, *(int(number, 16) for number in WATCHED.findall(text))}
+        return frozenset(file for file, number in watches.items() if number not in left)
+
     try:
-        watched = {
-            file: libc.inotify_add_watch(fd, os.fsencode(file), IN_OPEN | IN_ONESHOT) for file in files
-        }
-
-        def opened() -> frozenset[Path]:
-            left = {
-                int(number, 16) for number in WATCHED.findall(Path(f"/proc/self/fdinfo/{fd}").read_text())
-            }
-            return frozenset(file for file, number in watched.items() if number >= 0 and number not in left)
-
-        yield opened
+        yield list_opened
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)

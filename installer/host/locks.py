@@ -13,7 +13,7 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -62,10 +62,7 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     """Lock the directory at ``path`` by the file ``lock`` in it; None where it has gone meanwhile.
 
     ``inherited`` are descriptors of the lock that ``run`` holds, where they still are this file.
-
-    Raises:
-        LockedError: another process holds it.
-        InstallerError: it is no directory of root's.
+    LockedError where another process holds it, InstallerError where it is no directory of root's.
     """
     with translated("lock", path), suppress(FileNotFoundError):  # who held it has just removed it
         home = host.local_path(path, last=False)
@@ -75,54 +72,43 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
 
 def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int:
     """Open the lock in our own directory, made where there is none."""
-    directory = _open_home(home, path)
-    try:
+    with ExitStack() as stack:
+        try:
+            directory = stack.enter_context(opened(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
+        except OSError as error:
+            if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+                raise
+            raise InstallerError(
+                f"use {path} (it is not a directory but a link or a file)",
+                remedy="move it away, then run again",
+                code="install-dir-unusable",
+            ) from error
+        _refuse_stranger(directory, path)
         for fd in inherited:
             if has_name(fd, home / LOCK):
                 return fd
         with suppress(FileNotFoundError):  # on a full disk one that is there has to do
             return os.open(LOCK, LOOK, dir_fd=directory)
         return os.open(LOCK, LOOK | os.O_CREAT, PRIVATE, dir_fd=directory)
-    finally:
-        os.close(directory)
 
 
-def _open_home(local: Path, path: PurePosixPath) -> int:
-    """Open our own directory, before anything in it is believed.
-
-    Raises:
-        FileNotFoundError: it has gone.
-        InstallerError: it is no directory, or another user's and never ours.
-    """
-    try:
-        fd = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
-            raise
-        raise InstallerError(
-            f"use {path} (it is not a directory but a link or a file)",
-            remedy="move it away, then run again",
-            code="install-dir-unusable",
-        ) from error
-    owners = {os.fstat(fd).st_uid}
+def _refuse_stranger(directory: int, path: PurePosixPath) -> None:
+    """Raise where our directory is another user's and never was ours, before anything in it is believed."""
+    owners = {os.fstat(directory).st_uid}
     with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
-        owners.add(os.stat(LEDGER, dir_fd=fd, follow_symlinks=False).st_uid)
+        owners.add(os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid)
     if owners.isdisjoint(trusted_uids()):
-        os.close(fd)
         raise InstallerError(
             f"use {path} (it belongs to another user)",
             remedy=f"move it away; or if it was ours, and its ledger names only that: chown -R root {path}",
             code="install-dir-unusable",
         )
-    return fd
 
 
 def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
     """Lock the pidfile at ``path``, making it where there is none; its content is not touched.
 
-    Raises:
-        LockedError: another process holds it.
-        InstallerError: what is there is not a pidfile of ours.
+    LockedError where another process holds it, InstallerError where it is not a pidfile of ours.
     """
     with translated("lock", path):
         local = host.local_path(path)
@@ -131,30 +117,22 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
 
 @contextmanager
 def lock_file(host: Host, path: PurePosixPath) -> Iterator[None]:
-    """Hold the lock on a private file of ours for the block; nothing is made or written.
-
-    Raises:
-        LockedError: another process holds it.
-        InstallerError: the file cannot be opened.
-    """
-    with translated("lock", path):
-        local = host.local_path(path)
-        fd = os.open(local, LOOK)
-    try:
+    """Hold the lock on a private file of ours for the block; LockedError where another process does."""
+    local = host.local_path(path)
+    with ExitStack() as stack:
+        with translated("lock", path):
+            fd = stack.enter_context(opened(local, LOOK))
         _flock(fd, local, path)
         yield
-    finally:
-        os.close(fd)
 
 
 def remove_pidfile(host: Host, path: PurePosixPath) -> None:
     """Remove the pidfile if it is one of ours and no other process holds it, else leave it as it is."""
     with translated("remove", path):
-        local = host.local_path(path)
-        if (fd := _open_pidfile(local)) is not None:
+        if (fd := _open_pidfile(host.local_path(path))) is not None:
             with os.fdopen(fd):
-                held = {*holders(os.fstat(fd))}
-            if held <= {os.getpid(), own_pid()}:
+                others = {*holders(os.fstat(fd))} - {os.getpid(), own_pid()}
+            if not others:
                 host.remove(path)
 
 
@@ -210,7 +188,7 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
 
 
 def _describe_holder(local: Path) -> str:
-    """Return who holds a lock, as part of a sentence; "" where nobody can tell, as of what has just gone."""
+    """Return who holds a lock, as part of a sentence; "" where nobody can tell."""
     with suppress(OSError):
         for pid in holders(local.stat()):
             if (since_s := _started_s(pid)) is not None:
@@ -246,12 +224,12 @@ def _open_pidfile(local: Path) -> int | None:
     except OSError:
         return None
     status = os.fstat(fd)
-    ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid in trusted_uids()
-    text = os.pread(fd, MAX_PID_BYTES + 1, 0) if ours else b""
-    if not ours or len(text) > MAX_PID_BYTES or not _PID.fullmatch(text) or _is_another(local, status, text):
-        os.close(fd)
-        return None
-    return fd
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid in trusted_uids():
+        text = os.pread(fd, MAX_PID_BYTES + 1, 0)
+        if len(text) <= MAX_PID_BYTES and _PID.fullmatch(text) and not _is_another(local, status, text):
+            return fd
+    os.close(fd)
+    return None
 
 
 def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
@@ -273,15 +251,11 @@ def announce_wait(host: Host, directory: PurePosixPath) -> Iterator[None]:
     By a lock of an open file description (fcntl(2), F_OFD_SETLK) on the same file, which an flock(2) does not
     collide with: it needs no file of its own, ends with its process, and is seen from every pid namespace.
     """
-    fd = None
-    with suppress(OSError):  # it has gone; or a file system without such locks: then nobody is told
-        fd = os.open(host.local_path(directory, last=False) / LOCK, LOOK)
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _CLAIM.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-    try:
+    with ExitStack() as stack:
+        with suppress(OSError):  # it has gone; or a file system without such locks: then nobody is told
+            fd = stack.enter_context(opened(host.local_path(directory, last=False) / LOCK, LOOK))
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _CLAIM.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         yield
-    finally:
-        if fd is not None:
-            os.close(fd)
 
 
 def is_awaited(lock: Lock) -> bool:
@@ -354,14 +328,13 @@ def send(here: Path, number: signal.Signals) -> int | None:
 
     Its lock proves it, not the number in the file.
     """
-    pid = holder_of(here)
 
     def prove() -> None:
         if holder_of(here) != pid:
             raise ProcessLookupError
 
     with suppress(ProcessLookupError):
-        if pid is not None:
+        if (pid := holder_of(here)) is not None:
             send_signal(pid, number, prove)
             return pid
     return None

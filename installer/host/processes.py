@@ -80,9 +80,7 @@ def peer_of(
     The credentials are those of the answer (SCM_CREDENTIALS): the ones of the socket (SO_PEERCRED) name
     whoever called listen(2), which under socket activation is systemd. (Connecting then starts the service.)
     Only a process of root's is believed: what it says it was started with decides which files are written.
-
-    Raises:
-        InstallerError: the socket may not be connected to.
+    InstallerError where the socket may not be connected to.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         deadline = time.monotonic() + timeout_s
@@ -116,10 +114,9 @@ def peer_of(
 
 
 def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], proc: Path = _PROC) -> None:
-    """Send a signal to ``peer`` if it still is the process that was seen and its comm is one of ``expected``.
+    """Send a signal to ``peer``, or raise InstallerError where it may not be signalled.
 
-    Raises:
-        InstallerError: it is gone, another process by now, not one of ``expected``, or may not be signalled.
+    Nor is it where it has gone, is another process by now, or its comm is none of ``expected``.
     """
     if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or ourselves)
         raise InstallerError(
@@ -148,11 +145,7 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
 
 
 def send_signal(pid: int, number: signals.Signals, prove: Callable[[], None]) -> None:
-    """Signal a process unless ``prove`` raises, which looks whether it is the one that is meant.
-
-    Raises:
-        OSError: it has ended, or may not be signalled.
-    """
+    """Signal a process unless ``prove`` raises, which looks whether it is the one that is meant."""
     try:
         process = os.pidfd_open(pid)
     except OSError as error:
@@ -189,10 +182,9 @@ def _service_in(cgroup: str) -> str:
 
 def unit_of(pid: int, proc: Path) -> str:
     """Return the systemd service that a process is part of, "" where it is in none."""
-    try:
+    with suppress(OSError):
         return unit_in(text_of(proc / f"{pid}/cgroup")) or ""
-    except OSError:
-        return ""
+    return ""
 
 
 def monitors_in_unit_of(process: Path) -> int:
@@ -212,13 +204,10 @@ def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
     with suppress(OSError):  # it ended meanwhile
         name = text_of(process / "comm")
         if name.startswith(_MONITORS) and _service_in(text_of(process / "cgroup")) == service:
-            return not name.startswith("conmon") or not _is_of_a_call(process, engine)
+            # A conmon of an exec has -e, and that of a container that is not made yet is the engine's child.
+            of_a_call = "-e" in _command_line(process) or _fields(process)[1] == engine
+            return not (name.startswith("conmon") and of_a_call)
     return False
-
-
-def _is_of_a_call(process: Path, engine: str) -> bool:
-    """Tell whether a conmon serves an exec, or a container that is not made yet, and not a live container."""
-    return "-e" in _command_line(process) or _fields(text_of(process / "stat"))[1] == engine
 
 
 def _describe(pid: int, proc: Path) -> Peer | None:
@@ -237,21 +226,15 @@ def _describe(pid: int, proc: Path) -> Peer | None:
 
 def started_of(pid: int, proc: Path) -> float | None:
     """Return the start of a process, as in Peer; None if it has ended."""
-    try:
-        text = text_of(proc / f"{pid}/stat")
-        return None if _fields(text)[0] in "ZX" else started_in(text)
-    except (OSError, IndexError, ValueError, OverflowError):
-        return None
+    with suppress(OSError, IndexError, ValueError, OverflowError):
+        fields = _fields(proc / str(pid))
+        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return None
 
 
-def started_in(text: str) -> float:
-    """Return the seconds from boot to the start of the process with this /proc/PID/stat."""
-    return int(_fields(text)[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def _fields(text: str) -> list[str]:
+def _fields(process: Path) -> list[str]:
     """Return the fields of /proc/PID/stat from the third on: the second may hold blanks and parentheses."""
-    return text.rpartition(")")[2].split()
+    return text_of(process / "stat").rpartition(")")[2].split()
 
 
 def _name(process: Path) -> str:
@@ -264,10 +247,9 @@ def _command_line(process: Path) -> tuple[str, ...]:
 
 def _link(link: Path) -> str:
     """Return what a link of /proc says, which need not be a path; "" where we may not look."""
-    try:
+    with suppress(OSError):
         return os.readlink(link)  # noqa: PTH115 - the text counts
-    except OSError:
-        return ""
+    return ""
 
 
 class Seen(Struct, frozen=True):
@@ -294,10 +276,7 @@ def sees_host(host: Host) -> bool:
 
 
 def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
-    """Yield root's processes, kernel threads left out.
-
-    ``unread`` has those come as well whose program nobody may look at.
-    """
+    """Yield root's processes, less kernel threads; ``unread`` adds those whose program nobody may look at."""
     proc = host.local_path(PROC)
     init = _link(proc / "1/ns/mnt")
     for process in _list_of_root(proc):
@@ -353,10 +332,9 @@ def _list_of_root(proc: Path) -> Iterator[Path]:
 
 def root_wrote(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a program of the host is one that root alone can have written."""
-    try:
+    with suppress(OSError):
         return _is_roots_alone(host.local_path(path).stat())
-    except OSError:
-        return False
+    return False
 
 
 def _is_roots_alone(status: os.stat_result) -> bool:

@@ -4,7 +4,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -80,30 +80,13 @@ def run_in(
     environment: Mapping[str, str] = ENVIRONMENT,
     fds: Sequence[int] = (),
 ) -> Ran | None:
-    """Run a program as ``run_in_time`` does; None also where it is late."""
-    with suppress(LateError):
-        return run_in_time(root, words, timeout_s=timeout_s, environment=environment, fds=fds)
-    return None
-
-
-def run_in_time(
-    root: Path,
-    words: Sequence[str],
-    *,
-    timeout_s: float,
-    environment: Mapping[str, str] = ENVIRONMENT,
-    fds: Sequence[int] = (),
-) -> Ran | None:
-    """Run a program of the host whose root is ``root`` here, with ``fds``; None where it cannot be run.
-
-    Raises:
-        LateError: it was started, and had not come to its end after ``timeout_s``.
-    """
+    """Run a program of the host whose root is ``root`` here; None where it cannot be run, or is late."""
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    ran = _run(command, timeout_s, env=environment, pass_fds=fds)
-    if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
-        return None
-    return ran
+    with suppress(LateError):
+        ran = _run(command, timeout_s, env=environment, pass_fds=fds)
+        unstarted = ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/"))
+        return None if unstarted else ran
+    return None
 
 
 def run_until_stopped(
@@ -118,10 +101,10 @@ def run_until_stopped(
         StoppedError: a stop is pending.
     """
     # Not by a pipe: communicate() takes a text once, and gives none of it on when it is called again.
-    with os.fdopen(os.memfd_create("text"), "wb+") as given:
-        given.write(text.encode())
-        given.seek(0)
-        return _run([str(program), *words], timeout_s, supervision.raise_if_stopped, stdin=given.fileno())
+    with os.fdopen(os.memfd_create("text"), "wb+") as file:
+        file.write(text.encode())
+        file.seek(0)
+        return _run([str(program), *words], timeout_s, supervision.raise_if_stopped, stdin=file.fileno())
 
 
 def _run(
@@ -148,7 +131,7 @@ def _run(
     raise LateError(f"run {command[0]} within {timeout_s:g} s", remedy="run it by hand on the node")
 
 
-class Held(Struct, frozen=True):
+class OpenText(Struct, frozen=True):
     """One text, or a directory of texts: ``name`` is its path for a program that inherits ``fd``.
 
     The name is the kernel's link to an open file (proc(5), /proc/PID/fd), so it holds in whatever root the
@@ -158,22 +141,16 @@ class Held(Struct, frozen=True):
     fd: int
     name: str
 
-    def fill(self, text: str) -> None:
-        """Write the text."""
-        with open(self.fd, "wb", closefd=False) as file:
-            file.write(text.encode())
+
+@contextmanager
+def memory_file() -> Iterator[OpenText]:
+    """Yield an empty text (memfd_create(2)), gone at the end."""
+    with os.fdopen(os.memfd_create("config"), "wb") as file:
+        yield OpenText(file.fileno(), f"/proc/self/fd/{file.fileno()}")
 
 
 @contextmanager
-def held_texts(count: int) -> Iterator[Sequence[Held]]:
-    """Yield ``count`` empty texts (memfd_create(2)), gone at the end."""
-    with ExitStack() as stack:
-        fds = [stack.enter_context(os.fdopen(os.memfd_create("config"), "wb")).fileno() for _ in range(count)]
-        yield [Held(fd, f"/proc/self/fd/{fd}") for fd in fds]
-
-
-@contextmanager
-def held_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[Held]:
+def private_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[OpenText]:
     """Yield a directory with ``texts`` by their relative paths, which nobody but its owner can enter."""
     import tempfile
 
@@ -185,4 +162,4 @@ def held_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[Held]:
             (top / path).write_bytes(text.encode())
         with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
             # A link at the end would not be walked into, so the directory itself is named behind it.
-            yield Held(fd, f"/proc/self/fd/{fd}/texts")
+            yield OpenText(fd, f"/proc/self/fd/{fd}/texts")

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from installer.errors import InstallerError, PendingError
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, LateError, Ran, run_in_time
+from installer.host.programs import ENVIRONMENT, Ran, run_in
 from installer.host.sockets import connectable
 from installer.model.files import SYSTEM_BUSES
 
@@ -29,7 +29,6 @@ SYSTEMD: Final = "org.freedesktop.systemd1"
 LOGIND: Final = "org.freedesktop.login1"
 MANAGER: Final = "org.freedesktop.systemd1.Manager"
 ROOT: Final = "/org/freedesktop/systemd1"
-LOGIND_ROOT: Final = "/org/freedesktop/login1"
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 PRIVATE: Final = "private"  # systemd's own socket: no daemon between, so no Hello
 CONNECT_S: Final = 5.0
@@ -82,15 +81,12 @@ class Bus:
     def __init__(self, here: Path, *, deadline: float) -> None:
         from jeepney.auth import BEGIN, make_auth_external  # type: ignore[import-untyped]  # ships no types
         from jeepney.bus_messages import message_bus  # type: ignore[import-untyped]
-        from jeepney.io.blocking import (  # type: ignore[import-untyped]
-            DBusConnection,
-            DBusConnectionBase,
-        )
+        from jeepney.io import blocking  # type: ignore[import-untyped]
 
         self.deadline = deadline
         # Not DBusConnection's own: that says Hello, for which it waits for ever.
-        self._connection = DBusConnection.__new__(DBusConnection)
-        DBusConnectionBase.__init__(self._connection, socket.socket(socket.AF_UNIX))
+        self._connection = blocking.DBusConnection.__new__(blocking.DBusConnection)
+        blocking.DBusConnectionBase.__init__(self._connection, socket.socket(socket.AF_UNIX))
         self.close, stream = self._connection.close, self._connection.sock
         try:
             stream.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -128,8 +124,7 @@ class Bus:
         from jeepney import DBusAddress, MessageFlag, new_method_call
 
         interface, _, member = method.rpartition(".")
-        target = DBusAddress(path, bus_name=service, interface=interface)
-        request = new_method_call(target, member, signature, arguments)
+        request = new_method_call(DBusAddress(path, service, interface), member, signature, arguments)
         request.header.flags |= MessageFlag.no_auto_start
         return self._answer(request)
 
@@ -203,10 +198,8 @@ def late(purpose: str, timeout_s: float) -> PendingError:
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ..."""
-    purpose = "ask systemd for its state"
-    return ask_bus(
-        buses, lambda bus: str(bus.get(ROOT, MANAGER, "SystemState")), purpose=purpose, timeout_s=timeout_s
-    )
+    words, purpose = (ROOT, MANAGER, "SystemState"), "ask systemd for its state"
+    return ask_bus(buses, lambda bus: str(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
 
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
@@ -214,7 +207,7 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
 
     systemd itself still says "running" then, and the pods are told to stop one after the other.
     """
-    words = (LOGIND_ROOT, f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND)
+    words = ("/org/freedesktop/login1", f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND)
     shared = [path for path in buses if path.name != PRIVATE]  # systemd's own socket leads to nobody else
     purpose = "ask logind for a shutdown"
     return ask_bus(shared, lambda bus: bool(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
@@ -222,10 +215,10 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
 
 def run_program(root: Path, words: Sequence[str], *, purpose: str, timeout_s: float) -> Ran:
     """Run the host's systemctl or systemd-run, in the host's root."""
-    try:
-        ran = run_in_time(root, words, timeout_s=timeout_s, environment=ENVIRONMENT | REAL)
-    except LateError as error:
-        raise late(purpose, timeout_s) from error
+    deadline = time.monotonic() + timeout_s
+    ran = run_in(root, words, timeout_s=timeout_s, environment=ENVIRONMENT | REAL)
+    if ran is None and time.monotonic() > deadline:
+        raise late(purpose, timeout_s)
     if ran is None or (ran.returncode and any(text in ran.stderr for text in UNREACHABLE)):
         reason = ran.last_line if ran else f"the host's {words[0]} cannot be run"
         raise NoBusError(f"reach systemd ({reason})", remedy=MOUNT)
@@ -300,8 +293,8 @@ class Unit(Struct, frozen=True):
     """A unit as systemd tells of it, in its words.
 
     ``main_pid`` is in systemd's pid namespace, 0 if none runs; ``job`` is 0 if nothing is being done to it;
-    ``invocation`` is another one after each start; ``result`` is how the last run of a service ended,
-    "success" while it runs well; ``listens`` are the places that a socket unit listens on.
+    ``invocation`` is another one after each start; ``result`` is "success" while a service runs well;
+    ``listens`` are the places that a socket unit listens on.
     """
 
     load: str = ""
@@ -336,11 +329,7 @@ class Unit(Struct, frozen=True):
     @classmethod
     def shown(cls, text: str) -> "Unit":
         """Return what ``systemctl show`` prints in one word each: of how it starts that is not much."""
-        lines = [
-            (name, value)
-            for name, equals, value in (line.partition("=") for line in text.split("\n"))
-            if equals
-        ]
+        lines = [(name, value) for name, _, value in (line.partition("=") for line in text.split("\n"))]
         words = dict.fromkeys(SHOWN, "") | dict(lines)
         flags = {name: words[name] == "yes" for name in ("CanReload", *REFUSING)}
         # A line for each place: "/run/docker.sock (Stream)".

@@ -15,10 +15,12 @@ from installer.errors import InstallerError, LockedError
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
+    Move,
     apply_metadata,
     exchange_names,
     label_of,
     opened,
+    rename_name,
     translated,
     write_synced,
 )
@@ -40,9 +42,7 @@ def install_tree(
     """Make ``path`` a directory of ``files``, in one rename, on the disk when this returns.
 
     What is executable takes the SELinux label of the program ``like``: an engine may run it as it runs that.
-
-    Raises:
-        InstallerError: nothing is at ``path`` that was not there before.
+    With InstallerError nothing is at ``path`` that was not there before.
     """
     with translated("install", path), host.place(path).opened() as (directory, name):
         staged = f"{name}{STAGED}"
@@ -51,7 +51,8 @@ def install_tree(
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
             _fill(staged, directory, files, label_of(host.local_path(like)) if like else ())
-            _switch(exchange_names if _is_directory(name, directory) else _rename, directory, staged, name)
+            move = exchange_names if _is_directory(name, directory) else rename_name
+            _switch(move, directory, staged, name)
         finally:
             _remove(staged, directory)
 
@@ -61,9 +62,7 @@ def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
 
     Who removes that name would take the files of others with it that are only seen there.
     """
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
+    if _status(name, directory) is None:
         return None
     above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
     points = (PurePosixPath(point) for point, _ in mounts())
@@ -82,7 +81,7 @@ def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPa
             )
 
 
-def _switch(switch: Callable[[int, str, int, str], None], directory: int, staged: str, name: str) -> None:
+def _switch(switch: Move, directory: int, staged: str, name: str) -> None:
     """Give what is staged its name, on the disk when this returns, or else nothing of the kind."""
     switch(directory, staged, directory, name)
     try:
@@ -92,19 +91,13 @@ def _switch(switch: Callable[[int, str, int, str], None], directory: int, staged
         raise
 
 
-def _rename(one_fd: int, one: str, other_fd: int, other: str) -> None:
-    os.rename(one, other, src_dir_fd=one_fd, dst_dir_fd=other_fd)
-
-
 def create_tree(
     host: Host, path: PurePosixPath, files: Sequence[PayloadFile], check: Callable[[], None]
 ) -> None:
     """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless it is there by then.
 
     Of several that start at once one makes it: who holds the lock on what is staged, which only root opens.
-
-    Raises:
-        InstallerError: nothing was made; or another one is at it for too long.
+    LockedError where another one is at it for too long.
     """
     with translated("make", path), host.place(path, last=False).opened() as (directory, name):
         staged = f"{name}{STAGED}"
@@ -113,7 +106,7 @@ def create_tree(
                 return
             try:
                 _fill(staged, directory, files, ())
-                _switch(_rename, directory, staged, name)
+                _switch(rename_name, directory, staged, name)
             except Exception:
                 _remove(staged, directory)
                 raise
@@ -200,9 +193,13 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
 
 
 def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None:
+
+    def meta(mode: int) -> Meta:
+        return Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
+
     match shipped:
         case Copy(path, source, size_bytes, digest, mode):
-            _copy(Path(source), str(path), top, size_bytes, _labelled(mode, label))
+            _copy(Path(source), str(path), top, size_bytes, meta(mode))
             mark = mark_of(str(path), top)
             if digest_of(str(path), top) != digest:
                 raise InstallerError(
@@ -213,28 +210,22 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
             if mark:
                 noted.append(f"{mark} {digest}\n")
         case Text(path, content, mode):
-            write_synced(str(path), content.encode(), _labelled(mode, label), top)
+            write_synced(str(path), content.encode(), meta(mode), top)
         case Symlink(path, target):
             os.symlink(target, str(path), dir_fd=top)
         case _:
             assert_never(shipped)
 
 
-def _labelled(mode: int, label: Label) -> Meta:
-    return Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
-
-
 def _copy(source: Path, target: str, top: int, size_bytes: int, meta: Meta) -> None:
     # Never wider than it will be: under an umask of 0 everybody could write a program while it is copied.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with source.open("rb") as reader, os.fdopen(os.open(target, flags, 0o600, dir_fd=top), "wb") as writer:
+    with source.open("rb") as reader, opened(target, flags, dir_fd=top) as fd:
         done = 0
-        while done < size_bytes and (
-            step := os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done)
-        ):
+        while done < size_bytes and (step := os.sendfile(fd, reader.fileno(), done, size_bytes - done)):
             done += step
-        apply_metadata(writer.fileno(), meta)
-        os.fsync(writer.fileno())
+        apply_metadata(fd, meta)
+        os.fsync(fd)
 
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:
@@ -251,10 +242,8 @@ def remove_staged(host: Host, path: PurePosixPath) -> None:
 def remove_tree(host: Host, path: PurePosixPath) -> None:
     """Remove a directory and all below it; none there is fine.
 
-    It is renamed first, so that a half-removed one never carries the name of a complete one.
-
-    Raises:
-        InstallerError: something is mounted in it, of which nothing was removed; or it cannot be removed.
+    It is renamed first, so that a half-removed one never carries the name of a complete one. InstallerError
+    where something is mounted in it, of which nothing was removed; or where it cannot be removed.
     """
     with (
         translated("remove", path),
@@ -271,7 +260,7 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
                 with suppress(BlockingIOError):  # it is our own ledger's, and locked as that
                     # Who makes it anew fills nothing that is being removed under the staged name.
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _rename(directory, name, directory, staged)
+                rename_name(directory, name, directory, staged)
                 os.fsync(directory)
                 rmtree(staged, dir_fd=directory)
 
@@ -312,11 +301,10 @@ def digests_below(host: Host, path: PurePosixPath, *, anew: bool = False) -> dic
 
     A file with a mark that was noted at the copy is not read, but where all are ``anew``.
     """
-    local, noted = str(host.local_path(path)), {} if anew else read_noted_digests(host, path)
-    files = [os.path.join(place, name) for place, _, names in os.walk(local) for name in names]  # noqa: PTH118
-    return {
-        PurePosixPath(file[len(local) + 1 :]): noted.get(mark_of(file)) or digest_of(file) for file in files
-    }
+    top, noted = host.local_path(path), {} if anew else read_noted_digests(host, path)
+    files = [os.path.join(place, name) for place, _, names in os.walk(top) for name in names]  # noqa: PTH118
+    digests = {file: noted.get(mark_of(file)) or digest_of(file) for file in files}
+    return {PurePosixPath(file).relative_to(top): digest for file, digest in digests.items()}
 
 
 def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:

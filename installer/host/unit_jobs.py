@@ -35,8 +35,8 @@ WORDS_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
 LAST_LINES: Final = 50
 ITS_PROCESS: Final = "its process"
-EXITED, KILLED, DUMPED = 1, 2, 3  # waitid(2): si_code
-MAIN: Final = ("ExecMainStartTimestamp", "ExecMainCode", "ExecMainStatus")
+# waitid(2), si_code: CLD_EXITED, CLD_KILLED, CLD_DUMPED
+ENDS: Final = {1: "exited with status", **dict.fromkeys((2, 3), "was ended by signal")}
 SEVERITY_MARKERS: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
 
@@ -214,11 +214,7 @@ def _withdraw(host: Host, unit: str, before: Unit) -> bool:
 
 
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:
-    """Let a unit reload its config in the way that its owner wrote down (ExecReload).
-
-    Raises:
-        InstallerError: it cannot, or systemd cannot be reached.
-    """
+    """Let a unit reload its config (ExecReload), or raise: it cannot, or systemd cannot be reached."""
     deadline = time.monotonic() + timeout_s
     _queue(host, "reload", unit, timeout_s)
     now = _await_end(host, unit, deadline, lambda: None)
@@ -228,11 +224,7 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
 
 
 def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
-    """Have systemd run a command of the host's as a unit of its own, and do not wait for its end.
-
-    Raises:
-        InstallerError: it does not, or systemd cannot be reached.
-    """
+    """Have systemd run a command of the host's as a unit of its own, or raise; do not wait for its end."""
     properties = [
         ("Description", ("s", "toolkit-installer carries on an undo")),
         ("CollectMode", ("s", "inactive-or-failed")),
@@ -269,31 +261,22 @@ def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None =
     ``before`` is the unit as it was: what its processes of that time say tells nothing of the start.
     """
     ended, words = _failed_command(host, unit, since_s), _last_words(host, unit, since_s, before)
-    if words and ended.startswith(ITS_PROCESS):
-        return words  # it has said by itself why
-    return ": ".join(filter(None, (ended, words)))
+    own_words = bool(words) and ended.startswith(ITS_PROCESS)  # it has said by itself why
+    return words if own_words else ": ".join(filter(None, (ended, words)))
 
 
 def _failed_command(host: Host, unit: str, since_s: float) -> str:
     """Return which command of a service, started since then, has failed and how; "" for none."""
-    try:
+    with suppress(InstallerError, LookupError, ValueError, TypeError):
         said = systemd.ask_bus(buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=WORDS_S)
         # The program, its words, whether a failure is ignored, four moments in us, the pid, and how it ended.
         for program, _, ignored, began_us, _, _, _, _, code, status in said["ExecStartPre"]:
-            if began_us >= since_s * 1e6 and not ignored and (how := _ended(code, status)):
-                return f"its ExecStartPre {program} {how}"
-        began_us, code, status = (said[name] for name in MAIN)
-        how = _ended(code, status) if began_us >= since_s * 1e6 else ""
-    except (InstallerError, LookupError, ValueError, TypeError):
-        return ""
-    return how and f"{ITS_PROCESS} {how}"
-
-
-def _ended(code: int, status: int) -> str:
-    """Return how a process failed, in words; "" for one that runs or ended well."""
-    if code == EXITED:
-        return f"exited with status {status}" if status else ""
-    return f"was ended by signal {status}" if code in {KILLED, DUMPED} else ""
+            if began_us >= since_s * 1e6 and not ignored and code in ENDS and status:
+                return f"its ExecStartPre {program} {ENDS[code]} {status}"
+        code, status = said["ExecMainCode"], said["ExecMainStatus"]
+        if said["ExecMainStartTimestamp"] >= since_s * 1e6 and code in ENDS and status:
+            return f"{ITS_PROCESS} {ENDS[code]} {status}"
+    return ""
 
 
 def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> str:
@@ -304,11 +287,8 @@ def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> s
     # With --since and without --reverse, --lines are the first ones (systemd 252).
     ran = run_in(root, [*words, "--quiet", "--reverse", f"--lines={LAST_LINES}"], timeout_s=SYNC_S)
     lines = list(_messages(ran.stdout if ran else "", before))
-    for mark in SEVERITY_MARKERS:
-        for line in lines:
-            if mark in line.lower():
-                return line[:300]
-    return lines[0][:300] if lines else ""
+    gravest = (line for mark in SEVERITY_MARKERS for line in lines if mark in line.lower())
+    return next(iter((*gravest, *lines)), "")[:300]
 
 
 def _messages(journal: str, before: Unit | None) -> Iterator[str]:
@@ -318,18 +298,16 @@ def _messages(journal: str, before: Unit | None) -> Iterator[str]:
     process alone tells.
     """
     marks = {"_SYSTEMD_INVOCATION_ID": before.invocation, "_PID": str(before.main_pid)} if before else {}
-    stale = {name: value for name, value in marks.items() if value not in {"", "0"}}
-    for entry in journal.splitlines():
+    stale = {(name, value) for name, value in marks.items() if value not in {"", "0"}}
+    for line in journal.splitlines():
         with suppress(ValueError, TypeError, AttributeError):
-            told = json.loads(entry)
-            said = told.get("MESSAGE")
+            entry = json.loads(line)
+            message = entry.get("MESSAGE")
             # What is no UTF-8 comes as an array of its bytes.
-            text = bytes(said).decode(errors="replace") if isinstance(said, list) else str(said or "")
+            text = (
+                bytes(message).decode(errors="replace") if isinstance(message, list) else str(message or "")
+            )
             # Remarks of systemd's own, as of an optional program that is missing, name a place in its code.
-            remark = "CODE_FILE" in told and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
-            if (
-                text.strip()
-                and not remark
-                and not any(told.get(name) == value for name, value in stale.items())
-            ):
+            remark = "CODE_FILE" in entry and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
+            if text.strip() and not remark and not any(entry.get(name) == value for name, value in stale):
                 yield text.strip()
