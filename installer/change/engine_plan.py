@@ -336,7 +336,12 @@ def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
         wrong = [*find_disturbances(replace(before, default=after.default) if given else before, after, ours)]
         if not wrong:
             return None
-    return _refuse_texts(row, way, "; ".join(wrong))
+    pairs = zip(undoing.configs, way.writes, strict=True)
+    # Of a file that we made the rest stays, and is not read without our import.
+    added = [str(write.path) for row, write in pairs if not row.original and write.after is not None]
+    names = ", ".join(path for path in added if path != str(engine.config))
+    remedy = f"move what was added to {names} to a file of its own" if names else "correct that config"
+    return _refuse_texts(row, way, "; ".join(wrong), remedy)
 
 
 def _refuse_default(
@@ -368,11 +373,13 @@ def _refuse_default(
     )
 
 
-def _refuse_texts(row: EngineRow, way: WayBack, reason: str) -> InstallerError:
+def _refuse_texts(
+    row: EngineRow, way: WayBack, reason: str, remedy: str = "correct that config"
+) -> InstallerError:
     paths = ", ".join(str(write.path) for write in way.writes)
     return InstallerError(
         f"undo our edits of {paths} and leave all else of {row.title} as it is ({reason})",
-        remedy=f"correct that config, then {TRY_AGAIN}",
+        remedy=f"{remedy}, then {TRY_AGAIN}",
         code="config-disturbs-others",
     )
 

@@ -442,6 +442,7 @@ def test_a_runtime_that_was_made_to_start_another_program_is_served_as_before(
     assert left.default == before.default
     if place != node.config:  # which would not be read any more without our import of it
         assert "the runtime nvidia would be lost" in done.needed[0].problem
+        assert f"move what was added to {place} to a file of its own" in str(done.needed[0].remedy)
         assert left.handlers == lived.handlers
         return
     assert (done.needed, done.final) == ((), None)
