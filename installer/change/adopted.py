@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -41,9 +42,8 @@ def find_leftovers(facts: Facts, options: Options, *, ours: bool = False) -> Par
 
     If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
     """
-    parts = [
-        _Leftovers(engine, facts, options.layout.toolkit, ours=ours).as_part() for engine in facts.engines
-    ]
+    toolkit_dir = options.layout.toolkit
+    parts = [_Leftovers(engine, facts, toolkit_dir, ours=ours).as_part() for engine in facts.engines]
     rows, found = sum_rows(parts), [note for part in parts for note in part.notes]
     toolkit = None
     # Its installer writes that config in any case: without it, and unused, a directory is an administrator's.
@@ -153,12 +153,10 @@ def find_packages(facts: Facts, options: Options) -> Iterator[str]:
 
 
 def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
-    """Tell whether an OCI hook is a program of the toolkit: without that no container would start."""
-    try:
+    with suppress(InstallerError):  # what no engine could read
         program = value_at(tree_of(facts.contents[path], path), ("hook", "path"))
-    except InstallerError:  # no engine could read it
-        return False
-    return isinstance(program, str) and PurePosixPath(program).is_relative_to(toolkit)
+        return isinstance(program, str) and PurePosixPath(program).is_relative_to(toolkit)
+    return False
 
 
 def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
@@ -205,10 +203,14 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
     """Write down what configs show to be ours where the ledger that knew it is lost."""
     if not ledger.held.empty:
         return
-    part, toolkit = find_lost(host, options), _toolkit(host, options.layout)
+    part, layout = find_lost(host, options), options.layout
     held, found = (part.rows, part.notes) if part else (Record(), ())
-    if toolkit is not None:
-        held, found = replace(held, toolkit=toolkit), (*found, str(options.layout.toolkit))
+    # A toolkit that is ours by where its name leads, or that stands in another's place.
+    aside = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
+    link = host.link_target(layout.toolkit) or ""
+    if link.startswith(VERSIONS) or (aside and not host.exists(layout.toolkit)):
+        toolkit = ToolkitRow(ADOPTED, None, "", replaced=aside)
+        held, found = replace(held, toolkit=toolkit), (*found, str(layout.toolkit))
     if specification := find_lost_specification(host, options.layout):
         held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
         found = (*found, str(specification.path))
@@ -231,15 +233,6 @@ def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
     if host.kind(layout.toolkit, last=False) is Kind.DIRECTORY:  # NVIDIA's
         return None
     return ConfigRow(OWNER, SPECIFICATION, None, None, (file.digest,), ())
-
-
-def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:
-    """Return the row of a toolkit that is ours by where its name leads, or that stands in another's place."""
-    aside = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
-    link = host.link_target(layout.toolkit) or ""
-    if link.startswith(VERSIONS) or (aside and not host.exists(layout.toolkit)):
-        return ToolkitRow(ADOPTED, None, "", replaced=aside)
-    return None
 
 
 def find_lost(host: Host, options: Options) -> Part | None:

@@ -103,7 +103,9 @@ def choose(
     if spec.finds or (not choice.steps and _is_in_force(wish, plain)):
         return choice  # nothing is written
     before = _ask_before_us(wish, texts)
-    ours = wish.names | _list_former_names(wish)
+    edits = [edit for row in facts.held.configs if row.engine == engine.name for edit in row.edits]
+    former = {runtime_of(edit.key) for edit in edits} | {*(wish.row.runtimes if wish.row else ())}
+    ours = wish.names | former
     now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
     lived = in_force(engine, facts, now, ask) if now != texts else before
@@ -152,12 +154,6 @@ def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
             code="config-refused",
         )
     return before
-
-
-def _list_former_names(wish: _Wish) -> frozenset[str]:
-    rows = [row for row in wish.facts.held.configs if row.engine == wish.engine.name]
-    held = {*wish.row.runtimes} if wish.row else set()
-    return frozenset(held | {runtime_of(edit.key) for row in rows for edit in row.edits})
 
 
 def _is_in_force(wish: _Wish, way: Way) -> bool:
@@ -232,7 +228,9 @@ def _find_unserved(wish: _Wish, decision: Decision, after: EffectiveConfig) -> I
 
 def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) -> Choice:
     engine, decision = wish.engine, way.decision
-    asked = _expect(wish, decision)
+    asked = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in wish.entries)
+    if finds := ENGINES[engine.name].finds:
+        asked = tuple(entry for entry in wish.entries if entry.name == finds)
     names = _names(asked)
     # Another installer's entry of that name, which we had taken over, may be back.
     back = after.binaries if after is not None else {}
@@ -263,13 +261,6 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
     if takes_up is TakesUp.NOW:
         steps = reloading.take_up(writes, reload, engine.serving, engine)
     return Choice(engine, way, reload, tuple(steps), takes_up, after)
-
-
-def _expect(wish: _Wish, decision: Decision) -> tuple[RuntimeEntry, ...]:
-    """Return the entries that an engine has to serve, with what it has to show of them."""
-    if finds := ENGINES[wish.engine.name].finds:
-        return tuple(entry for entry in wish.entries if entry.name == finds)
-    return tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in wish.entries)
 
 
 def expect_defaults(

@@ -249,24 +249,19 @@ def remove_published(host: Host, path: PurePosixPath) -> None:
     if is_foreign(host, path):  # a link of a stranger's is not followed
         return
     host.sweep(path)
-    local = host.local_path(path, last=False)
-    if is_abandoned(local) if path.suffix == SOCKET else _is_ours(host, path):
+    if path.suffix != SOCKET or is_abandoned(host.local_path(path, last=False)):
         host.remove(path)
 
 
 def is_foreign(host: Host, path: PurePosixPath) -> bool:
     """Tell whether something stands at ``path`` that is not from us."""
-    if path.suffix == SOCKET:
+    if path.suffix == SOCKET or not host.exists(path):
         return host.exists(path) and not is_like_ours(host.local_path(path, last=False))
-    return host.exists(path) and not _is_ours(host, path)
-
-
-def _is_ours(host: Host, path: PurePosixPath) -> bool:
     entry = entry_of(host, path)
     if host.kind(path, last=False) is not Kind.FILE or entry is None or not entry.owned:
-        return False  # a stranger's is not read, for it may have any size
+        return True  # a stranger's is not read, for it may have any size
     file = host.read(path)
-    return file is not None and file.meta.uid in trusted_uids() and file.content.startswith(MARKS)
+    return file is None or file.meta.uid not in trusted_uids() or not file.content.startswith(MARKS)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ from installer.model.facts import (
 )
 from installer.model.files import VERSIONS, File, Kind, Layout
 from installer.model.options import Options, RestartMode
-from installer.model.record import ConfigRow, Record
+from installer.model.record import Record
 from installer.payload.installed import (
     ask_version,
     former_defaults,
@@ -259,17 +259,14 @@ def _list_held(host: Host, options: Options, former: Record) -> Record:
     held = without_foreign(host, options.layout, former)
     configs, known = [], {row.path for row in held.configs}
     for row in held.configs:
-        led = {row.target} - {None, host.resolve(row.path)}
-        others = sorted({*filter(None, led), *_find_copies(host, row)} - known)
-        configs += [row, *(replace(row, path=path, target=None) for path in others)]
+        others = {row.target} - {None, host.resolve(row.path)}
+        engine = ENGINES.get(row.engine)
+        if engine is not None and row.path == engine.config and row.written:
+            copies = contents_of(host, copies_of(host, engine))
+            others |= {path for path, now in copies.items() if now is not None and holds_ours(row, now)}
+        more = sorted({*filter(None, others)} - known)
+        configs += [row, *(replace(row, path=path, target=None) for path in more)]
     return replace(held, configs=tuple(configs))
-
-
-def _find_copies(host: Host, row: ConfigRow) -> Iterator[PurePosixPath]:
-    engine = ENGINES.get(row.engine)
-    if engine is not None and row.path == engine.config and row.written:
-        copies = contents_of(host, copies_of(host, engine))
-        yield from (path for path, now in copies.items() if now is not None and holds_ours(row, now))
 
 
 def _read_configs(

@@ -67,7 +67,11 @@ class Search(Struct, frozen=True):
 
     def find_references(self) -> Iterator[Reference]:
         """Yield what names the toolkit, or its device nodes, besides the configs of the ledger's engines."""
-        yield from self._search_texts()
+        nodes = (str(node.path) for node in self.record.nodes)
+        places = (*list_places(self.host, self.layout), *nodes)
+        for path in islice(self._list_texts(), MOST_FILES):
+            for named in dict.fromkeys(find_paths(text(self.host, path), places)):
+                yield Reference(f"{path} names", str(named))
         yield from self._search_engines()
         yield from self._search_path()
 
@@ -92,25 +96,14 @@ class Search(Struct, frozen=True):
                         break
         return links, frozenset(each for each in named if self._comes_back(links.get(each, each)))
 
-    def _comes_back(self, value: str | PurePosixPath) -> bool:
-        path, layout = PurePosixPath(value), self.layout
-        if path.is_relative_to(layout.versions):
-            below = path.parts[len(layout.versions.parts) + 1 :]
-        elif path.is_relative_to(layout.toolkit):
-            below = path.relative_to(layout.toolkit).parts
-        else:
-            return False
-        with suppress(InstallerError):
-            return self.host.kind(layout.replaced.joinpath(*below)) is Kind.FILE
+    def _comes_back(self, program: str | PurePosixPath) -> bool:
+        path = PurePosixPath(program)
+        for above, skipped in ((self.layout.versions, 1), (self.layout.toolkit, 0)):
+            if path.is_relative_to(above):
+                below = path.parts[len(above.parts) + skipped :]
+                with suppress(InstallerError):
+                    return self.host.kind(self.layout.replaced.joinpath(*below)) is Kind.FILE
         return False
-
-    def _search_texts(self) -> Iterator[Reference]:
-        """Yield what texts name of the toolkit, and which of its device nodes."""
-        nodes = (str(node.path) for node in self.record.nodes)
-        places = (*list_places(self.host, self.layout), *nodes)
-        for path in islice(self._list_texts(), MOST_FILES):
-            for named in dict.fromkeys(find_paths(text(self.host, path), places)):
-                yield Reference(f"{path} names", str(named))
 
     def _list_texts(self) -> Iterator[PurePosixPath]:
         """Yield the files, each once, but those that are judged as what they will be.
@@ -164,7 +157,7 @@ class Search(Struct, frozen=True):
 
     def _search_path(self) -> Iterator[Reference]:
         """Yield the programs that engines or people start by a word, and that lead to ours."""
-        words = (*(word for engine in ENGINES.values() for word in engine.starts), *PROGRAMS)
+        words = (*chain.from_iterable(engine.starts for engine in ENGINES.values()), *PROGRAMS)
         wanted = re.compile("|".join(map(fnmatch.translate, words)))
         # Where its own program is containerd looks, too.
         for path in (*self._list_paths(), *((each.exe.parent,) for each in self.engines if each.exe)):

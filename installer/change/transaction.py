@@ -115,12 +115,11 @@ def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
     done: list[Step] = []
     try:
         carry_out(context, plan, check, done)
-    except (NotBegunError, PendingError):
-        raise
     except InstallerError as error:
         last = done[-1] if done else None
         if (
-            not isinstance(last, Reload)
+            isinstance(error, NotBegunError | PendingError)
+            or not isinstance(last, Reload)
             or ENGINES[last.engine].reload is not ReloadMethod.RESTART
             or plan.engines[last.engine].serving is None
             or _is_faultless(error)
@@ -174,20 +173,21 @@ def carry_out(
         try:
             happened = _do(context, plan, step, check)
         except InstallerError:
-            match step, plan.steps[len(done) :]:
-                case Reload(), (WriteConfig(_, path, passing=[_, *_]), *_):
-                    event = "config is an intermediate text"
-                    log.warning(event, path=str(path), reason="its reload failed")
-                case _:
-                    pass
+            after = next(iter(plan.steps[len(done) :]), None)
+            if isinstance(step, Reload) and isinstance(after, WriteConfig) and after.passing:
+                event = "config is an intermediate text"
+                log.warning(event, path=str(after.path), reason="its reload failed")
             raise
         if happened:
             deed = describe(step)
             log.info(deed.event, **deed.fields, why=reason)
-    final = plan.final and _complete(context.host, plan.final, done)
-    if final is None:
+    if plan.final is None:
         context.ledger.remove()
-    elif final.empty and not final.published:
+        return
+    # What was not known ahead of the steps: a generated text, the inodes of nodes.
+    nodes = tuple(now for node in plan.final.nodes if (now := held_node(context.host, node)) is not None)
+    final = replace(plan.final, configs=generated(plan.final.configs, done), nodes=nodes)
+    if final.empty and not final.published:
         # It is removed with its last rows when it is released: a roll-back takes no space of a full disk.
         context.ledger.held = final
     else:
@@ -203,12 +203,6 @@ def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
     held = context.ledger.held
     context.ledger.write(replace(held, configs=generated(held.configs, [write])))
     return write
-
-
-def _complete(host: Host, final: Record, done: list[Step]) -> Record:
-    """Return the rows with what was not known ahead of the steps: a generated text, the inodes of nodes."""
-    nodes = tuple(now for node in final.nodes if (now := held_node(host, node)) is not None)
-    return replace(final, configs=generated(final.configs, done), nodes=nodes)
 
 
 def _is_faultless(error: InstallerError) -> bool:

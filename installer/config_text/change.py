@@ -64,16 +64,6 @@ class Draft(Struct):
         """Whether it needs a text to begin with."""
         return self.syntax is Syntax.JSON and not self.text.strip()
 
-    def prove(self, edits: Sequence[Edit]) -> None:
-        """Raise unless the text holds the tree. In TOML a table may be gone with its last key.
-
-        Raises:
-            TextError: it differs.
-        """
-        tree, keys = _load(self.text, self.syntax), [edit.key for edit in edits if self.syntax is Syntax.TOML]
-        if not same(prune(tree, keys), prune(self.tree, keys)):
-            raise TextError("the result differs elsewhere")
-
     def find(self, key: Key) -> str:
         """Return the literal of a key that holds a value."""
         literal = self.grammar.find(self.text, key)
@@ -134,7 +124,7 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
     with edited(text, syntax, name) as draft:
         # In their order; a header for a table that was only named by others may be an edit already.
         edits = tuple(dict.fromkeys(edit for want in wants for edit in _fulfil(draft, want)))
-        return _finish(draft, text, edits), edits
+        return finish(draft, text, edits), edits
 
 
 def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
@@ -154,7 +144,7 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
         # Of two edits of one key the one that is in force is undone; then the key is right.
         for _ in range(2):
             left = [edit for edit in left if not _take_back(draft, edit)]
-        return _finish(draft, text, edits), tuple(left)
+        return finish(draft, text, edits), tuple(left)
 
 
 def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
@@ -187,10 +177,13 @@ def edited(text: str, syntax: Syntax, name: str) -> Iterator[Draft]:
         ) from error
 
 
-def _finish(draft: Draft, original: str, edits: Sequence[Edit]) -> str:
+def finish(draft: Draft, original: str, edits: Sequence[Edit]) -> str:
+    """Return the text; TextError unless it holds the tree. A table of TOML may go with its last key."""
     text = BOM * original.startswith(BOM) + draft.text
     if text != original:
-        draft.prove(edits)
+        keys = [edit.key for edit in edits if draft.syntax is Syntax.TOML]
+        if not same(prune(_load(draft.text, draft.syntax), keys), prune(draft.tree, keys)):
+            raise TextError("the result differs elsewhere")
     return text
 
 

@@ -127,10 +127,9 @@ def payload(
             code="install-dir-unusable",
         )
     found = {artifact.name: artifact for artifact in artifacts}
-    files: list[PayloadFile] = [
-        *([Text(CONFIG, config_text, 0o644)] if shipped.config else ()),
-        *shipped.links,
-    ]
+    files: list[PayloadFile] = [*shipped.links]
+    if shipped.config:
+        files.append(Text(CONFIG, config_text, 0o644))
     for executable in shipped.executables:
         files += _ship_program(executable, found[executable.name], toolkit_dir, low_level[0], shipped)
     for soname in () if shipped.in_place else shipped.libraries:
@@ -234,16 +233,13 @@ def wrapper_script(
         lines.append(
             f'[ -d {shlex.quote(str(module))} ] && [ -x {real} ] || exec {shlex.quote(fallback)} "$@"'
         )
-    lines += [_export(variable, toolkit_dir) for variable in variables]
+    for variable in variables:
+        path = shlex.quote(str(toolkit_dir / variable.path))
+        # An empty entry of a search path is the working directory, so none may be left where nothing was.
+        rest = f'"${{{variable.name}:+:${variable.name}}}"' if variable.prepended else ""
+        lines.append(f"export {variable.name}={path}{rest}")
     lines.append(f'exec {real} "$@"')
     return "\n".join(lines) + "\n"
-
-
-def _export(variable: Variable, toolkit_dir: PurePosixPath) -> str:
-    path = shlex.quote(str(toolkit_dir / variable.path))
-    # An empty entry of a search path is the working directory, so none may be left where nothing was.
-    rest = f'"${{{variable.name}:+:${variable.name}}}"' if variable.prepended else ""
-    return f"export {variable.name}={path}{rest}"
 
 
 SOURCE: Final = Option("toolkit-source")
@@ -374,31 +370,25 @@ def damage(
     """
     for name, identity in wanted.items():
         path = PurePosixPath(name)
-        entry = found.get(path)
-        kind = LINK if entry and entry.link else FILE
-        if entry is None:
+        there = found.get(path)
+        if there is None:
             yield name, "missing"
-        elif (
-            entry.directory
-            or not identity.startswith(kind)
-            or (kind == LINK and identity != f"{LINK}{entry.link}")
-        ):
-            yield name, "replaced"
-        elif kind == FILE and (flaw := access_flaw(path, entry)):
+        elif there.link or there.directory or not identity.startswith(FILE):
+            if there.directory or identity != f"{LINK}{there.link}":
+                yield name, "replaced"
+        elif flaw := access_flaw(path, there):
             yield name, flaw
-        elif kind == FILE and digests is not None and identity != f"{FILE}{digests.get(path)}":
+        elif digests is not None and identity != f"{FILE}{digests.get(path)}":
             yield name, "changed"
-    for path in sorted(found):
-        # This directory comes first in the PATH of our programs, which root runs.
-        if str(path) not in wanted and (flaw := _find_unexpected_flaw(path, found[path])):
+    for path, entry in sorted(found.items()):
+        if str(path) in wanted:
+            continue
+        if entry.directory or path == CONFIG:
+            flaw = access_flaw(path, entry)
+        else:  # this directory comes first in the PATH of our programs, which root runs
+            flaw = "not ours" if path.parent == PurePosixPath() else ""
+        if flaw:
             yield str(path), flaw
-
-
-def _find_unexpected_flaw(path: PurePosixPath, entry: Entry) -> str:
-    """Return what is wrong with a name that the manifest does not know; "" where nothing is."""
-    if entry.directory or path == CONFIG:
-        return access_flaw(path, entry)
-    return "not ours" if path.parent == PurePosixPath() else ""
 
 
 def access_flaw(path: PurePosixPath, entry: Entry) -> str:

@@ -53,14 +53,13 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     """
     shipped = replace(shipped, in_place=options.in_place)
     found = observed(facts.payload)
-    unusable = check_artifacts(
+    for error in check_artifacts(
         found.artifacts,
         source_root=options.toolkit_source,
         machine=found.machine,
         absent=found.absent_interpreters,
         shipped=shipped,
-    )
-    if error := next(unusable, None):
+    ):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
     rendered = _write_config(facts, options, low_level) if shipped.config else ""
     files = payload(
@@ -84,7 +83,11 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
         planned.append((InstallVersion(version, tuple(edited), repairs=current == version), reason))
     if now != f"{VERSIONS}{version}":
         switches = (*_remove_superseded(facts), SwitchToolkit(now, f"{VERSIONS}{version}"))
-        planned += for_reason(_explain_switch(facts), switches)
+        if facts.toolkit.theirs or now is None:  # also where it has not yet put all into its directory
+            why = THEIRS
+        else:
+            why = f"it leads to {now}" if now else "nothing has that name"
+        planned += for_reason(why, switches)
     used = (
         f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
         for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files)))
@@ -115,14 +118,6 @@ def _find_current(now: str | None) -> str | None:
     """Return the version of ours that ``find_link`` tells; an admin's copy, or a way round, is none."""
     version = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else ""
     return version if NAME.fullmatch(version) else None
-
-
-def _explain_switch(facts: Facts) -> str:
-    """Return why the toolkit's name is given to a version."""
-    now = find_link(facts)
-    if facts.toolkit.theirs or now is None:  # also where it has not yet put all into its directory
-        return THEIRS
-    return f"it leads to {now}" if now else "nothing has that name"
 
 
 def _find_flaws(

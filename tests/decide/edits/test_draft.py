@@ -4,7 +4,7 @@ from typing import Any, cast
 import pytest
 
 from installer.config_text import Edit, Key, Syntax, json, toml
-from installer.config_text.change import edited
+from installer.config_text.change import edited, finish
 from installer.errors import InstallerError
 
 OURS = ("ours",)
@@ -20,7 +20,7 @@ def change(text: str, syntax: Syntax, wrong: str, key: Key, literal: str | None)
             draft.replace(key, None)
         else:
             draft.insert(key, literal)
-        draft.prove([Edit(key, None, "1")] if literal is None else [])
+        finish(draft, text, [Edit(key, None, "1")] if literal is None else [])
 
 
 @pytest.mark.parametrize(
