@@ -241,11 +241,7 @@ def publish(host: Host, path: PurePosixPath, text: str) -> None:
 
 
 def remove_published(host: Host, path: PurePosixPath) -> None:
-    """Remove a file or a socket of ours; anything else stays.
-
-    Raises:
-        InstallerError: it cannot be removed.
-    """
+    """Remove a file or a socket of ours; anything else stays. Raises InstallerError: it cannot be removed."""
     if is_foreign(host, path):  # a link of a stranger's is not followed
         return
     host.sweep(path)
@@ -357,11 +353,7 @@ def dumps(record: Record) -> bytes:
 
 
 def loads(content: bytes) -> Record:
-    """Return the rows that ``dumps`` wrote.
-
-    Raises:
-        ValueError: these are not rows of a version known here.
-    """
+    """Return the rows that ``dumps`` wrote. Raises ValueError: these are not rows of a version known here."""
     try:
         rows = json.loads(content.decode(), parse_int=_whole)
     except UnicodeDecodeError as error:

@@ -316,15 +316,20 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     While containers run on our runtimes the payload they were started by stays, or links to a low-level
     runtime in its place, and an engine keeps the handlers it needs for them; ``in_use`` names them.
     """
+    held, ledger_above = facts.held, options.layout.home.parents
     engines = [
         make_part(name_part(row.name), partial(engine_plan.undo, row, facts, options, ask))
-        for row in facts.held.engines
+        for row in held.engines
     ]
     named = make_part("references", lambda: _find_references(facts, engines, options))
     first = (*engines, named, _check_undo(facts, options))
     needed = [error for part in first for error in part.needed]
     stays = bool(facts.containers.running or needed)
     made = _make_directories(facts, engines)  # dockerd gives up what it has by way of another text
+    # Those that hold the ledger go with it, after all else.
+    directories = (*held.directories, *made.rows.directories)
+    going = [path for path in directories if not stays and path not in ledger_above]
+    going.sort(key=lambda path: -len(path.parts))
     parts = (
         made,
         *first,
@@ -333,7 +338,11 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         cdi.undo_device_nodes(facts, stays=stays),
         toolkit.undo(facts, options, needed, engines),
         find_taken_over(facts, options),
-        _remove_directories(facts, options, made.rows.directories, stays=stays),
+        Part(
+            DIRECTORIES,
+            for_reason("we had made it", map(RemoveDirectory, going)),
+            Record(directories=directories),
+        ),
     )
     return _sum_undo(parts, facts, stays=stays)
 
@@ -348,91 +357,60 @@ def _find_references(facts: Facts, engines: Sequence[Part], options: Options) ->
 
 def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     """Return the sum of the parts of an undo; None is held any more unless something ``stays``."""
-    held = facts.held
+    held, running, rows = facts.held, facts.containers.running, sum_rows(parts)
     steps = [step for part in parts for step in part.steps]
-    rows = {row.path: row for part in parts for row in part.in_progress}
-    needed = [error.problem for part in parts for error in part.needed]
-    left = (
-        f"our runtime runs {names_of(facts.containers.running)}"
-        if facts.containers.running
-        else next(iter(needed), "")
-    )
+    configs = {row.path: row for part in parts for row in part.in_progress}.values()
+    problems = (error.problem for part in parts for error in part.needed)
+    left = f"our runtime runs {names_of(running)}" if running else next(problems, "")
     in_progress, final = held, None
     if steps:
-        known = tuple(reloading.knowing_texts_of(rows.values(), steps))
-        in_progress = replace(held, configs=known, directories=sum_rows(parts).directories, finished=False)
+        known = tuple(reloading.knowing_texts_of(configs, steps))
+        in_progress = replace(held, configs=known, directories=rows.directories, finished=False)
     if stays:
-        final = replace(
-            sum_rows(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left
-        )
+        final = replace(rows, pid_file=held.pid_file, published=held.published, finished=True, left=left)
     engines = {each.name: each for each in facts.engines}
-    return Plan(parts, in_progress, final, engines, in_use=facts.containers.running, seen=facts.digests)
+    return Plan(parts, in_progress, final, engines, in_use=running, seen=facts.digests)
 
 
 def _check_undo(facts: Facts, options: Options) -> Part:
     """Return what stands against an undo, and what cannot be restored."""
-    idle = f"stopped containers that need our runtime to start again: {', '.join(facts.containers.idle)}"
-    return Part(
-        NODE,
-        notes=(*facts.notes, *([idle] if facts.containers.idle else [])),
-        obstacles=(*_find_silent(facts, options.restart_mode), *_find_defaults(facts)),
-        needed=tuple(_find_lost(facts, options)),
-    )
-
-
-def _find_lost(facts: Facts, options: Options) -> Iterator[InstallerError]:
-    """Yield which files that we wrote whole cannot be given back: what stood there is lost."""
+    obstacles, needed = [], []
+    asks = options.restart_mode is not RestartMode.NONE
+    for engine in facts.engines:
+        spec, silent = ENGINES[engine.name], engine.serving is None and not engine.stopped
+        # A binary must outlive the config that names it. A restart may heal just that, and is proven.
+        if asks and silent and spec.reload is ReloadMethod.HUP:
+            obstacles.append(
+                InstallerError(
+                    f"prove that {engine.title} has let go of our runtimes ({engine.silence})",
+                    remedy=f"make it answer, then {TRY_AGAIN}",
+                    code="engine-not-proven",
+                )
+            )
+        # No pod would start any more, that of the next installer included.
+        if spec.finds and engine.serving is not None and engine.serving.default == spec.finds:
+            obstacles.append(
+                InstallerError(
+                    f"take the toolkit away from {engine.title} (its default runtime is {spec.finds})",
+                    remedy=f"start {engine.title} without --default-runtime, then {TRY_AGAIN}",
+                    code="runtime-needed",
+                )
+            )
     for row in facts.held.configs:
         now = facts.contents[row.path]
+        # A file that we wrote whole cannot be given back where what stood there is lost.
         if row.path in facts.lost and row.syntax is None and now is not None and now.digest in row.ours:
             copy = options.layout.backups / (row.original.digest if row.original else "")
-            yield InstallerError(
-                f"give {row.path} back (its saved copy {copy} is missing or damaged)",
-                remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
-                code="backup-lost",
+            needed.append(
+                InstallerError(
+                    f"give {row.path} back (its saved copy {copy} is missing or damaged)",
+                    remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
+                    code="backup-lost",
+                )
             )
-
-
-def _find_silent(facts: Facts, restart_mode: RestartMode) -> Iterator[InstallerError]:
-    """Yield why an engine that runs cannot be asked; a binary must outlive the config that names it.
-
-    One that is restarted may be healed by just that, and has to answer afterwards.
-    """
-    for engine in facts.engines if restart_mode is not RestartMode.NONE else ():
-        if ENGINES[engine.name].reload is ReloadMethod.HUP and engine.serving is None and not engine.stopped:
-            yield InstallerError(
-                f"prove that {engine.title} has let go of our runtimes ({engine.silence})",
-                remedy=f"make it answer, then {TRY_AGAIN}",
-                code="engine-not-proven",
-            )
-
-
-def _find_defaults(facts: Facts) -> Iterator[InstallerError]:
-    """Yield why an engine whose owner has it start all pods with our runtime cannot lose it.
-
-    No pod would start any more, that of the next installer included.
-    """
-    for engine in facts.engines:
-        finds = ENGINES[engine.name].finds
-        if finds and engine.serving is not None and engine.serving.default == finds:
-            yield InstallerError(
-                f"take the toolkit away from {engine.title} (its default runtime is {finds})",
-                remedy=f"start {engine.title} without --default-runtime, then {TRY_AGAIN}",
-                code="runtime-needed",
-            )
-
-
-def _remove_directories(
-    facts: Facts, options: Options, also: tuple[PurePosixPath, ...], *, stays: bool
-) -> Part:
-    """Return how the directories that we made go, and ``also`` others, unless something of ours ``stays``.
-
-    Those that hold the ledger go with it, after all else.
-    """
-    held = (*facts.held.directories, *also)
-    made = [path for path in held if path not in options.layout.home.parents] if not stays else []
-    going = map(RemoveDirectory, sorted(made, key=lambda path: -len(path.parts)))
-    return Part(DIRECTORIES, for_reason("we had made it", going), Record(directories=held))
+    idle = f"stopped containers that need our runtime to start again: {', '.join(facts.containers.idle)}"
+    notes = (*facts.notes, *([idle] if facts.containers.idle else []))
+    return Part(NODE, notes=notes, obstacles=tuple(obstacles), needed=tuple(needed))
 
 
 def plan_rollback(

@@ -84,7 +84,14 @@ class Search(Struct, frozen=True):
         with the toolkit that stood there before ours.
         """
         links: dict[str, PurePosixPath] = {}
-        named = dict.fromkeys((str(self.layout.install_dir), *self._list_all_programs(references)))
+        programs = [str(self.layout.install_dir)]
+        for path, file in self.contents.items():
+            programs += list_programs(file, path)
+        programs += [each.program for each in references]
+        for engine in self.engines:
+            programs += (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
+            programs += engine.serving.binaries.values() if engine.serving else ()
+        named = dict.fromkeys(programs)
         for value in named:
             for path in self._look_up(value):
                 with suppress(InstallerError):
@@ -176,14 +183,6 @@ class Search(Struct, frozen=True):
     def _list_paths(self) -> tuple[tuple[PurePosixPath, ...], ...]:
         """Return the PATHs by which engines find programs, each once."""
         return tuple(dict.fromkeys((*(path for engine in self.engines for path in engine.paths), PATH)))
-
-    def _list_all_programs(self, references: Iterable[Reference]) -> Iterator[str]:
-        for path, file in self.contents.items():
-            yield from list_programs(file, path)
-        yield from (each.program for each in references)
-        for engine in self.engines:
-            yield from (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
-            yield from engine.serving.binaries.values() if engine.serving else ()
 
     def _look_up(self, value: str) -> Iterator[PurePosixPath]:
         """Yield where a program is, as engines look for it."""

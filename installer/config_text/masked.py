@@ -133,7 +133,9 @@ def _walk_value(text: str, scanner: _Scanner, start: int, end: int, *, secret: b
         before = ""
         for begin, stop in scanner.items(text, start):
             said = _read_string(text[begin:stop])
-            hidden = secret or announces(before) or is_login(before, said)
+            # A flag with which the next one is a user with a password.
+            login = before[:2] in {"-u", "--"} and _USER.match(f"{before} {said}")
+            hidden = secret or announces(before) or bool(login)
             yield from _walk_value(text, scanner, begin, stop, secret=hidden)
             before = said
     else:
@@ -151,11 +153,6 @@ def is_secret(name: str) -> bool:
 def announces(word: str) -> bool:
     """Tell whether an item of a list says that the next one is a secret: a flag, or a variable's name."""
     return re.fullmatch(r"[\w.-]+", word) is not None and is_secret(word)
-
-
-def is_login(flag: str, value: str) -> bool:
-    """Tell whether an item of a list is a flag with which the next one is a user with a password."""
-    return flag[:2] in {"-u", "--"} and _USER.match(f"{flag} {value}") is not None
 
 
 def unescape(text: str) -> str:
@@ -197,7 +194,13 @@ def _hide_in_line(line: str) -> str:
         match.end() for pattern in (_SCHEME, _USER) for match in itertools.islice(pattern.finditer(seen), 1)
     ]
     for pattern in (_NAMED, _FLAG):
-        found = (match.end() for match in pattern.finditer(seen) if _names_secret(match))
+        found = (
+            match.end()
+            for match in pattern.finditer(seen)
+            # The end of a path is no name.
+            if is_secret(match["name"])
+            and not (match["name"].endswith(".key") and seen[: match.start()][-1:] == "/")
+        )
         ends += [end for end in itertools.islice(found, 1) if seen[end : end + PLAIN_LENGTH] not in _PLAIN]
     shown = line[: min(ends)] + MASK if ends else line
     if "@" in shown:
@@ -208,10 +211,3 @@ def _hide_in_line(line: str) -> str:
 def _mask_login(match: re.Match[str]) -> str:
     user = _USER_OF.search(match[1])
     return f"{match[1][: user.start()]}{MASK}@" if user else match[0]
-
-
-def _names_secret(match: re.Match[str]) -> bool:
-    """Tell whether a name is that of a secret; the end of a path is none."""
-    if not is_secret(match["name"]):
-        return False
-    return not (match["name"].endswith(".key") and match.string[: match.start()].endswith("/"))

@@ -173,11 +173,7 @@ def _answer(watch: Watch, *, tells: bool = True) -> None:
 
 
 def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0) -> Plan:
-    """Return what is to be done.
-
-    Raises:
-        InstallerError: it could not end well.
-    """
+    """Return what is to be done. Raises InstallerError: it could not end well."""
     with stale_withdrawn(host, options, ledger):
         facts = observe_install(host, options, ledger.held, patience_s)
         trials = Trials(host, facts.contents)

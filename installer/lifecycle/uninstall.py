@@ -60,7 +60,11 @@ def uninstall(options: Options) -> Exit:
                 with open_ledger(host, options) as ledger:
                     undo(host, options, ledger)
             else:
-                _remove_leftovers(host, options.layout)
+                # What a run that was killed while it made or removed the first directory left beside it.
+                for path in (
+                    path for path in (options.layout.home, *options.layout.home.parents) if path.name
+                ):
+                    remove_staged(host, path)
                 plugin_state.remove(host, options.nri)
                 log.info("nothing to undo", install_dir=str(options.install_dir))
             if options.adopt:
@@ -68,13 +72,6 @@ def uninstall(options: Options) -> Exit:
     except InternalError as error:
         raise UndoIncompleteError.because(error) from error
     return Exit.OK
-
-
-def _remove_leftovers(host: Host, layout: Layout) -> None:
-    """Remove what a run that was killed while it made or removed the first directory left beside it."""
-    for path in (layout.home, *layout.home.parents):
-        if path.name:
-            remove_staged(host, path)
 
 
 def _undo_adopted(host: Host, options: Options) -> None:

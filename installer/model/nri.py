@@ -25,11 +25,7 @@ class Allowed:
 
     @classmethod
     def of(cls, text: str) -> "Allowed":
-        """Return what ``NAMESPACE=VENDOR/CLASS`` says.
-
-        Raises:
-            UsageError: it says something else.
-        """
+        """Return what ``NAMESPACE=VENDOR/CLASS`` says. Raises UsageError: it says something else."""
         found = _ALLOWED.fullmatch(text)
         if found is None:
             raise UsageError(
