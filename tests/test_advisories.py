@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.payload.files import advice
+from installer.payload.files import advise
 from installer.payload.installed import ask_version
 from tests.support.site import Site
 
@@ -35,7 +35,7 @@ SAYS = "#!/bin/sh\necho 'NVIDIA Container Toolkit CLI version {}'\necho 'commit:
 def test_each_hole_is_named_below_the_version_that_closed_it(
     version: tuple[int, ...] | None, holes: list[str]
 ) -> None:
-    said = " ".join(advice(version))
+    said = " ".join(advise(version))
 
     assert [
         word for word in said.replace(",", "").replace(")", "").replace("(", "").split() if "CVE" in word

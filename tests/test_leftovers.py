@@ -33,7 +33,7 @@ def written(host: Host) -> object:
 def test_it_is_written_down_for_root_alone_ahead_of_being_made_and_no_longer_than_it_is_there(
     host: Host,
 ) -> None:
-    with uninstall.written_down(host, LAYOUT, MADE):
+    with uninstall.record_made(host, LAYOUT, MADE):
         during = written(host), stat.S_IMODE(host.local_path(LAYOUT.made).stat().st_mode)
 
     assert during == ([ROW], 0o600)
@@ -43,7 +43,7 @@ def test_it_is_written_down_for_root_alone_ahead_of_being_made_and_no_longer_tha
 def test_what_could_not_be_removed_stays_written_down(host: Host) -> None:
     with (
         pytest.raises(InstallerError),
-        uninstall.written_down(host, LAYOUT, MADE),
+        uninstall.record_made(host, LAYOUT, MADE),
     ):
         raise InstallerError("remove it", remedy="none")
 

@@ -30,7 +30,7 @@ from installer.model.record import ConfigRow, EngineRow, Record, Saved
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part
 
 
-def choices(
+def choose_texts(
     entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
 ) -> tuple[tuple[Choice, ...], tuple[Part, ...]]:
     """Return the texts chosen for each engine, and for each without any a part that says why."""
@@ -160,7 +160,7 @@ def _refuse_options(engine: EngineState, options: Options) -> Iterator[Installer
             yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
 
-def low_level(words: Iterable[str], facts: Facts, options: Options) -> tuple[str, ...]:
+def choose_low_level(words: Iterable[str], facts: Facts, options: Options) -> tuple[str, ...]:
     """Return which of ``words`` ours may wrap, paths before words; not ours, whatever its name."""
     words = [word for word in dict.fromkeys(words) if not leads_into(facts, word, options.layout)]
     return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")

@@ -18,7 +18,7 @@ from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
-from installer.model.files import File, Kind, Layout, Meta, Text, rows_of, typed
+from installer.model.files import File, Kind, Layout, Meta, Text, convert_rows, make_rows
 from installer.model.record import OWNER, ConfigRow, Record, Saved
 from installer.nri import plan as nri
 from installer.payload.installed import refuse_foreign_ledger, restore_access
@@ -345,7 +345,7 @@ def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
 
 def dumps(record: Record) -> bytes:
     """Return the rows as JSON that a person can read."""
-    rows = {"version": VERSION, **rows_of(record)}
+    rows = {"version": VERSION, **make_rows(record)}
     rows["nodes"] = dict(rows["nodes"])
     rows = {name: value for name, value in rows.items() if value or name in ALWAYS}
     # A path that is no UTF-8 holds lone surrogates; their escapes are JSON too.
@@ -371,7 +371,7 @@ def loads(content: bytes) -> Record:
         rows.pop("former", None)  # of 0.2.0: what an undo had taken, which has no reader
         if isinstance(nodes := rows.get("nodes"), dict):
             rows["nodes"] = [*nodes.items()]
-    held = typed(rows, Record, _path)
+    held = convert_rows(rows, Record, _path)
     owners = {row.engine for row in held.configs}
     for name in (*({*held.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER, nri.ID})):
         raise ValueError(f"the engine {name[:40]} is unknown here")

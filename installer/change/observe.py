@@ -50,12 +50,12 @@ from installer.model.options import Options, RestartMode
 from installer.model.record import Record
 from installer.payload.installed import (
     ask_version,
-    former_defaults,
+    drop_foreign,
+    find_mount_flaws,
     install_dir_obstacles,
     is_foreign_toolkit,
+    list_former_defaults,
     read_artifacts,
-    unusable,
-    without_foreign,
 )
 
 
@@ -118,7 +118,7 @@ class _Node(Struct, frozen=True):
             replaced,
             theirs,
             superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
-            defaults=former_defaults(former) if theirs else {},
+            defaults=list_former_defaults(former) if theirs else {},
             digests=digests_below(host, place) if place else {},
         )
 
@@ -127,7 +127,7 @@ class _Node(Struct, frozen=True):
         host, options = self.host, self.options
         if self.engines:
             yield from served_by_image(host)
-        yield from unusable(host, options.install_dir)
+        yield from find_mount_flaws(host, options.install_dir)
         yield from install_dir_obstacles(host, options.install_dir)
         if not by_cdi:
             yield from unit_obstacles(host, options, self.engines)
@@ -256,7 +256,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
 
 def _list_held(host: Host, options: Options, former: Record) -> Record:
     """Return the rows that are ours still, and those of copies, and of places that links led to."""
-    held = without_foreign(host, options.layout, former)
+    held = drop_foreign(host, options.layout, former)
     configs, known = [], {row.path for row in held.configs}
     for row in held.configs:
         others = {row.target} - {None, host.resolve(row.path)}

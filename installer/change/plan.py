@@ -43,7 +43,7 @@ from installer.model.steps import (
 )
 from installer.nri import plan as nri
 from installer.payload import plan as toolkit
-from installer.payload.files import FOR_CDI, WHOLE, advice
+from installer.payload.files import FOR_CDI, WHOLE, advise
 
 MODES: Final = ("", ".cdi", ".legacy")
 DIRECTORIES: Final = "directories"
@@ -138,7 +138,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     mode, reason = mode_of(facts.engines, facts.held, options)
     by_cdi = mode.by_cdi
     entries = () if by_cdi else entries_for(options)
-    chosen, refused = engine_plan.choices(entries, facts, options, ask) if not by_cdi else ((), ())
+    chosen, refused = engine_plan.choose_texts(entries, facts, options, ask) if not by_cdi else ((), ())
     engines = [engine_plan.install(choice, entries, facts, options, ask) for choice in chosen]
     words = [word for choice in chosen for word in choice.way.decision.low_level]
     # Containers may run on the toolkit: it wraps what it wraps now until an engine joins.
@@ -146,7 +146,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     if not any(choice.way.writes for choice in chosen if facts.held.engine(choice.engine.name) is None):
         with suppress(InstallerError):  # it is no TOML, and is written anew
             words = [*toolkit_runtimes(now or "")] or words
-    low_level = options.low_level or engine_plan.low_level(words, facts, options)
+    low_level = options.low_level or engine_plan.choose_low_level(words, facts, options)
     shipped = FOR_CDI if by_cdi else WHOLE
     payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
     specification, of_gpus = (
@@ -265,7 +265,7 @@ def _check_install(facts: Facts, names: set[str]) -> Part:
     return Part(
         NODE,
         rows=Record(directories=held.directories, engines=held.engines, configs=others),
-        notes=(*facts.notes, *advice(observed(facts.payload).version)),
+        notes=(*facts.notes, *advise(observed(facts.payload).version)),
         obstacles=(*facts.obstacles, *_find_renamed(facts, names)),
     )
 

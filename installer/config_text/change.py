@@ -121,7 +121,7 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
         InstallerError: the text is not valid, something else than a container is on
             the way to a key, or a key on the way is there twice.
     """
-    with edited(text, syntax, name) as draft:
+    with open_draft(text, syntax, name) as draft:
         # In their order; a header for a table that was only named by others may be an edit already.
         edits = tuple(dict.fromkeys(edit for want in wants for edit in _fulfil(draft, want)))
         return finish(draft, text, edits), edits
@@ -137,7 +137,7 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
     Raises:
         InstallerError: the text is not valid, or a key on the way is there twice.
     """
-    with edited(text, syntax, name) as draft:
+    with open_draft(text, syntax, name) as draft:
         # What is in a container goes before the container, in whatever order a ledger kept them.
         left = list(reversed(edits))
         left.sort(key=lambda edit: -len(edit.key))
@@ -153,14 +153,14 @@ def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str)
     Raises:
         InstallerError: the text is not valid, or a key on the way is there twice.
     """
-    with edited(text, syntax, name) as draft:
+    with open_draft(text, syntax, name) as draft:
         values = [edit for edit in edits if edit.key and edit.after != "{}"]
         held = {(edit.key, edit.member) for edit in values if _holds(draft, edit)}
         return tuple(edit for edit in values if (edit.key, edit.member) not in held)
 
 
 @contextmanager
-def edited(text: str, syntax: Syntax, name: str) -> Iterator[Draft]:
+def open_draft(text: str, syntax: Syntax, name: str) -> Iterator[Draft]:
     """Open a draft of ``text``, which ``name`` stands for in messages.
 
     Raises:

@@ -129,7 +129,7 @@ class _Check:
 
     def __init__(self, work: Work, *, asked: bool) -> None:
         self.work, self.host, self.options = work, work.host, work.options
-        self.before = before = readiness.of_this_boot(work.host, work.options.state_file)
+        self.before = before = readiness.read_check_of_boot(work.host, work.options.state_file)
         fresh = replace(before, ignores=work.options.drift is Drift.IGNORE, doing=(), did=(), asked=asked)
         self.now = replace(fresh, number=before.number + 1, began_s=now_s())
         self.baseline = ""
@@ -254,12 +254,14 @@ class _Check:
         if now.asked or now.failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
         engines = tuple(
-            replace(each, serves=None, differs="", process=running(each.process)) for each in before.engines
+            replace(each, serves=None, differs="", process=keep_live(each.process)) for each in before.engines
         )
         self.now = replace(
             now.with_error(error),
-            engines=readiness.with_since(engines, before.engines),
-            repairs=readiness.of_this_boot(host, options.state_file).repairs,  # with the one that has failed
+            engines=readiness.add_since(engines, before.engines),
+            repairs=readiness.read_check_of_boot(
+                host, options.state_file
+            ).repairs,  # with the one that has failed
             until_s=now_s() + retry_s(now.failures),
         )
         self.withdraw()
@@ -305,7 +307,7 @@ class _Check:
                 self.withdraw()
             elif not proven.unproven:
                 readiness.publish(host, options.ready_file, self.record)
-            watched = (*watched, *list_told(host, options, self.record))
+            watched = (*watched, *list_published(host, options, self.record))
         return Watch(watched, baseline, due, rest_s(looks, moment))
 
     def withdraw(self) -> None:
@@ -354,7 +356,7 @@ class _Check:
             news = each.name not in known or known[each.name].refused != each.refused
             if news and (error := each.refusal) is not None:
                 log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
-        engines_since = readiness.with_since(engines, self.before.engines)
+        engines_since = readiness.add_since(engines, self.before.engines)
         self.note(plan=plan.digest, engines=engines_since, failures=0)
 
     def find_stopped(self, plan: Plan) -> tuple[str, ...]:
@@ -439,7 +441,7 @@ def list_places(host: Host, options: Options, record: Record, last: LastCheck) -
     return tuple(dict.fromkeys((*found, *list_signs(host, options, record), *map(str, below))))
 
 
-def list_told(host: Host, options: Options, record: Record) -> tuple[str, ...]:
+def list_published(host: Host, options: Options, record: Record) -> tuple[str, ...]:
     """Return what is to be there as long as nobody removes it: readiness and figures, where they are told."""
     found = (host.local_path(path, last=False) for path in (options.ready_file, *record.published))
     return tuple(f"{THERE}{local}" for local in found if local.exists())
@@ -491,6 +493,6 @@ def process_of(host: Host, engine: EngineState) -> str:
     return ""
 
 
-def running(process: str) -> str:
+def keep_live(process: str) -> str:
     """Return a process that is watched further, "" for one that has ended: only a new one is news then."""
     return process if process and fingerprint((process,)) == fingerprint(()) else ""

@@ -22,7 +22,7 @@ from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import handover, readiness
 from installer.lifecycle.check import Watch, Work, check_node, conclude_install
-from installer.lifecycle.uninstall import open_as_child, open_ledger, remove_readiness, undoing
+from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger, remove_readiness
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.files import File, Meta, dumps
@@ -86,7 +86,7 @@ def run(wish: Wish) -> Exit:
                 ledger.write(replace(ledger.held, pid_file=options.pid_file))
                 _become_supervisor(host, wish, ledger, pidfile)
         except InstallerError:
-            with undoing():
+            with as_incomplete_undo():
                 remove_readiness(host, options, ledger)
             raise
 
@@ -138,7 +138,7 @@ def first_install(options: Options) -> Exit:
             ledger.stays = True  # what was made for the pidfile is to be removed by the undo
             raise
         except InstallerError as error:
-            with undoing():
+            with as_incomplete_undo():
                 remove_readiness(host, options, ledger)
             if installed:  # and serving: the next run finds it in place, and restarts nothing
                 raise UndoIncompleteError.because(error) from error
@@ -155,7 +155,7 @@ def check(options: Options, *, asked: bool) -> Exit:
     """
     host = Host.under(options.host_root, options.mounts)
     try:
-        with undoing(), open_as_child(host, options, supervision.raise_if_stopped) as ledger:
+        with as_incomplete_undo(), open_as_child(host, options, supervision.raise_if_stopped) as ledger:
             _claim_files(host, options, ledger)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)

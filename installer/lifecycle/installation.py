@@ -27,10 +27,10 @@ from installer.nri.state import lines as nri_lines
 from installer.payload.config_toml import edited_keys
 from installer.payload.installed import (
     describe_in_place,
+    drop_foreign,
     find_damage,
     is_foreign_toolkit,
     list_exposed,
-    without_foreign,
 )
 
 REPAIR: Final = "install puts it right"
@@ -88,7 +88,7 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)
     if (record := read_record(host, layout)) is not None:
-        record = without_foreign(host, layout, record)
+        record = drop_foreign(host, layout, record)
     ignores = seen is not None and seen.current and seen.ignores
     files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
     # What run says is more than files tell.

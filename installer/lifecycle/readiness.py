@@ -196,13 +196,13 @@ def publish_check(host: Host, path: PurePosixPath, seen: LastCheck) -> None:
     host.replace(path, File(dumps(replace(seen, boot_id=boot_id(), pid=own_pid(), time=stamp()))))
 
 
-def of_this_boot(host: Host, path: PurePosixPath) -> LastCheck:
+def read_check_of_boot(host: Host, path: PurePosixPath) -> LastCheck:
     """Return the last look of this boot; the first one where there was none."""
     found = read_check(host, path)
     return found if found is not None and found.boot_id == boot_id() else LastCheck()
 
 
-def with_since(engines: Iterable[EngineCheck], before: Iterable[EngineCheck]) -> tuple[EngineCheck, ...]:
+def add_since(engines: Iterable[EngineCheck], before: Iterable[EngineCheck]) -> tuple[EngineCheck, ...]:
     """Return the engines, each with the moment since when it is so: that of ``before`` where it was."""
     known = {each.name: each for each in before}
 

@@ -96,7 +96,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         UndoIncompleteError: something of ours is left, and the ledger is kept.
     """
     until_s, hurried = time.monotonic() + within_s, within_s < inf
-    with undoing():
+    with as_incomplete_undo():
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         recover(host, options, ledger)
@@ -128,7 +128,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
 
 
 @contextmanager
-def undoing() -> Iterator[None]:
+def as_incomplete_undo() -> Iterator[None]:
     """Let whatever goes wrong in the block be told as an undo that is incomplete."""
     try:
         with internal_errors():
@@ -197,7 +197,7 @@ def stop(options: Options, stopped_s: float) -> int:
     """
     log.info("stop requested")
     host = Host.under(options.host_root, options.mounts)
-    with undoing(), open_as_child(host, options, supervision.raise_if_orphan) as ledger:
+    with as_incomplete_undo(), open_as_child(host, options, supervision.raise_if_orphan) as ledger:
         if node_stops(host):
             log.info("everything kept", reason="the node is going down")
             return Exit.OK
@@ -218,7 +218,7 @@ def carry_on(options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
     host = Host.under(options.host_root, options.mounts)
     opening = partial(handover.open_within, handover.TAKEN_S, host, options.layout)
-    with undoing(), open_ledger(host, options, opening) as ledger:
+    with as_incomplete_undo(), open_ledger(host, options, opening) as ledger:
         undo(host, options, ledger)
     return Exit.OK
 
@@ -252,7 +252,7 @@ class Made(Struct, frozen=True, array_like=True):
 
 
 @contextmanager
-def written_down(host: Host, layout: Layout, made: Made) -> Iterator[None]:
+def record_made(host: Host, layout: Layout, made: Made) -> Iterator[None]:
     """Keep written down what is made during the block; where that fails it may be there still."""
     before = _read_made(host, layout)
     _write_made(host, layout, [*before, made])

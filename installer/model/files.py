@@ -173,14 +173,14 @@ def says(words: str) -> msgspec.Meta:
     return msgspec.Meta(description=words)
 
 
-def rows_of(thing: object) -> Any:
+def make_rows(thing: object) -> Any:
     """Return a thing as tables, lists and words."""
     return to_builtins(thing, enc_hook=str)
 
 
 def dumps(thing: object, indent: int | None = None) -> bytes:
     """Return a thing as a line, or as lines: a path that is no UTF-8 as escapes of its lone surrogates."""
-    return json.dumps(rows_of(thing), indent=indent).encode() + b"\n"
+    return json.dumps(make_rows(thing), indent=indent).encode() + b"\n"
 
 
 def loads(content: bytes, kind: type[T]) -> T:
@@ -190,10 +190,12 @@ def loads(content: bytes, kind: type[T]) -> T:
         ValueError: the text is none of that kind.
         RecursionError: it is nested too deeply.
     """
-    return typed(json.loads(content), kind)
+    return convert_rows(json.loads(content), kind)
 
 
-def typed(rows: object, kind: type[T], read: Callable[[type, Any], Any] = lambda kind, word: kind(word)) -> T:
+def convert_rows(
+    rows: object, kind: type[T], read: Callable[[type, Any], Any] = lambda kind, word: kind(word)
+) -> T:
     """Return tables, lists and words as a kind; ``read`` makes a path of a word.
 
     Raises:

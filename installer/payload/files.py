@@ -104,7 +104,7 @@ FOR_CDI: Final = Shipped(
 REQUIRED: Final = WHOLE.required
 
 
-def payload(
+def list_payload(
     artifacts: Sequence[Artifact],
     *,
     toolkit_dir: PurePosixPath,
@@ -341,7 +341,7 @@ ALL_READ: Final = 0o444
 Manifest: TypeAlias = Mapping[str, str]
 
 
-def manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
+def make_manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
     """Return what a version is to be; config.toml is left out, for administrators edit it."""
     identities = ((file, *_identify(file)) for file in files if file.path != CONFIG)
     return {
@@ -350,7 +350,7 @@ def manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
     }
 
 
-def programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
+def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
     """Return the programs of the host's that a version leads to; () for one that has its own."""
     return tuple(
         PurePosixPath(target)
@@ -359,7 +359,7 @@ def programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
     )
 
 
-def damage(
+def list_damage(
     wanted: Manifest,
     found: Mapping[PurePosixPath, Entry],
     digests: Mapping[PurePosixPath, str] | None = None,
@@ -422,7 +422,7 @@ FIXED_IN: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
 )
 
 
-def advice(version: Version | None) -> tuple[str, ...]:
+def advise(version: Version | None) -> tuple[str, ...]:
     """Return a sentence where a toolkit of this version has known holes; none where nobody knows it."""
     if version is None:
         return ()

@@ -25,8 +25,8 @@ from installer.payload.files import (
     NOT_OWNED,
     REQUIRED,
     WRITABLE,
-    damage,
-    programs_in_place,
+    list_damage,
+    list_programs_in_place,
     search_paths,
 )
 from installer.payload.plan import ADOPTED
@@ -102,7 +102,7 @@ def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[Installer
         )
 
 
-def unusable(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
+def find_mount_flaws(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
     """Yield why nothing could be installed or run below ``path``, which need not exist."""
     for word in host.mounted(path):
         yield InstallerError(
@@ -159,12 +159,12 @@ def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) 
     if toolkit.files:
         version = layout.version(toolkit.version)
         digests = digests_below(host, version, anew=True) if deep else None
-        yield from damage(toolkit.files, entries(host, version), digests)
+        yield from list_damage(toolkit.files, entries(host, version), digests)
 
 
 def describe_in_place(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:
     """Yield, for ``status``, where the host's own programs are that are used in place, or are missing."""
-    programs = programs_in_place(toolkit.files)
+    programs = list_programs_in_place(toolkit.files)
     for place in dict.fromkeys(path.parent for path in programs):
         yield str(place), "the toolkit of a package manager's is used where it is", True
     for path in programs:
@@ -181,7 +181,7 @@ def is_foreign_toolkit(host: Host, layout: Layout) -> bool:
     return not host.resolve(layout.toolkit).is_relative_to(host.resolve(layout.home))
 
 
-def without_foreign(host: Host, layout: Layout, record: Record) -> Record:
+def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
     """Return the rows without those of runtimes that start the toolkit of another installer by now.
 
     NVIDIA's writes the same keys with the same values: what they name tells whose they are. Its specification
@@ -204,7 +204,7 @@ def without_foreign(host: Host, layout: Layout, record: Record) -> Record:
     )
 
 
-def former_defaults(record: Record) -> dict[PurePosixPath, str]:
+def list_former_defaults(record: Record) -> dict[PurePosixPath, str]:
     """Return the default runtime that each config had before ours, where it had another one."""
     return {
         row.path: str(edit.before).strip("\"'")

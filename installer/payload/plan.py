@@ -31,10 +31,10 @@ from installer.payload.files import (
     Shipped,
     access_flaw,
     check_artifacts,
-    damage,
-    manifest,
-    payload,
-    programs_in_place,
+    list_damage,
+    list_payload,
+    list_programs_in_place,
+    make_manifest,
     version_of,
 )
 
@@ -62,7 +62,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     ):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
     rendered = _write_config(facts, options, low_level) if shipped.config else ""
-    files = payload(
+    files = list_payload(
         found.artifacts,
         toolkit_dir=options.layout.toolkit,
         low_level=low_level,
@@ -90,7 +90,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
         planned += for_reason(why, switches)
     used = (
         f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
-        for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files)))
+        for place in dict.fromkeys(path.parent for path in list_programs_in_place(make_manifest(files)))
     )
     return Part(
         ID,
@@ -128,7 +128,7 @@ def _find_flaws(
     if current != text:
         # What another version holds was not read: putting it there anew costs less than to trust it.
         return (), "it is not in place"
-    found = tuple(damage(manifest(files), there, facts.toolkit.digests))
+    found = tuple(list_damage(make_manifest(files), there, facts.toolkit.digests))
     notes = (f"not as it was installed, and installed anew: {name} ({flaw})" for name, flaw in found)
     # A source is believed by its SHA256SUMS as long as its sizes are those of the copies.
     sizes = {path: entry.size_bytes for path, entry in there.items()}
@@ -147,7 +147,7 @@ def _make_row(facts: Facts, text: str, rendered: str, files: tuple[PayloadFile, 
     foreign = held or ToolkitRow(
         text, None, rendered, replaced=now is None, linked=now if now and current is None else None
     )
-    return replace(foreign, version=text, previous=previous, rendered=rendered, files=manifest(files))
+    return replace(foreign, version=text, previous=previous, rendered=rendered, files=make_manifest(files))
 
 
 def sweep(facts: Facts, installed: Part) -> Part:

@@ -24,7 +24,7 @@ from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
-from installer.lifecycle.uninstall import Made, remove_made, written_down
+from installer.lifecycle.uninstall import Made, record_made, remove_made
 from installer.model.engine_spec import Api
 from installer.model.files import dumps
 from installer.model.options import Options
@@ -149,7 +149,7 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
     run, seen = CONTAINERS[spec.api], None
     try:
         with (
-            written_down(host, options.layout, Made(row.name, row.socket, row.unit, name)),
+            record_made(host, options.layout, Made(row.name, row.socket, row.unit, name)),
             watch_opens((wrapper, real)) as watch,
             run(socket, name, wanted.runtime, tools, environment, timeout_s=timeout_s) as (made, script),
         ):

@@ -12,7 +12,7 @@ from installer.payload.files import (
     LIBRARIES,
     REQUIRED,
     check_artifacts,
-    payload,
+    list_payload,
     search_paths,
     version_of,
 )
@@ -47,7 +47,7 @@ def source(*, mode: int = 0o755, head: bytes = elf(62)) -> list[Artifact]:
 
 def files(artifacts: list[Artifact] | None = None, low_level: str = "runc") -> tuple[PayloadFile, ...]:
     found = source() if artifacts is None else artifacts
-    return payload(found, toolkit_dir=TOOLKIT, low_level=(low_level, "crun"), config_text="config\n")
+    return list_payload(found, toolkit_dir=TOOLKIT, low_level=(low_level, "crun"), config_text="config\n")
 
 
 def file_at(path: str, artifacts: list[Artifact] | None = None) -> PayloadFile:
@@ -210,7 +210,7 @@ def test_a_library_that_has_no_name_of_its_own_is_installed_as_its_soname(file_n
 
 def test_a_directory_that_no_search_path_can_name_is_refused() -> None:
     with pytest.raises(InstallerError, match="cannot install into /a:b/toolkit"):
-        payload(
+        list_payload(
             source(), toolkit_dir=PurePosixPath("/a:b/toolkit"), low_level=("runc",), config_text="config\n"
         )
 

@@ -8,7 +8,7 @@ import pytest
 from installer.model.files import Artifact, PayloadFile, Text
 from installer.model.options import ToolkitConfig
 from installer.payload.config_toml import config_tree, render_config
-from installer.payload.files import CONFIG, REQUIRED, payload
+from installer.payload.files import CONFIG, REQUIRED, list_payload
 from tests.support.golden import golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "toolkit"
@@ -32,7 +32,7 @@ ALL_ASKED = ToolkitConfig(
 def installed(toolkit_dir: PurePosixPath, low_level: tuple[str, ...]) -> tuple[PayloadFile, ...]:
     artifacts = [Artifact(name, name, PurePosixPath("/src", name), 1, 0o755, "00", b"") for name in REQUIRED]
     config_text = config(ToolkitConfig(), toolkit_dir, low_level)
-    return payload(artifacts, toolkit_dir=toolkit_dir, low_level=low_level, config_text=config_text)
+    return list_payload(artifacts, toolkit_dir=toolkit_dir, low_level=low_level, config_text=config_text)
 
 
 def config(

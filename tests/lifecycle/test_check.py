@@ -58,7 +58,7 @@ def test_a_state_file_survives_its_way_through_the_disk(tmp_path: Path) -> None:
 def test_since_is_kept_while_nothing_changes() -> None:
     before = (EngineCheck("a", serves=True, since="1"), EngineCheck("b", serves=True, since="2"))
 
-    found = seen.with_since((EngineCheck("a", serves=True), EngineCheck("b", serves=False)), before)
+    found = seen.add_since((EngineCheck("a", serves=True), EngineCheck("b", serves=False)), before)
 
     assert found[0].since == "1"
     assert found[1].since not in {"", "2"}

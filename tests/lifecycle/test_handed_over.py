@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.containers import find_low_level_runtime, find_substitute_runtime
 from installer.host.files import Host
+from installer.lifecycle.check import keep_live, process_of
 from installer.lifecycle.check import list_places as places
+from installer.lifecycle.check import list_published as told
 from installer.lifecycle.check import list_signs as signs
-from installer.lifecycle.check import list_told as told
-from installer.lifecycle.check import process_of, running
 from installer.lifecycle.readiness import LastCheck
 from installer.model.facts import EngineState
 from installer.model.files import Layout
@@ -127,9 +127,9 @@ def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(h
 
     assert process_of(host, engine) == "/proc/7"
     assert process_of(host, replace(engine, pid=None)) == ""
-    assert running(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
-    assert running(f"/proc/{(1 << 22) + 1}") == ""
-    assert running("") == ""
+    assert keep_live(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
+    assert keep_live(f"/proc/{(1 << 22) + 1}") == ""
+    assert keep_live("") == ""
 
 
 def test_what_is_told_is_to_be_there(tmp_path: Path, host: Host) -> None:

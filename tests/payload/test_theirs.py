@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.host.files import Host
 from installer.model.files import Layout
 from installer.model.record import OWNER, ConfigRow, EngineRow, Record, ToolkitRow
-from installer.payload.installed import is_foreign_toolkit, without_foreign
+from installer.payload.installed import drop_foreign, is_foreign_toolkit
 from installer.payload.plan import ADOPTED
 
 LAYOUT = Layout()
@@ -45,7 +45,7 @@ def test_a_specification_from_before_their_toolkit_is_ours_and_the_engines_are_n
     _specification(tmp_path)
     _theirs(tmp_path)
 
-    assert without_foreign(host, LAYOUT, HELD) == replace(HELD, toolkit=None, engines=())
+    assert drop_foreign(host, LAYOUT, HELD) == replace(HELD, toolkit=None, engines=())
 
 
 def test_one_that_was_written_since_is_theirs_whatever_it_says(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_one_that_was_written_since_is_theirs_whatever_it_says(tmp_path: Path) -
     _theirs(tmp_path)
     _specification(tmp_path)
 
-    assert without_foreign(host, LAYOUT, HELD) == replace(HELD, toolkit=None, engines=(), configs=())
+    assert drop_foreign(host, LAYOUT, HELD) == replace(HELD, toolkit=None, engines=(), configs=())
 
 
 def test_a_link_of_somebody_else_counts_as_a_directory_does(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_without_programs_of_somebody_else_all_stays_ours(
     host = _host(tmp_path)
     act(tmp_path)
 
-    assert without_foreign(host, LAYOUT, HELD) == HELD
+    assert drop_foreign(host, LAYOUT, HELD) == HELD
 
 
 def test_a_toolkit_that_was_adopted_is_ours_to_remove(tmp_path: Path) -> None:
@@ -93,4 +93,4 @@ def test_a_toolkit_that_was_adopted_is_ours_to_remove(tmp_path: Path) -> None:
     _theirs(tmp_path)
     adopted = replace(HELD, toolkit=ToolkitRow(ADOPTED, None, ""))
 
-    assert without_foreign(host, LAYOUT, adopted) == adopted
+    assert drop_foreign(host, LAYOUT, adopted) == adopted

@@ -11,7 +11,7 @@ from msgspec import Struct
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
 from installer.model.engine_spec import Api, is_ours
-from installer.payload.files import advice
+from installer.payload.files import advise
 from installer.report.doctor.model import (
     PACKAGED,
     EngineExam,
@@ -455,5 +455,5 @@ def check_holes_containerd(node: Node) -> Verdict:
 
 @given(lambda node: any(each.ctk or each.cli for each in node.toolkits), "no toolkit says its version")
 def check_holes_toolkit(node: Node) -> Verdict:
-    advised = [(each, line) for each in node.toolkits for line in advice(each.ctk or each.cli or None)]
+    advised = [(each, line) for each in node.toolkits for line in advise(each.ctk or each.cli or None)]
     return judge([f"{each.directory}: {line}" for each, line in advised], "", "none known", warn)

@@ -4,7 +4,7 @@ from typing import Any, cast
 import pytest
 
 from installer.config_text import Edit, Key, Syntax, json, toml
-from installer.config_text.change import edited, finish
+from installer.config_text.change import finish, open_draft
 from installer.errors import InstallerError
 
 OURS = ("ours",)
@@ -12,7 +12,7 @@ OURS = ("ours",)
 
 def change(text: str, syntax: Syntax, wrong: str, key: Key, literal: str | None) -> None:
     """Change one key with a grammar that makes ``wrong`` of every text."""
-    with edited(text, syntax, "/etc/config") as draft:
+    with open_draft(text, syntax, "/etc/config") as draft:
         grammar: dict[str, Any] = vars(toml if syntax is Syntax.TOML else json)
         spoilt = {**grammar, "insert": lambda *_: wrong, "remove": lambda *_: wrong}
         draft.grammar = cast("Any", SimpleNamespace(**spoilt))
