@@ -13,12 +13,7 @@ from installer.host import locks, supervision
 from installer.host.files import Host
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
-from installer.lifecycle.installation import (
-    REPAIR,
-    explain_unproven,
-    list_last_check,
-    read_installation,
-)
+from installer.lifecycle.installation import REPAIR, explain_unproven, list_last_check, read_installation
 from installer.lifecycle.readiness import LastCheck
 from installer.model.files import dumps, says
 from installer.model.options import Options
