@@ -107,11 +107,7 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
 
 
 def _options(verb: str, values: dict[str, Any]) -> Options:
-    """Return what the flags of a verb come to.
-
-    Raises:
-        InstallerError: they make no sense, or this process may not open enough files for a verb that has all.
-    """
+    """Return what the flags of a verb come to; raise where they make no sense, or open files are too few."""
     # What has no --log-format answers a person, or a kubelet that shows the sentence to one.
     logging.configure(values.get("log_format", "text"))
     whole = verb not in SOME

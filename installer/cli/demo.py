@@ -59,11 +59,7 @@ STYLES: Final[dict[str | tuple[str, ...], dict[str, Any]]] = {
 
 
 def demo() -> Exit:
-    """Install into a throw-away node, show it, give it all back, and prove that with hashes.
-
-    Raises:
-        InstallerError: the program did not do what it promises.
-    """
+    """Install into a throw-away node, show it, undo it; raise where hashes do not prove that."""
     with tempfile.TemporaryDirectory(prefix="toolkit-installer-demo-") as directory:
         root, source = Path(directory, "node"), Path(directory, "artifacts")
         for name, text in CONFIGS.items():

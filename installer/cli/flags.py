@@ -37,17 +37,14 @@ MONITORING, NRI, OUTPUT = "What monitoring is told", "The NRI plugin", "Output"
 
 
 class Flag(Struct, frozen=True):
-    """One flag, of its default's kind: a tuple may be repeated (a variable: commas), a bool has ``--no-``.
+    """One flag, of its default's kind: a tuple may be repeated (a variable: commas), a bool has ``--no-``."""
 
-    ``usage`` is its name and what it takes. A ``plain`` one makes the field of Options of its name.
-    """
-
-    usage: str
+    usage: str  # its name and what it takes
     group: str
     help: str
     default: str | tuple[str, ...] | bool | float
     choices: tuple[str, ...] = ()
-    plain: bool = False
+    plain: bool = False  # it makes the field of Options of its name
 
     @property
     def name(self) -> str:
@@ -210,11 +207,7 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
-    """Return the options that ``values`` (by ``Flag.field``) come to; ``given`` are the ones somebody set.
-
-    Raises:
-        UsageError: a value, or a combination of them, makes no sense.
-    """
+    """Return what ``values`` by ``Flag.field`` come to, of which ``given`` are set, or raise UsageError."""
     engines, mounts = tuple(values["runtime"]), tuple(_mount(text) for text in values["mount"])
     host = partial(_find_host_path, root=PurePosixPath(values["host_root"]), mounts=mounts)
     places = tuple(

@@ -41,11 +41,7 @@ KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9
 
 
 def options_from(line: CommandLine) -> Options:
-    """Return what a command line comes to; it is checked before anything is touched.
-
-    Raises:
-        UsageError: a value makes no sense.
-    """
+    """Return what a command line comes to, or raise UsageError before anything is touched."""
     _check(line)
     files_only = line["no-runtime-config"] or line["enable-nri-plugin"]
     view = _View.of(line)

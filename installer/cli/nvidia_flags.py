@@ -100,11 +100,7 @@ def spell_option(option: Option) -> str:
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLine:
-    """Return what a command line and an environment ask for.
-
-    Raises:
-        UsageError: a word of either makes no sense; nothing is known of what it asks for.
-    """
+    """Return what a command line and an environment ask for; UsageError where a word makes no sense."""
     line, arguments = _parse(arguments)
     if special := next((name for name in SPECIAL.values() if name in line), ""):
         return CommandLine({}, special=special)
@@ -151,10 +147,7 @@ def _take_directory(words: Sequence[str]) -> str:
 
 
 def _parse(words: Sequence[str], short: Mapping[str, str] = NO_SHORT) -> tuple[dict[str, Setting], list[str]]:
-    """Take a command line apart: what each flag holds by its first name, and the arguments.
-
-    Nothing but ``help`` or ``version`` where one of these is asked for.
-    """
+    """Return what each flag holds by its first name, ``help`` and ``version`` alone, and the arguments."""
     known = {name: row for row in rows() for name in row.names}
     known |= {alias: known[name] for alias, name in short.items()}
     flags: dict[str, Setting] = {}

@@ -73,10 +73,7 @@ class PlanDocument(Struct, frozen=True):
 
 
 def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
-    """Print what ``install`` would do; nothing is locked, written or signalled.
-
-    What looks like a secret in a config is masked unless ``show_secrets``.
-    """
+    """Print what ``install`` would do, secrets masked as ``diff`` does; nothing is locked or written."""
     host = Host.under(options.host_root, options.mounts)
     ledger = read_record(host, options.layout)
     record = ledger or Record()

@@ -35,10 +35,8 @@ class _Handler(MetricsHandler):
     def do_GET(self) -> None:  # noqa: N802 - its name in the library
         try:
             super().do_GET()
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):  # whoever has asked is gone
-                raise
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
+        except (ConnectionError, TimeoutError):  # whoever has asked is gone
+            raise
         except Exception:  # noqa: BLE001 - the library raises what it likes where nonsense is asked for
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
 

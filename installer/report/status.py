@@ -103,10 +103,7 @@ class StatusDocument(Struct, frozen=True):
 
 
 def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> Exit:
-    """Print what is held on this host; return 0 where all is good, 1 where not, 3 where nothing is held.
-
-    ``ready`` asks for no more than whether ``run`` is, and why not.
-    """
+    """Print what is held, or why ``run`` is not ``ready``; return 0 if all is good, 1 if not, 3 if none."""
     host = Host.under(options.host_root, options.mounts)
     found = read_installation(host, options, deep=deep)
     record, seen = found.record, found.last_check
@@ -154,11 +151,7 @@ def _check_document(seen: LastCheck | None) -> CheckDocument | None:
 
 
 def reconcile(options: Options, *, as_json: bool) -> Exit:
-    """Ask the ``run`` that waits to look now, print what it has found and done, return 0 where all is well.
-
-    Raises:
-        InstallerError: it could not put the node right, or did not answer.
-    """
+    """Have the ``run`` that waits look now, print what it did; raise where that failed or nobody answered."""
     host = Host.under(options.host_root, options.mounts)
     sent_s = readiness.now_s()
     pid = locks.send(host.local_path(options.pid_file), SIGHUP)

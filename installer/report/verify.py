@@ -165,13 +165,8 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
 
 
 def ask_container(script: Exec, *, timeout_s: float) -> str:
-    """Return what the container tells, asked again until all of it has arrived, or what had by the deadline.
-
-    dockerd gives up on the output of an exec two seconds after its end (moby daemon/monitor.go).
-
-    Raises:
-        InstallerError: the container has ended, or the engine refuses.
-    """
+    """Return what the container tells by the deadline; raise where it has ended, or the engine refuses."""
+    # dockerd gives up on the output of an exec two seconds after its end (moby daemon/monitor.go): ask again.
     deadline = time.monotonic() + timeout_s
     while END not in (said := script(TELLS)).splitlines() and time.monotonic() < deadline:
         time.sleep(RETRY_S)

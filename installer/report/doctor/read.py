@@ -391,8 +391,7 @@ def _read_configs(
 
 def read_unit_state(host: Host, unit: str) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
-    try:
-        state = systemd.read_unit(host, unit) if unit else None
-    except InstallerError:
-        return ""
-    return f"{state.active}/{state.sub}/{state.result}" if state and state.load != "not-found" else ""
+    with suppress(InstallerError):
+        if unit and (state := systemd.read_unit(host, unit)).load != "not-found":
+            return f"{state.active}/{state.sub}/{state.result}"
+    return ""
