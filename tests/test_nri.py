@@ -15,7 +15,6 @@ import pytest
 
 from installer.nri import plugin as nri_plugin
 from installer.nri import session
-from installer.nri.plugin import State
 from installer.nri.session import unpack
 from tests.host.servers import message
 from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod, until
@@ -192,17 +191,10 @@ def test_what_a_tenant_writes_makes_no_line_and_no_state_long(place: Place, wish
     assert len(state) < 100 * 500
     assert max(map(len, said.splitlines())) < LINE_BYTES
     assert len(answer["status"]["message"]) < LINE_BYTES
-
-
-def test_of_many_devices_the_log_names_some_and_says_how_many_more_there_are(place: Place) -> None:
-    with Engine(place.socket) as engine, place.plugin():
-        answer = engine.plugged().create({"nvidia.cdi.k8s.io/pod": LOT})
-        log = until(place.log, "devices given")
-
-    given = json.loads(log.splitlines()[-1])["devices"]
-    assert len(given) == 11
-    assert given[-1] == "... 240 more"
-    assert len(answer["payload"]) > 200_000  # the engine is told of all
+    if wish == LOT:
+        given = next(line["devices"] for line in map(json.loads, log.splitlines()) if "devices" in line)
+        assert (len(given), given[-1]) == (11, "... 240 more")
+        assert len(answer["payload"]) > 200_000  # the engine is told of all
 
 
 def test_an_engine_that_drops_devices_ends_it_in_a_sentence(place: Place) -> None:
@@ -339,13 +331,6 @@ def test_a_socket_that_is_not_roots_is_not_used(place: Place, monkeypatch: pytes
 
         with pytest.raises(PermissionError, match="not by root"):
             nri_plugin.refuse_stranger(connection)
-
-
-def test_a_state_is_read_as_it_was_told(place: Place) -> None:
-    nri_plugin.publish(str(place.state), State(problem="x"))
-
-    assert json.loads(place.state.read_text())["problem"] == "x"
-    assert "not registered since" not in place.call("status").stdout  # nobody holds the lock
 
 
 def test_a_lock_and_a_state_that_somebody_removes_are_there_again_and_no_second_plugin_starts(

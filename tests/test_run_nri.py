@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -141,26 +141,6 @@ def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(si
             assert site.plugin() != first
 
 
-def test_a_second_plugin_finds_the_lock_held_and_the_first_one_serves_on(site: Nri) -> None:
-    with Engine(site.socket) as engine, site.served():
-        plugin = engine.plugged()
-        words = ("nri", "--nri-socket", str(site.socket), *BESIDE[1:])
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-
-        second = subprocess.run(
-            [sys.executable, "-m", "installer", *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=environment,
-        )
-
-        assert second.returncode == 3
-        assert f"another instance holds {site.lock}" in sentence(second)
-        assert plugin.create(WISH)["payload"]
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -233,39 +213,23 @@ def test_the_pause_before_the_next_start_grows() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.8]
 
 
-def _run_alone(child: "subprocess.Popen[str]", plugin: int) -> None:
-    """Kill ``run``; the kernel kills its plugin with it."""
-    child.kill()
-    child.wait(SOON_S)
-    until(lambda: not _runs(plugin), SOON_S)
-
-
-def _both(child: "subprocess.Popen[str]", plugin: int) -> None:
-    """Kill both, before the plugin can say anything."""
-    stop(plugin)
-    child.kill()
-    child.wait(SOON_S)
-    os.kill(plugin, signal.SIGKILL)
-    until(lambda: not _runs(plugin), SOON_S)
-
-
-@pytest.mark.parametrize(
-    ("kill", "why"),
-    [
-        pytest.param(_run_alone, "has ended, last seen", id="run alone"),
-        pytest.param(_both, "has ended, last seen", id="both at once"),
-    ],
-)
+@pytest.mark.parametrize("stopped", [False, True], ids=["as it runs", "as it is stopped"])
 def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninstalls(
-    site: Nri, kill: Callable[["subprocess.Popen[str]", int], None], why: str
+    site: Nri, *, stopped: bool
 ) -> None:
+    why = "has ended, last seen"
     with Engine(site.socket) as engine:
         before = site.tree()
         with site.served() as child:
             engine.plugged()
             told(site.state, '"registered": true')
             until_it_sleeps(child.pid)
-            kill(child, site.plugin())
+            plugin = site.plugin()
+            if stopped:
+                stop(plugin)
+            child.kill()  # and the kernel kills its plugin with it
+            child.wait(SOON_S)
+            until(lambda: not _runs(plugin), SOON_S)
         said, ready = site.status(), site.status("--ready")
         found = _nri_check(site)
         site.state.unlink()  # as by a reboot
@@ -284,23 +248,6 @@ def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninsta
     assert undone.returncode == 0
     assert after.stdout == "nothing is installed\n"
     assert site.tree() == before
-
-
-def test_a_plugin_that_is_stopped_ends_with_a_run_that_is_killed(site: Nri) -> None:
-    with Engine(site.socket) as engine:
-        before = site.tree()
-        with site.served() as child:
-            engine.plugged()
-            told(site.state, '"registered": true')
-            until_it_sleeps(child.pid)
-            plugin = site.plugin()
-            stop(plugin)
-            child.kill()
-            child.wait(SOON_S)
-            until(lambda: not _runs(plugin), SOON_S)
-
-        until(lambda: site.call("uninstall").returncode == 0, SOON_S)  # a check that was under way ends first
-        assert site.tree() == before
 
 
 def test_a_stop_leaves_nothing_of_a_plugin_that_hangs(site: Nri) -> None:

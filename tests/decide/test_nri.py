@@ -14,7 +14,6 @@ from installer.nri import session
 from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, devices, refuse_dropping
 from installer.nri.session import (
     MAX_MESSAGE_BYTES,
-    MAX_PAYLOAD_BYTES,
     PLUGIN,
     REQUEST,
     RESPONSE,
@@ -131,19 +130,6 @@ def test_anything_else_is_not_implemented(method: str, service: str) -> None:
     answer = _answer(_hear(_asked(method, service=service))[0])
 
     assert answer["status"]["code"] == session.UNIMPLEMENTED
-
-
-def test_a_long_message_goes_in_frames_that_the_engine_can_read() -> None:
-    sent = encoded(Message(PLUGIN, 7, RESPONSE, bytes(60_000)))
-
-    sizes, at = [], 0
-    while at < len(sent):
-        number, size = struct.unpack_from(">II", sent, at)
-        assert number == PLUGIN
-        sizes.append(size)
-        at += 8 + size
-    assert max(sizes) == MAX_PAYLOAD_BYTES == 4096
-    assert [*Messages().of(sent)] == [Message(PLUGIN, 7, RESPONSE, bytes(60_000))]
 
 
 @given(
