@@ -10,7 +10,7 @@ from installer.config_text import Value
 from installer.engines.crio.config import read_effective
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig
-from tests.decide.engines.configs import NVIDIA, TOOLKIT, at, decided, result
+from tests.decide.engines.configs import NVIDIA, at, decided, result
 
 ROOT = "/etc/crio/crio.conf"
 OURS = "/etc/crio/crio.conf.d/99-nvidia.toml"
@@ -29,29 +29,11 @@ def runtime(**pairs: str) -> str:
     return f"[crio.runtime.runtimes.nvidia]\n{lines}"
 
 
-def test_three_whole_entries_go_into_the_drop_in_alone() -> None:
-    decision = decided("crio", "", name="gpu", default=True)
-
-    assert [str(file.path) for file in decision.files] == [OURS]
-    assert at(result(decision), "crio", "runtime") == {
-        "default_runtime": "gpu",
-        "runtimes": {
-            "gpu": {"runtime_path": NVIDIA, "runtime_type": "oci"},
-            "nvidia-cdi": {"runtime_path": f"{NVIDIA}.cdi", "runtime_type": "oci"},
-            "nvidia-legacy": {"runtime_path": f"{NVIDIA}.legacy", "runtime_type": "oci"},
-        },
-    }
-
-
 @pytest.mark.parametrize(
     ("said", "inherited"),
     [
-        pytest.param('runtime_root = "/r"', {"runtime_root": "/r"}, id="a root"),
         pytest.param('monitor_path = ""\nno_sync_log = false', {}, id="nothing that says nothing"),
-        pytest.param('platform_runtime_paths = { "linux/arm64" = "/x" }', {}, id="no way around us"),
         pytest.param("inherit_default_runtime = true", {}, id="no path of another"),
-        pytest.param('runtime_type = "pod"', {"runtime_type": "pod"}, id="the type of conmon-rs"),
-        pytest.param('default_annotations.a = "b"', {"default_annotations": {"a": "b"}}, id="tables"),
     ],
 )
 def test_a_new_entry_inherits(said: str, inherited: dict[str, Value]) -> None:
@@ -152,28 +134,12 @@ def test_ours_as_the_reported_default_is_not_what_ours_inherit() -> None:
             {"runtime_root": "/r", "inherit_default_runtime": False},
             id="has its own path",
         ),
-        pytest.param(
-            runtime(platform_runtime_paths='{ "linux/arm64" = "/x" }'),
-            {"runtime_root": "/r", "platform_runtime_paths": {"linux/arm64": NVIDIA}},
-            id="has one path on every platform",
-        ),
     ],
 )
 def test_an_entry_in_our_file(ours: str, after: dict[str, Value]) -> None:
     texts = {ROOT: f'[crio.runtime]\ndefault_runtime = "runc"\n{RUNC}runtime_root = "/r"\n', OURS: ours}
 
     assert nvidia(texts) == {"runtime_path": NVIDIA, "runtime_type": "oci", **after}
-
-
-def test_an_entry_of_an_earlier_file_is_replaced_whole_and_so_carried_over() -> None:
-    texts = {ROOT: "", "/etc/crio/crio.conf.d/50-gpu.conf": runtime(runtime_root='"/n"', no_pivot="true")}
-
-    assert nvidia(texts) == {
-        "runtime_path": NVIDIA,
-        "runtime_type": "oci",
-        "runtime_root": "/n",
-        "no_pivot": True,
-    }
 
 
 @pytest.mark.parametrize(
@@ -185,12 +151,6 @@ def test_an_entry_of_an_earlier_file_is_replaced_whole_and_so_carried_over() -> 
             runtime(runtime_path=f'"{NVIDIA}"', inherit_default_runtime="true"),
             "the runtime nvidia",
             id="our program, overruled",
-        ),
-        pytest.param(
-            "/etc/crio/crio.conf.d/zz/a",
-            '[crio.runtime]\ndefault_runtime = "runc"',
-            "default_runtime",
-            id="the default",
         ),
     ],
 )
@@ -251,30 +211,9 @@ def test_a_wrong_type_is_refused_by_its_file_and_key(text: str, flaw: str) -> No
     assert str(refusal.value).startswith(f"cannot use {path} ({flaw}")
 
 
-def test_a_default_that_nobody_defines_is_refused() -> None:
-    with pytest.raises(InstallerError, match='its default_runtime "youki" is not defined'):
-        decided("crio", '[crio.runtime]\ndefault_runtime = "youki"', default=True)
-
-
 def test_a_name_that_another_runtime_has_is_refused() -> None:
     with pytest.raises(InstallerError, match=r"a runtime named gpu is there already and starts /b/gpu"):
         decided("crio", '[crio.runtime.runtimes.gpu]\nruntime_path = "/b/gpu"', name="gpu")
-
-
-def test_in_hook_mode_the_hook_file_is_all_that_is_written() -> None:
-    decision = decided("crio", "", hook=HOOK, default=True)
-
-    assert [str(file.path) for file in decision.files] == [HOOK]
-    assert result(decision) == {
-        "version": "1.0.0",
-        "hook": {
-            "path": f"{TOOLKIT}/nvidia-container-runtime-hook",
-            "args": ["nvidia-container-runtime-hook", "prestart"],
-            "env": [f"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{TOOLKIT}"],
-        },
-        "when": {"always": True, "commands": [".*"]},
-        "stages": ["prestart"],
-    }
 
 
 @pytest.mark.parametrize(

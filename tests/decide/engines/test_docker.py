@@ -18,16 +18,6 @@ def entry_after(entry: str, *, name: str = "nvidia") -> Value:
     return at(result(decided("docker", text, name=name), text=text), "runtimes", name)
 
 
-def test_three_runtimes_are_added_and_no_default() -> None:
-    assert result(decided("docker", {})) == {
-        "runtimes": {
-            "nvidia": {"path": NVIDIA, "args": []},
-            "nvidia-cdi": {"path": f"{NVIDIA}.cdi", "args": []},
-            "nvidia-legacy": {"path": f"{NVIDIA}.legacy", "args": []},
-        }
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "names"),
     [
@@ -47,20 +37,8 @@ def test_a_name_may_be_chosen_and_be_the_default(name: str, names: list[str]) ->
 @pytest.mark.parametrize(
     ("entry", "after"),
     [
-        pytest.param('{"path": "/b/x"}', {"path": NVIDIA}, id="a path is replaced"),
-        pytest.param(
-            '{"path": "/b/x", "runtimeArgs": ["-v"]}',
-            {"path": NVIDIA, "runtimeArgs": ["-v"]},
-            id="arguments stay",
-        ),
-        pytest.param('{"PATH": "/b/x"}', {"PATH": NVIDIA}, id="a key in capitals is the key"),
         pytest.param(
             '{"Path": "/b/x", "path": "/b/y"}', {"Path": NVIDIA, "path": NVIDIA}, id="both spellings"
-        ),
-        pytest.param(
-            '{"runtimeType": "io.containerd.runc.v2", "OPTIONS": {"Root": "/r"}}',
-            {"runtimeType": "", "OPTIONS": {}, "path": NVIDIA},
-            id="a shim gives way to the path",
         ),
         pytest.param("{}", {"path": NVIDIA, "args": []}, id="an empty entry is a new one"),
         pytest.param("null", {"path": NVIDIA, "args": []}, id="no entry is a new one"),
@@ -73,7 +51,6 @@ def test_an_entry_of_our_name_becomes(entry: str, after: Value) -> None:
 @pytest.mark.parametrize(
     ("entry", "starts"),
     [
-        pytest.param('{"path": "/b/x"}', "/b/x", id="by a path"),
         pytest.param('{"Path": "/b/x"}', "/b/x", id="by a path in capitals"),
         pytest.param('{"runtimeType": "io.containerd.kata.v2"}', "io.containerd.kata.v2", id="by a shim"),
     ],
@@ -95,7 +72,6 @@ def test_a_chosen_name_that_is_ours_already_may_stay() -> None:
 @pytest.mark.parametrize(
     ("text", "flaw"),
     [
-        pytest.param('{"runtimes": []}', "runtimes is an array where", id="runtimes"),
         pytest.param('{"runtimes": {"a b": 1}}', 'runtimes."a b" is a number where', id="any entry"),
         pytest.param('{"runtimes": {"x": {"Path": 1}}}', "runtimes.x.Path is a number where", id="path"),
         pytest.param(
@@ -124,10 +100,7 @@ def test_a_default_that_nobody_defines_is_refused_also_where_ours_takes_its_plac
     "default",
     [
         pytest.param("runc", id="built in"),
-        pytest.param("nvidia", id="one that we define"),
         pytest.param("io.containerd.runc.v2", id="a shim"),
-        pytest.param("", id="empty"),
-        pytest.param(None, id="null"),
     ],
 )
 def test_a_default_needs_no_definition_that_is(default: str | None) -> None:
