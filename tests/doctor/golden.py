@@ -1,14 +1,12 @@
 """A GPU node on which nothing is wrong: its files, and what only a kernel, programs and engines would tell."""
 
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from msgspec.structs import replace
 
 from installer.config_text import Tree
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.record import CdiRow
 from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Space, Toolkit
@@ -117,11 +115,9 @@ DAEMON = PurePosixPath("/etc/docker/daemon.json")
 RUNS = "active/running/success"
 ENGINES = (
     EngineExam(
-        EngineState(
-            *("docker", DAEMON, None, None, (DAEMON,), PurePosixPath("/run/docker.sock"), "docker.service"),
-            version=(28, 5, 2),
-            serving=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc", cdi=True),
-        ),
+        *("docker", DAEMON, None, None, (DAEMON,), PurePosixPath("/run/docker.sock"), "docker.service"),
+        version=(28, 5, 2),
+        serving=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc", cdi=True),
         on_disk=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc"),
         unit_state=RUNS,
         cgroup_driver="systemd",
@@ -129,12 +125,10 @@ ENGINES = (
         has_hook=True,
     ),
     EngineExam(
-        EngineState(
-            *("containerd", CONTAINERD, None, None, (CONTAINERD,)),
-            *(PurePosixPath("/run/containerd/containerd.sock"), "containerd.service"),
-            version=(2, 1, 9),
-            serving=SERVING,
-        ),
+        *("containerd", CONTAINERD, None, None, (CONTAINERD,)),
+        *(PurePosixPath("/run/containerd/containerd.sock"), "containerd.service"),
+        version=(2, 1, 9),
+        serving=SERVING,
         on_disk=SERVING,
         trees={CONTAINERD: {"version": 3}},
         unit_state=RUNS,
@@ -198,12 +192,6 @@ def read(root: Path) -> Node:
     )
 
 
-def changed(exam: EngineExam, **more: Any) -> EngineExam:
-    """Return an engine with other values of what was observed of it, or examined besides."""
-    observed = {name: more.pop(name) for name in list(more) if name not in EngineExam.__match_args__}
-    return replace(exam, engine=replace(exam.engine, **observed), **more)
-
-
 def by_cdi(node: Node) -> Node:
     """Return the node as ``--mode nri`` makes it: no runtime of ours anywhere, and a plugin that is registered."""
     served = EffectiveConfig(
@@ -211,7 +199,7 @@ def by_cdi(node: Node) -> Node:
     )
     return replace(
         node,
-        engines=tuple(changed(each, serving=served, on_disk=served, has_hook=False) for each in node.engines),
+        engines=tuple(replace(each, serving=served, on_disk=served, has_hook=False) for each in node.engines),
         toolkits=(OTHER,),
         by_cdi=CdiRow(("docker", "containerd")),
         plugin=(("registered with containerd 2.1.9, since 2026-01-01T00:00:00Z", True),),

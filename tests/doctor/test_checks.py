@@ -72,7 +72,7 @@ def system(**more: Any) -> Callable[[Node], Node]:
 
 def engine(name: str, **more: Any) -> Callable[[Node], Node]:
     def change(each: EngineExam) -> EngineExam:
-        return golden.changed(each, **more) if each.name == name else each
+        return replace(each, **more) if each.name == name else each
 
     return lambda node: replace(node, engines=tuple(map(change, node.engines)))
 
@@ -242,7 +242,7 @@ ACTS: dict[str, list[Act]] = {
     "config-accepted": [
         Act(facts=engine("containerd", on_disk=EffectiveConfig({}, "", broken="expected key, found '='"))),
         Act(facts=engine("containerd", on_disk=replace(SERVING, undefined="gone"))),
-        Act(facts=engine("docker", unreadable="read /etc/docker/daemon.json (it is a directory)")),
+        Act(facts=engine("docker", invalid="read /etc/docker/daemon.json (it is a directory)")),
     ],
     "config-in-force": [
         Act(facts=engine("containerd", on_disk=handlers("nvidia"))),
@@ -398,7 +398,7 @@ def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
 ) -> None:
     node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
     served = tuple(
-        golden.changed(each, serving=replace(each.serving, cdi=cdi)) for each in node.engines if each.serving
+        replace(each, serving=replace(each.serving, cdi=cdi)) for each in node.engines if each.serving
     )
     absent = replace(node, by_cdi=CdiRow(("docker", "containerd"), lacks), engines=served)
 

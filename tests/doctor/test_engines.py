@@ -52,12 +52,11 @@ def test_what_an_engine_answers(
             del node.answers[key]
         (found,) = read(node, SEEN)
 
-    engine = found.engine
-    assert (engine.name, engine.disabled, engine.failed) == ("containerd", disabled, failed)
+    assert (found.name, found.disabled, found.failed) == ("containerd", disabled, failed)
     assert found.label == f"containerd {said}".strip()
-    assert (engine.serving is None) == bool(engine.silence) == (not said)
-    assert (engine.config, found.trees, found.unreadable) == (CONFIG, {CONFIG: {"version": 2}}, "")
-    assert (engine.another, found.live_restore, found.cgroup_driver, found.has_hook) == ("", None, "", None)
+    assert (found.serving is None) == bool(found.silence) == (not said)
+    assert (found.config, found.trees, found.invalid) == (CONFIG, {CONFIG: {"version": 2}}, "")
+    assert (found.another, found.live_restore, found.cgroup_driver, found.has_hook) == ("", None, "", None)
     assert found.on_disk is not None
 
 
@@ -81,7 +80,7 @@ def test_what_cannot_be_read_has_no_tree(tmp_path: Path, text: str | None, said:
     with live(tmp_path) as node:
         (found,) = read(node, SEEN)
 
-    assert bool(found.unreadable) == (text is not None)
+    assert bool(found.invalid) == (text is not None)
     assert bool(found.trees.get(CONFIG)) is False
     assert said == ""
 
@@ -142,6 +141,6 @@ def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *
         host = Host.under(PurePosixPath(tmp_path))
         (found,) = read_engines(host, replace(Options(), places=places), seen)
 
-    assert (found.label, found.engine.version) == ("docker 28.5.2", (28, 5, 2))
+    assert (found.label, found.version) == ("docker 28.5.2", (28, 5, 2))
     assert (found.live_restore, found.cgroup_driver, found.has_hook) == (True, "systemd", hook)
-    assert found.engine.config == ENGINES["docker"].config
+    assert found.config == ENGINES["docker"].config

@@ -144,13 +144,12 @@ class Process(Struct, frozen=True):
     nil_pointer: bool = False  # it has the function that the shims of containerd 1.2.1 and 1.2.2 die in
 
 
-class EngineExam(Struct, frozen=True):
+class EngineExam(EngineState, frozen=True):
     """One engine that runs, and what is examined besides."""
 
-    engine: EngineState
     on_disk: EffectiveConfig | None = None  # what its configs come to by its own program; None if not asked
     trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # its configs
-    unreadable: str = ""  # why a config is none
+    invalid: str = ""  # why a config is none
     unit_state: str = ""  # "" where systemd does not tell
     cgroup_driver: str = ""  # of dockerd
     live_restore: bool | None = None  # of dockerd
@@ -158,19 +157,9 @@ class EngineExam(Struct, frozen=True):
     unable: str = ""  # what keeps it from starting containers
 
     @property
-    def name(self) -> str:
-        """The name of the engine."""
-        return self.engine.name
-
-    @property
     def label(self) -> str:
         """Its name and version, as far as it tells."""
-        return f"{self.name} {spell_version(self.engine.version or ())}".strip()
-
-    @property
-    def serving(self) -> EffectiveConfig | None:
-        """What it serves; None where it gives no usable answer."""
-        return self.engine.serving
+        return f"{self.name} {spell_version(self.version or ())}".strip()
 
     @property
     def default(self) -> str:

@@ -80,19 +80,18 @@ def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
 
 @by_engine(lambda node: list_words([exam.label for exam in node.engines]))
 def check_engine_answers(exam: EngineExam) -> str:
-    engine = exam.engine
-    return engine.silence if engine.serving is None and not (engine.disabled or engine.failed) else ""
+    return exam.silence if exam.serving is None and not (exam.disabled or exam.failed) else ""
 
 
 @by_engine("ready")
 def check_engine_ready(exam: EngineExam) -> str:
-    if exam.engine.failed:
-        return exam.engine.silence
+    if exam.failed:
+        return exam.silence
     return "it calls itself not ready" if exam.serving and not exam.serving.ready else ""
 
 
 def check_engine_unit(node: Node) -> Verdict:
-    states = {exam.engine.unit: exam.unit_state for exam in node.engines if exam.unit_state}
+    states = {exam.unit: exam.unit_state for exam in node.engines if exam.unit_state}
     refused = node.system.refused
     down = [
         f"{unit} {f'ends again and again ({state})' if ENDS_AGAIN in state else f'is {state}'}"
@@ -106,7 +105,7 @@ def check_engine_unit(node: Node) -> Verdict:
     return judge([*wrong, *down], "", list_words([f"{unit} is active" for unit in states]))
 
 
-check_engine_kind: Final = by_engine("the node's own", warn)(lambda exam: exam.engine.another)
+check_engine_kind: Final = by_engine("the node's own", warn)(lambda exam: exam.another)
 check_engine_below: Final = by_engine("nothing is missing")(
     lambda exam: exam.unable and f"cannot {exam.unable}"
 )
@@ -114,10 +113,10 @@ check_engine_below: Final = by_engine("nothing is missing")(
 
 @by_engine("each starts with the configs it has")
 def check_config_accepted(exam: EngineExam) -> str:
-    if exam.unreadable:
-        return exam.unreadable
+    if exam.invalid:
+        return exam.invalid
     # A containerd that serves Docker has CRI switched off on purpose.
-    return exam.on_disk.fatal if exam.on_disk and not exam.engine.disabled else ""
+    return exam.on_disk.fatal if exam.on_disk and not exam.disabled else ""
 
 
 @by_engine("what configs say is served")
@@ -126,10 +125,10 @@ def check_config_in_force(exam: EngineExam) -> str:
         return ""
     on_disk, serving = exam.on_disk.handlers, exam.serving.handlers
     if absent := sorted(set(on_disk) - set(serving)):
-        return f"{', '.join(absent)} in {exam.engine.config}, but not served"
+        return f"{', '.join(absent)} in {exam.config}, but not served"
     # dockerd adds runtimes of its own, and keeps removed ones until it is restarted.
     extra = sorted(name for name in set(serving) - set(on_disk) if is_ours(serving[name].binary))
-    return f"{', '.join(extra)} served, but not in {exam.engine.config} any more" if extra else ""
+    return f"{', '.join(extra)} served, but not in {exam.config} any more" if extra else ""
 
 
 @by_engine(lambda node: list_words([f"{exam.name}: {exam.default or 'unknown'}" for exam in node.engines]))
@@ -158,9 +157,9 @@ def check_config_schema(exam: EngineExam) -> str:
     if not exam.is_containerd:
         return ""
     versions = {path: tree["version"] for path, tree in exam.trees.items() if "version" in tree}
-    root = versions.get(exam.engine.config)
+    root = versions.get(exam.config)
     other = [f"{path} ({value})" for path, value in versions.items() if value != root]
-    return f"{exam.engine.config} is of version {root}, {list_words(other)}" if other else ""
+    return f"{exam.config} is of version {root}, {list_words(other)}" if other else ""
 
 
 def check_docker_hook(node: Node) -> Verdict:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from installer.cdi.specification import devices, named_paths
 from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
@@ -346,7 +346,7 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | Non
     if spec.finds and engine.unit not in spec.units:
         return None  # its sibling, on the same socket
     engine = with_readable_configs(host, engine)
-    contents, trees, unreadable = _read_configs(host, engine.files)
+    contents, trees, invalid = _read_configs(host, engine.files)
     on_disk, unable = None, ""
     with suppress(InstallerError):
         on_disk = None if spec.finds or engine.another else Trials(host, contents)(engine, {})
@@ -361,10 +361,10 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | Non
         if engine.started and engine.started.environment.get("PATH"):
             has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
     return EngineExam(
-        engine,
+        **asdict(engine),
         on_disk=on_disk,
         trees=trees,
-        unreadable=unreadable,
+        invalid=invalid,
         unit_state=read_unit_state(host, engine.unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
@@ -379,14 +379,14 @@ def _read_configs(
     """Return configs, what those say that are valid, and why the first other is not."""
     contents: dict[PurePosixPath, File | None] = {}
     trees: dict[PurePosixPath, Tree] = {}
-    unreadable = ""
+    invalid = ""
     for path in paths:
         try:
             contents[path] = host.read(path)
             trees[path] = tree_of(contents[path], path)
         except InstallerError as error:
-            unreadable = unreadable or error.problem
-    return contents, trees, unreadable
+            invalid = invalid or error.problem
+    return contents, trees, invalid
 
 
 def read_unit_state(host: Host, unit: str) -> str:

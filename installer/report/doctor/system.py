@@ -237,7 +237,7 @@ def check_cdi_alone(node: Node) -> Verdict:
         wrong.append(f"there is no specification of {what} ({reason or 'somebody has removed it'})")
         todo.append("put right what the brackets say; then " + MAKE_IT if reason else MAKE_IT)
     for each in node.engines:
-        if each.name in names and each.serving is not None and (reason := lacking(each.engine)):
+        if each.name in names and each.serving is not None and (reason := lacking(each)):
             wrong.append(f"{each.name} takes no devices by CDI ({reason})")
             todo.append(f"give {each.name} CDI: {ENGINES[each.name].cdi.since}")
     if wrong:
@@ -279,7 +279,7 @@ def check_cdi_mig(node: Node) -> Verdict:
 def check_cdi_version(node: Node) -> Verdict:
     written = (WRITTEN_IN.search(spec.text) for spec in node.specs)
     newest = max((tuple(map(int, found[1].split("."))) for found in written if found), default=())
-    asked = [(exam.label, exam.name, version) for exam in node.engines if (version := exam.engine.version)]
+    asked = [(exam.label, exam.name, version) for exam in node.engines if (version := exam.version)]
     if not newest or not asked:
         return none("no specification, or no engine that says its version")
     # An engine reads all versions, unless the highest one is known.
