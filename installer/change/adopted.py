@@ -20,7 +20,7 @@ from installer.engines.containerd.effective import own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.engine_spec import DropInKind, is_ours
+from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState, Facts
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout, cdi_hook
 from installer.model.options import Options
@@ -129,8 +129,8 @@ class _Leftovers:
 
     def imports(self, tree: Tree) -> Iterator[Edit]:
         """Yield the imports that are our own for a drop-in, or that take nothing but NVIDIA's drop-ins."""
-        imports, kind = tree.get("imports"), ENGINES[self.engine.name].drop_ins.kind
-        if kind is not DropInKind.IMPORTED or not isinstance(imports, list):
+        imports, drop_ins = tree.get("imports"), ENGINES[self.engine.name].drop_ins
+        if not drop_ins.is_imported or not isinstance(imports, list):
             return
         config = self.engine.config
         own = {own_import(path) for path in self.trees if self.runtimes[path] and path != config}

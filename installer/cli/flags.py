@@ -14,7 +14,6 @@ from installer.cdi.mode import refuse_runtime_by_cdi
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.host.paths import resolve_local
-from installer.model.engine_spec import DropInKind
 from installer.model.files import RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig
@@ -217,7 +216,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     configs, drop_ins, _ = places
     if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
-    if without := [name for name in drop_ins if ENGINES[name].drop_ins.kind is DropInKind.NONE]:
+    if without := [name for name in drop_ins if not ENGINES[name].drop_ins.takes_ours]:
         raise UsageError(
             f"give {ENGINES[without[0]].title} a drop-in", remedy="use --config: it reads no other file"
         )

@@ -23,7 +23,7 @@ from installer.host.files import Host
 from installer.host.inodes import is_mount_point
 from installer.host.kernel import refuse_few_files, refuse_little_memory
 from installer.host.paths import ROOT, find_host_path, is_empty, is_same, resolve_local
-from installer.model.engine_spec import DropInKind, Extras, ReloadMethod
+from installer.model.engine_spec import Extras, ReloadMethod
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
 
@@ -251,7 +251,7 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
         drop_in = config if config.parent == ENGINES[names[0]].drop_ins.directory else None
         return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
     socket, drop_in = view.file(line["socket"] or str(row.socket), row.socket), None
-    if row.drop_ins.kind is not DropInKind.NONE and line["drop-in-config"]:
+    if row.drop_ins.takes_ours and line["drop-in-config"]:
         usual = next(each for each in rows() if each.name == "drop-in-config").default_for(engine)
         guesses = [PurePosixPath(guess) for guess in (line["drop-in-config-host-path"], usual) if guess]
         drop_in = view.file(line["drop-in-config"], *guesses)
@@ -319,13 +319,13 @@ def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if line["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"
-    if line["use-legacy-config"] and spec.drop_ins.kind is DropInKind.IMPORTED:
+    if line["use-legacy-config"] and spec.drop_ins.is_imported:
         yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
     if mode == "signal" and spec.reload is ReloadMethod.RESTART:
         yield f"{spec.title} is restarted by its unit: a signal does not make it read its config"
     if mode == "systemd" and spec.reload is ReloadMethod.HUP:
         yield f"{spec.title} gets SIGHUP: a restart by its unit would stop its containers"
-    if spec.drop_ins.kind is DropInKind.NONE and line["drop-in-config"]:
+    if not spec.drop_ins.takes_ours and line["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"
     if line["config-mode"] == "hook" and spec.hook_dir:
         yield "--config-mode hook is deprecated"

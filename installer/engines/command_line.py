@@ -89,7 +89,9 @@ def explain_overruling(
                 ),
                 code="engine-flags",
             )
-    conflicts = {**(by.conflicts_as_default if options.set_as_default else {}), **by.conflicts}
+    conflicts = dict(by.conflicts)
+    if by.runtimes is not None and options.set_as_default:
+        conflicts = {by.runtimes.default: "which its config may not say too", **conflicts}
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
     if found:
         words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)

@@ -16,7 +16,7 @@ from installer.errors import ConflictError, InstallerError
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES, changed_s
 from installer.host.kernel import find_free_memory
-from installer.model.engine_spec import DropInKind, EngineSpec
+from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File, Kind
 from installer.model.options import Places
@@ -39,7 +39,7 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
     NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
     """
     spec = ENGINES[engine.name]
-    beside = engine.drop_in is not None and spec.drop_ins.kind is DropInKind.READ
+    beside = engine.drop_in is not None and spec.drop_ins.directory is not None
     unread = beside and places.config and (engine.words or host.kind(places.config) is not Kind.FILE)
     if places.config is None or unread:
         engine = replace(engine, config=path_of(engine.words, spec.cmdline.config) or spec.config)
@@ -68,7 +68,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
     beside = {path for path in named if host.kind(path) is Kind.FILE}
     if engine.drop_in is not None:
         beside.add(engine.drop_in)
-    own = engine.drop_in if spec.drop_ins.kind is DropInKind.IMPORTED else None
+    own = engine.drop_in if spec.drop_ins.is_imported else None
     taken = set(_matching(host, own_import(own))) if own else set()
     return replace(
         engine,
@@ -90,7 +90,7 @@ def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
 def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with a drop-in where only a directory that its root file imports can be written."""
     drop_ins = ENGINES[engine.name].drop_ins
-    asked = engine.drop_in is not None or drop_ins.kind is not DropInKind.IMPORTED
+    asked = engine.drop_in is not None or not drop_ins.is_imported
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
     for pattern in list_imports(engine.config, tree_of(read_config(host, engine.config), engine.config)):
@@ -185,7 +185,7 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
             )
         return
     directory = path_of(engine.words, spec.cmdline.drop_ins) or spec.drop_ins.directory
-    if engine.drop_in is None or spec.drop_ins.kind is not DropInKind.READ or directory is None:
+    if engine.drop_in is None or spec.drop_ins.directory is None or directory is None:
         return
     place, real, pattern = host.resolve(engine.drop_in.parent), host.resolve(directory), spec.drop_ins.pattern
     if pattern:
@@ -238,7 +238,7 @@ def targets_of(engine: EngineState) -> Iterator[PurePosixPath]:
         return
     if engine.drop_in is not None:
         yield engine.drop_in
-    if engine.drop_in is None or ENGINES[engine.name].drop_ins.kind is not DropInKind.READ:
+    if engine.drop_in is None or ENGINES[engine.name].drop_ins.directory is None:
         yield engine.config
 
 

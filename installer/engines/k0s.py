@@ -25,7 +25,6 @@ from installer.model.engine_spec import (
     CommandLine,
     ConfigFiles,
     Decision,
-    DropInKind,
     DropIns,
     Extras,
     Generated,
@@ -125,7 +124,7 @@ K0S: Final = replace(
     title="k0s",
     config=PurePosixPath("/etc/k0s/containerd.toml"),
     # Ours is named as in k0s's own documentation for the GPU Operator.
-    drop_ins=DropIns(DropInKind.READ, DIRECTORY / "nvidia.toml", DIRECTORY, NAMES, imports=True),
+    drop_ins=DropIns(usual=DIRECTORY / "nvidia.toml", directory=DIRECTORY, pattern=NAMES, imports=True),
     socket=PurePosixPath("/run/k0s/containerd.sock"),
     unit="k0sworker.service",
     program=PurePosixPath("/var/lib/k0s/bin/containerd"),

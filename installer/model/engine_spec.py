@@ -126,10 +126,6 @@ def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
         )
 
 
-# dockerd does not start with a default in its config as well; the flags of CRI-O win.
-DEFAULT_BY_FLAG: Final = {"--default-runtime": "which its config may not say too"}
-
-
 class ReloadMethod(StrEnum):
     """How an engine takes up a changed config."""
 
@@ -148,7 +144,8 @@ class Api(StrEnum):
 class RuntimeFlags(Struct, frozen=True):
     """The flags and variables that name runtimes to an engine as it starts."""
 
-    default: str  # the flag of the default runtime
+    # The flag of the default runtime: dockerd does not start with one in its config as well, CRI-O's wins.
+    default: str
     runtime: str  # the flag of one runtime: its value is the name, ``between`` and the path
     between: str
     default_variable: str = ""
@@ -164,25 +161,21 @@ class CommandLine(Struct, frozen=True):
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runtimes: RuntimeFlags | None = None
     conflicts: Mapping[str, str] = field(default_factory=dict)  # why, with any runtime in a config
-    conflicts_as_default: Mapping[str, str] = field(default_factory=dict)  # why, with a default there
-
-
-class DropInKind(StrEnum):
-    """How an engine comes to read another file than its root file."""
-
-    NONE = "not at all"
-    IMPORTED = "by an import of the root file"
-    READ = "all that are in a directory"
 
 
 class DropIns(Struct, frozen=True):
     """The files that an engine reads besides its root file."""
 
-    kind: DropInKind = DropInKind.NONE
     usual: PurePosixPath | None = None  # where ours goes
-    directory: PurePosixPath | None = None
+    directory: PurePosixPath | None = None  # all in it are read
     pattern: str = ""  # of the names that it reads there; "" for all, those below as well
+    is_imported: bool = False  # ours, by the root file
     imports: bool = False  # its files name others to be read, with ``imports``
+
+    @property
+    def takes_ours(self) -> bool:
+        """Whether ours may be one of them."""
+        return self.is_imported or self.directory is not None
 
 
 class Monitor(StrEnum):
@@ -295,13 +288,18 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     monitor: Monitor = Monitor.SHIM
     namespace: str = ""  # of containerd, which has this engine's containers alone; "" for any
     data: Place | None = None  # of their files
-    # Whether in a version one cannot be used any more once its handler is not configured: containerd 2.x
-    # refuses exec, CRI-O stop and remove (engine-facts.md#removed-handler).
-    needs_handler: Callable[[Version | None], bool]
+    # From which version on one cannot be used once its handler is not configured, None for none: containerd
+    # 2.x refuses exec, CRI-O stop and remove (engine-facts.md#removed-handler).
+    needs_handler_since: Version | None = None
 
     # Devices without a runtime of ours.
     cdi: CdiSupport
     nri_name: str = ""  # what it calls itself towards an NRI plugin; "" where it has no NRI
+
+    def needs_handler(self, version: Version | None) -> bool:
+        """Tell whether a container cannot be used once its handler is not configured, with this version."""
+        since = self.needs_handler_since
+        return since is not None and (not version or version >= since)
 
     @property
     def finds(self) -> str:

@@ -344,11 +344,6 @@ def _takes(pattern: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
     return any(path.match(str(pattern)) for path in trees)
 
 
-def needs_handler(version: tuple[int, ...] | None) -> bool:
-    """Tell whether a container cannot be used any more once its runtime is gone: so it is from 2.0 on."""
-    return not version or version >= (2,)
-
-
 def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
     """Return ``edits`` with the plugin's id that ``containerd config migrate`` has given to their keys.
 

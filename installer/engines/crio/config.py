@@ -11,14 +11,12 @@ from installer.config_text import Key, Syntax, Tree, Value, Want, flatten, leave
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import (
-    DEFAULT_BY_FLAG,
     Api,
     CdiSupport,
     Check,
     CommandLine,
     ConfigFiles,
     Decision,
-    DropInKind,
     DropIns,
     EngineSpec,
     Extras,
@@ -289,7 +287,7 @@ CRIO: Final = EngineSpec(
     name="crio",
     title="CRI-O",
     config=PurePosixPath("/etc/crio/crio.conf"),
-    drop_ins=DropIns(DropInKind.READ, DIRECTORY / "99-nvidia.toml", DIRECTORY),
+    drop_ins=DropIns(usual=DIRECTORY / "99-nvidia.toml", directory=DIRECTORY),
     socket=PurePosixPath("/var/run/crio/crio.sock"),
     unit="crio.service",
     process="crio",
@@ -302,13 +300,12 @@ CRIO: Final = EngineSpec(
         runtimes=RuntimeFlags(
             "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
         ),
-        conflicts_as_default=DEFAULT_BY_FLAG,
     ),
     state=Place(STATE, "", ""),
     monitor=Monitor.CONMON,
     reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
-    needs_handler=lambda _: True,
+    needs_handler_since=(),
     draft=draft,
     make_check=make_check,
     estimate=estimate,

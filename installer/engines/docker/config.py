@@ -11,7 +11,6 @@ from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse,
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime
 from installer.model.engine_spec import (
-    DEFAULT_BY_FLAG,
     Api,
     CdiSupport,
     Check,
@@ -395,7 +394,6 @@ DOCKER: Final = EngineSpec(
         runtimes=RuntimeFlags("--default-runtime", "--add-runtime", "="),
         # It loses the runtimes of its flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
         conflicts={"--add-runtime": "which each reload with runtimes in its config undoes"},
-        conflicts_as_default=DEFAULT_BY_FLAG,
     ),
     # The containerd that dockerd starts where the node has none.
     state=Place(
@@ -405,7 +403,6 @@ DOCKER: Final = EngineSpec(
     data=Place(PurePosixPath("/var/lib/docker"), "--data-root", "data-root"),
     reload=ReloadMethod.HUP,
     default_key=DEFAULT,
-    needs_handler=lambda _: False,
     draft=draft,
     make_check=make_check,
     uses="containerd",
