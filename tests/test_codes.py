@@ -57,7 +57,7 @@ def test_the_docs_list_each_code_and_no_other() -> None:
     text = (ROOT / "docs/troubleshooting.md").read_text()
     section = text.partition("## Codes for alerts\n")[2].partition("\n## ")[0]
 
-    listed = re.findall(r"^\| `([a-z-]+)` \| .+ \|$", section, re.MULTILINE)
+    listed = re.findall(r"^- `([a-z-]+)`: .+$", section, re.MULTILINE)
 
     assert listed == sorted(CODES)
 
