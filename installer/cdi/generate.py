@@ -5,11 +5,11 @@ Nodes are removed where nobody has made them anew. The GPUs' specification is ma
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from installer.cdi.mode import SPEC_DIR, highest_read
 from installer.cdi.mode import SPECIFICATION as PATH
@@ -42,15 +42,6 @@ DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
 Beside: TypeAlias = Mapping[PurePosixPath, Mapping[PurePosixPath, frozenset[str]]]
 
 
-class _Ledger(Protocol):
-    """What is held, and where that is written down."""
-
-    held: Record
-
-    def write(self, record: Record) -> None:
-        """Put it on the disk."""
-
-
 def gpu_specification(
     host: Host, options: Options, engines: Collection[EngineState], record: Record, file: File | None
 ) -> GpuSpecification:
@@ -65,17 +56,28 @@ def gpu_specification(
         return GpuSpecification(PATH, ours=ours, stale=stale, lacking=lacking)
     text, failure = "", None
     try:
-        text = _generate_gpus(host, options, highest)
+        driver, dev = roots(host, options)
+        moves = tuple((PurePosixPath(host.local_path(root)), root) for root in (driver, dev))
+        words = _words("--format=json", moves[0][0], moves[1][0], GPU_KIND, options.layout)
+        text = run_tool(options.toolkit_source, "generate the CDI specification of the GPUs", words)
+        text = specification(text, GPU_KIND, moves, highest)
     except StoppedError:
         raise
     except InstallerError as error:
-        failure = error
+        text, failure = "", error
     # Where nobody knows what ours would have, it is what each that nvidia-ctk generates has.
     wanted = device_names(text or (now if ours else "")) or {ALL_GPUS}
     found = {path: names for there in beside.values() for path, names in there.items()}
     others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
     missing = sorted(wanted - _common_devices(host, engines, beside)) if others and not failure else []
     unmade = failure if not others and host.exists(LOADED) else None
+    if ALL_GPUS in missing:
+        unmade = InstallerError(
+            f"give containers {GPU_KIND}={ALL_GPUS} ({' and '.join(map(str, others))} has devices that ours "
+            "would have, and not that one; beside ours, engines would drop or hide them)",
+            remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
+            code="cdi-failed",
+        )
     return GpuSpecification(
         PATH,
         text=text,
@@ -84,17 +86,7 @@ def gpu_specification(
         stale=stale,
         others=others,
         missing=tuple(missing),
-        unmade=_without_all(others) if ALL_GPUS in missing else unmade,
-    )
-
-
-def _without_all(others: Iterable[PurePosixPath]) -> InstallerError:
-    files = " and ".join(map(str, others))
-    return InstallerError(
-        f"give containers {GPU_KIND}={ALL_GPUS} ({files} has devices that ours would have, and not that "
-        "one; beside ours, engines would drop or hide them)",
-        remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
-        code="cdi-failed",
+        unmade=unmade,
     )
 
 
@@ -138,31 +130,19 @@ def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
     return tuple(path for path in named_paths(specification) if not is_there(path))
 
 
-@contextmanager
-def stale_withdrawn(host: Host, options: Options, ledger: _Ledger) -> Iterator[None]:
-    """Withdraw a stale specification where the block, which would have replaced it, fails or is refused."""
-    try:
-        yield
-    except StoppedError:
-        raise
-    except InstallerError:
-        withdraw_stale(host, options, ledger)
-        raise
-
-
-def withdraw_stale(host: Host, options: Options, ledger: _Ledger) -> None:
+def withdraw_stale(host: Host, options: Options, record: Record, write: Callable[[Record], None]) -> None:
     """Remove a specification of ours that names what is gone: no container could start with it.
 
     That it cannot be removed is told, and stops nothing.
     """
     try:
         file = host.read(PATH)
-        gone = _list_gone(host, text_of(file)) if _is_ours(file, options, ledger.held) else ()
+        gone = _list_gone(host, text_of(file)) if _is_ours(file, options, record) else ()
         if gone:
             host.remove(PATH)
             log.warning("specification withdrawn", path=str(PATH), gone=list(gone[:NAMED]), in_all=len(gone))
-            if ledger.held.config(PATH):
-                ledger.write(without(ledger.held, {PATH}))
+            if record.config(PATH):
+                write(without(record, {PATH}))
     except InstallerError as error:
         log.warning("specification not withdrawn", path=str(PATH), error=error)
 
@@ -174,14 +154,6 @@ def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
     """
     driver = host.resolve(PurePosixPath(driver_root(host, options)[0] or "/"))
     return driver, driver if host.exists(driver / "dev/nvidiactl") else ROOT
-
-
-def _generate_gpus(host: Host, options: Options, highest: Version | None) -> str:
-    driver, dev = roots(host, options)
-    moves = tuple((PurePosixPath(host.local_path(root)), root) for root in (driver, dev))
-    words = _words("--format=json", moves[0][0], moves[1][0], GPU_KIND, options.layout)
-    text = run_tool(options.toolkit_source, "generate the CDI specification of the GPUs", words)
-    return specification(text, GPU_KIND, moves, highest)
 
 
 def _read_beside(
@@ -229,11 +201,7 @@ def watched(host: Host, options: Options, record: Record) -> Iterator[str]:
 
 
 def management_specification(source: PurePosixPath, layout: Layout, cdi: Cdi) -> str:
-    """Return the specification for this node, with the host's paths.
-
-    Raises:
-        InstallerError: there is no driver, or it has no device nodes.
-    """
+    """Return the specification for this node, with the host's paths, or raise: no driver, or no nodes."""
     driver, dev = cdi.local_driver_root, cdi.local_dev_root
     words = _words("--mode=management", driver, dev, cdi.kind, layout)
     text = run_tool(source, "generate the CDI specification", words)
@@ -257,19 +225,15 @@ def _words(
 def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "") -> str:
     """Return what the toolkit's nvidia-ctk says; ``what`` is what it is asked for, in the imperative.
 
-    Raises:
-        InstallerError: it cannot be run, does not end, or refuses.
-        StoppedError: a stop is pending.
+    Raises InstallerError where it cannot be run, does not end, or refuses, StoppedError at a stop.
     """
     tool = find_program(source, TOOL)
     try:
         ran = run_until_stopped(tool, words, text, timeout_s=ANSWER_S) if tool else None
     except LateError as error:
-        raise InstallerError(
-            f"{what} (the toolkit's {TOOL} did not come to its end in {ANSWER_S:g} s)",
-            remedy="see whether nvidia-smi answers on the node: a GPU that hangs holds both up",
-            code="cdi-failed",
-        ) from error
+        reason = f"the toolkit's {TOOL} did not come to its end in {ANSWER_S:g} s"
+        remedy = "see whether nvidia-smi answers on the node: a GPU that hangs holds both up"
+        raise InstallerError(f"{what} ({reason})", remedy=remedy, code="cdi-failed") from error
     if ran is None:
         raise InstallerError(
             f"{what} (the toolkit's {TOOL} cannot be run from here)",
@@ -277,11 +241,8 @@ def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str
             code="cdi-failed",
         )
     if ran.returncode:
-        raise InstallerError(
-            f"{what} ({ran.last_line})",
-            remedy="install the driver and load its modules, or switch CDI off",
-            code="cdi-failed",
-        )
+        remedy = "install the driver and load its modules, or switch CDI off"
+        raise InstallerError(f"{what} ({ran.last_line})", remedy=remedy, code="cdi-failed")
     return ran.stdout
 
 
@@ -292,11 +253,7 @@ def absent_nodes(host: Host, cdi: Cdi) -> tuple[DeviceNode, ...]:
 
 
 def make_device_nodes(step: MakeDeviceNodes) -> None:
-    """Make the driver's control device nodes that are absent.
-
-    Raises:
-        InstallerError: they cannot be made; some of them may be there.
-    """
+    """Make the driver's control device nodes that are absent, or raise: some of them may be there."""
     words = ("system", "create-device-nodes", "--control-devices", f"--dev-root={step.cdi.local_dev_root}")
     run_tool(step.source, "make the control device nodes", words)
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from pathlib import PurePosixPath
+from platform import machine
 from typing import Any
 
 from msgspec import Struct
@@ -33,7 +34,6 @@ from installer.engines.restart_checks import unit_obstacles
 from installer.errors import InstallerError
 from installer.host import unit_jobs
 from installer.host.files import Host, entries
-from installer.host.kernel import machine
 from installer.host.trees import digests_below, sums_of
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import (

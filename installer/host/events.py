@@ -74,11 +74,7 @@ def writer(*, readable: bool) -> Writer:
 
 @contextmanager
 def internal_errors() -> Iterator[None]:
-    """Let whatever the block raises be an InstallerError, and log where an unexpected exception came from.
-
-    Raises:
-        InternalError: in the place of any exception that is no InstallerError.
-    """
+    """Let an unexpected exception of the block be an InternalError, and log where it came from."""
     try:
         yield
     except InstallerError:
@@ -93,10 +89,9 @@ def internal_errors() -> Iterator[None]:
 
 def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
     """Do what ``write_all`` does; False also where the reader has gone, or its disk is full."""
-    try:
+    with suppress(OSError):
         return write_all(fd, content, goes_on)
-    except OSError:
-        return False
+    return False
 
 
 def write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
@@ -151,10 +146,8 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
     """Open those of the three that are closed, and let the others hold nobody.
 
     A log line would go to the next file of ours where stderr is closed. What stdout is to get waits for its
-    reader, as long as nobody asks us to stop; what stderr is to get waits ``PATIENCE_S``.
-
-    Returns:
-        What flushes stdout and tells whether all got there; why not is said, unless a stop cut it short.
+    reader, as long as nobody asks us to stop; what stderr is to get waits ``PATIENCE_S``. What is returned
+    flushes stdout and tells whether all got there; why not is said, unless a stop cut it short.
     """
     closed = {fd for fd in range(STDERR + 1) if _open_closed(fd)}
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
@@ -201,13 +194,9 @@ def _open_closed(fd: int) -> bool:
 def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
     # A path may have any bytes: what the terminal's encoding has no letters for is shown by its number.
     encoding = getattr(before, "encoding", None) or "utf-8"
+    by_lines = stream.isatty() or stream.fileno() == STDERR
     buffer = io.BufferedWriter(stream)
-    return io.TextIOWrapper(
-        buffer,
-        encoding,
-        errors="backslashreplace",
-        line_buffering=stream.isatty() or stream.fileno() == STDERR,
-    )
+    return io.TextIOWrapper(buffer, encoding, errors="backslashreplace", line_buffering=by_lines)
 
 
 def leave(text: str) -> None:

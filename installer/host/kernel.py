@@ -41,10 +41,9 @@ def is_roots(pid: int, proc: Path) -> bool:
     Not by the owner of /proc/PID: that is root for whoever forbids to be traced. Nor by the effective uid
     alone: anybody can start a setuid program with his lock in it, and stop that for ever.
     """
-    try:
+    uids = list[str]()
+    with suppress(OSError):
         uids = status_field("Uid:", pid, proc)
-    except OSError:
-        return False
     return len(uids) == 4 and set(uids) <= {str(uid) for uid in trusted_uids()}  # noqa: PLR2004 - proc(5)
 
 
@@ -88,26 +87,19 @@ def mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
     As proc(5) has them in mountinfo: a blank, a tab, a newline and a backslash are octal numbers, every other
     byte stands as it is. Whoever may mount chooses the names, and with FUSE that is everybody.
     """
-    try:
-        lines = (mountinfo or MOUNTINFO).read_bytes().split(b"\n")
-    except OSError:
-        return []
-    fields = (line.split(b" ", 5) for line in lines)
-    return [(_unescape(each[4]), _unescape(each[3])) for each in fields if len(each) > 5]  # noqa: PLR2004
 
+    def unescape(word: bytes) -> str:
+        return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), word))
 
-def _unescape(word: bytes) -> str:
-    return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), word))
+    with suppress(OSError):
+        fields = (line.split(b" ", 5) for line in (mountinfo or MOUNTINFO).read_bytes().split(b"\n"))
+        return [(unescape(each[4]), unescape(each[3])) for each in fields if len(each) > 5]  # noqa: PLR2004
+    return []
 
 
 def boot_id() -> str:
     """Return the id of this boot (random(4)); it changes with each one."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def machine() -> str:
-    """Return the node's architecture as uname(2) names it."""
-    return os.uname().machine
 
 
 def character_devices(directory: Path, prefix: str) -> Iterator[tuple[str, int, int, str]]:
@@ -142,11 +134,7 @@ def kernel_log(here: Path, words: Collection[str]) -> tuple[str, ...]:
 
 
 def refuse_few_files() -> None:
-    """Let this process have as many files open as an install and its undo need, also half way down a tree.
-
-    Raises:
-        InstallerError: that is more than it may have.
-    """
+    """Let this process have as many files open as an install and its undo need, or raise."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY not in (soft, hard) and hard < FEWEST_FILES:
         raise InstallerError(
@@ -160,11 +148,7 @@ def refuse_few_files() -> None:
 
 
 def refuse_little_memory() -> None:
-    """Refuse, before anything is loaded or made, where ``ulimit -v`` leaves no room for that.
-
-    Raises:
-        InstallerError: this process may have less address space than an install takes.
-    """
+    """Raise, before anything is loaded or made, where ``ulimit -v`` leaves no room for that."""
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < LEAST_BYTES:
         raise InstallerError(

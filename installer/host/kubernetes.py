@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,11 +53,7 @@ class Api(Struct, frozen=True):
 
     @classmethod
     def of_this_pod(cls, account: Path = ACCOUNT) -> "Api":
-        """Return the API of the cluster that this process is a pod of.
-
-        Raises:
-            InstallerError: it is none, or has no token.
-        """
+        """Return the API of the cluster that this process is a pod of; raise where it is none."""
         host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
         if not host or not port.isdecimal() or not (account / "token").is_file():
             raise InstallerError(
@@ -100,17 +96,14 @@ class Api(Struct, frozen=True):
         trusted = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
         # Python 3.13 is strict by default and refuses authorities without keyUsage, which many clusters have.
         trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        connection = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=trusted)
-        try:
-            with report_answer(f"{method} {path}"):
-                connection.request(method, path, body, headers)
-                answer = connection.getresponse()
-                if answer.status != OK:
-                    said = answer.read(4096).decode(errors="replace")
-                    raise RefusedError(f"{method} {path} ({answer.status} {said})", answer.status)
-                yield answer
-        finally:
-            connection.close()
+        made = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=trusted)
+        with closing(made) as connection, report_answer(f"{method} {path}"):
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            if answer.status != OK:
+                text = answer.read(4096).decode(errors="replace")
+                raise RefusedError(f"{method} {path} ({answer.status} {text})", answer.status)
+            yield answer
 
 
 @contextmanager

@@ -8,7 +8,7 @@ opened without following one: what was looked at is what is used, or an error.
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
@@ -38,8 +38,7 @@ class Place(Struct, frozen=True):
     def opened(self) -> Iterator[tuple[int, str]]:
         """Yield a descriptor of the directory it is in, and its name there; no link on the way is followed.
 
-        Raises:
-            OSError: a part of the way is gone, or is a link by now (ENOTDIR).
+        OSError where a part of the way is gone, or is a link by now (ENOTDIR).
         """
         fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
         try:
@@ -64,10 +63,7 @@ LinkTarget: TypeAlias = Callable[[PurePosixPath], PurePosixPath | None]
 def follow(path: PurePosixPath, link_target: LinkTarget, *, last: bool = True) -> PurePosixPath:
     """Return ``path`` without ``..`` and links; ``link_target`` tells where one leads, None for what is none.
 
-    With ``last`` false a link in the last place is kept.
-
-    Raises:
-        InstallerError: the links go round in a circle.
+    With ``last`` false a link in the last place is kept. InstallerError where the links go round in a circle.
     """
     rest, done, followed = list(reversed(path.parts[1:])), ROOT, 0
     while rest:
@@ -127,22 +123,17 @@ class Places:
         """Return ``path`` without symbolic links, as the host's kernel would follow them.
 
         With ``last`` false a link in the last place is kept. What does not exist is kept as written.
-
-        Raises:
-            InstallerError: the links go round in a circle, a stranger could have placed one, or no file can
-                have such a name.
+        InstallerError where the links go round in a circle, a stranger could have placed one, or no file can
+        have such a name.
         """
-        try:
-            possible = b"\0" not in os.fsencode(path)
-        except UnicodeEncodeError:
-            possible = False
-        if not possible:
-            raise InstallerError(
-                f"look at {str(path)!a:.200} (no file can have such a name)",
-                remedy="correct what names it",
-                code="path-unusable",
-            )
-        return follow(path, self._link_target, last=last)
+        with suppress(UnicodeEncodeError):
+            if b"\0" not in os.fsencode(path):
+                return follow(path, self._link_target, last=last)
+        raise InstallerError(
+            f"look at {str(path)!a:.200} (no file can have such a name)",
+            remedy="correct what names it",
+            code="path-unusable",
+        )
 
     def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return the uppermost directory where somebody who is not root can exchange what leads to ``path``.
@@ -158,10 +149,9 @@ class Places:
         return None
 
     def _status(self, path: PurePosixPath) -> os.stat_result | None:
-        try:
+        with suppress(OSError):
             return os.lstat(self._map(path).local_path)
-        except OSError:
-            return None
+        return None
 
     def _link_target(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return where a link leads to; None for what is none."""
@@ -199,10 +189,9 @@ def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> b
 
 def is_empty(local: PurePosixPath) -> bool:
     """Tell whether there is nothing in a directory, or no directory."""
-    try:
+    with suppress(OSError):
         return not any(Path(local).iterdir())
-    except OSError:
-        return True
+    return True
 
 
 def resolve_local(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
@@ -210,18 +199,13 @@ def resolve_local(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
 
     Mount points are known by such names: where /var/run is a link to /run, what is mounted at /var/run/cdi is
     at /run/cdi. Links below ``hosts``, directories of the host, are the host's and are not followed.
-
-    Raises:
-        InstallerError: the links go round in a circle.
     """
 
     def link_target(path: PurePosixPath) -> PurePosixPath | None:
-        if any(path.parent.is_relative_to(host) for host in hosts):
-            return None
-        try:
-            return PurePosixPath(Path(path).readlink())
-        except OSError:
-            return None
+        with suppress(OSError):
+            if not any(path.parent.is_relative_to(host) for host in hosts):
+                return PurePosixPath(Path(path).readlink())
+        return None
 
     return follow(local, link_target)
 
@@ -260,7 +244,6 @@ def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
 
 def is_same(local: PurePosixPath, host: Places, candidate: PurePosixPath) -> bool:
     """Tell whether ``local`` is what the host has at ``candidate``."""
-    try:
+    with suppress(OSError, InstallerError):
         return os.path.samestat(Path(local).stat(), host.place(candidate).local_path.stat())
-    except (OSError, InstallerError):
-        return False
+    return False

@@ -33,11 +33,7 @@ CODES: Final = (
 
 @contextmanager
 def connectable(here: Path) -> Iterator[str]:
-    """Give ``here`` for the block in words that connect(2) takes: by its open directory where it is too long.
-
-    Raises:
-        OSError: there is no such directory.
-    """
+    """Give ``here`` for the block as connect(2) takes it: by its open directory where it is too long."""
     if len(os.fsencode(here)) <= LONGEST:
         yield str(here)
         return
@@ -72,11 +68,8 @@ def ask_http(
 ) -> tuple["HTTPResponse", bytes]:
     """Return the answer to ``words``, those of HTTPConnection.request, and its body unless it is a stream.
 
-    ``deadline`` is a moment of time.monotonic().
-
-    Raises:
-        OSError: nobody listens, not in time, or too long.
-        AnswerError: it is not HTTP.
+    ``deadline`` is a moment of time.monotonic(). OSError where nobody listens, it is not in time, or too
+    long; AnswerError where it is not HTTP.
     """
     from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 
@@ -97,10 +90,9 @@ def ask_http(
                 if answer.length:
                     raise AnswerError("ended before its answer did")
                 return answer, body
-        except RemoteDisconnected as error:
-            raise AnswerError("closed without an answer") from error
         except HTTPException as error:
-            raise AnswerError("no answer in HTTP") from error
+            gone = isinstance(error, RemoteDisconnected)
+            raise AnswerError("closed without an answer" if gone else "no answer in HTTP") from error
 
 
 def _left_s(deadline: float) -> float:
@@ -119,12 +111,10 @@ class StatusError(Exception):
 
 
 def call_grpc(path: str, method: str, request: bytes, *, timeout_s: float) -> bytes:
-    """Return the message that ``method`` (``/package.Service/Method``) answers with.
+    """Return the message that ``method`` (``/package.Service/Method``) answers with, by one deadline.
 
-    Raises:
-        StatusError: the server refuses, or answers with more or less than one message.
-        TimeoutError: the answer is not there within ``timeout_s``.
-        OSError: the socket cannot be connected to, or what answers does not speak HTTP/2 to the end.
+    StatusError where the server refuses, or answers with more or less than one message, TimeoutError where it
+    is late, OSError where nobody can be connected to, or what answers does not speak HTTP/2 to the end.
     """
     from h2.exceptions import H2Error
 
@@ -189,11 +179,7 @@ Listener: TypeAlias = socket.socket
 
 
 def listen_tcp(address: str, port: int) -> Listener:
-    """Return a socket that listens on an address.
-
-    Raises:
-        OSError: it is taken, or is none of this node.
-    """
+    """Return a socket that listens on an address; OSError where it is taken, or is none of this node."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, port))
@@ -202,11 +188,7 @@ def listen_tcp(address: str, port: int) -> Listener:
 
 
 def listen_unix(here: Path) -> Listener:
-    """Return a socket that listens at ``here``, for all.
-
-    Raises:
-        OSError: something has that name, or there is no such directory.
-    """
+    """Return a socket that listens at ``here``, for all; OSError where something has that name."""
     listener = socket.socket(socket.AF_UNIX)
     with connectable(here) as name:
         before = os.umask(0o777 & ~FOR_ALL)  # by name somebody else's file could be opened to all
@@ -282,11 +264,9 @@ def is_abandoned(here: Path) -> bool:
 
 def is_listened_on(here: Path) -> bool | None:
     """Tell whether somebody listens on a socket, without waiting for him; None where there is none."""
-    try:
-        if not stat.S_ISSOCK(here.lstat().st_mode):
-            return None
-        with socket.socket(socket.AF_UNIX) as client, connectable(here) as name:
-            client.setblocking(False)  # noqa: FBT003 - one that listens may have no room for another
-            return client.connect_ex(name) != errno.ECONNREFUSED
-    except OSError:
-        return None
+    with suppress(OSError):
+        if stat.S_ISSOCK(here.lstat().st_mode):
+            with socket.socket(socket.AF_UNIX) as client, connectable(here) as name:
+                client.setblocking(False)  # noqa: FBT003 - one that listens may have no room for another
+                return client.connect_ex(name) != errno.ECONNREFUSED
+    return None

@@ -132,12 +132,8 @@ def become(
 ) -> None:
     """Become the supervisor; return only where that cannot be started.
 
-    Args:
-        held: path and descriptor of the pidfile, and of the ledger's lock.
-        options: the file of what was asked for.
-        most: the largest exit code.
-        kept: the children of the wait.
-        left: what those may leave.
+    ``held`` are path and descriptor of the pidfile and of the ledger's lock, ``options`` is the file of what
+    was asked for, ``most`` the largest exit code, ``kept`` the children of the wait, ``left`` their files.
     """
     words = [word for path, fd in held for word in (str(path), str(fd))]
     words += [str(options), str(most), kept, " ".join(left), *command()]
@@ -145,8 +141,16 @@ def become(
 
 
 def become_plugin(lock: int, words: Sequence[str]) -> None:
-    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock; return if that fails."""
-    _keep_no_capability()
+    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock; return if that fails.
+
+    It keeps no capability: none is left now, and with no_new_privs an exec brings none back. The bounding
+    set would need CAP_SETPCAP, which a pod has no other use for.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))
     _exec("plugin", words, [lock])
 
 
@@ -155,18 +159,6 @@ def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> None:
         os.set_inheritable(fd, True)  # noqa: FBT003 - its only form
     with suppress(OSError):
         os.execv(sys.executable, [*BARE, START, what, *words])  # noqa: S606 - no shell is meant to be there
-
-
-def _keep_no_capability() -> None:
-    """Leave root's next program none: none is left now, and with no_new_privs an exec brings none back.
-
-    The bounding set would need CAP_SETPCAP, which a pod has no other use for.
-    """
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))
 
 
 def describe_end(status: str) -> str:

@@ -222,7 +222,8 @@ class _Check:
             work.carry_out(alone)
             self.baseline = CHECK_AGAIN
         elif any(reason == STALE for _, reason in plan.planned):
-            gpus.withdraw_stale(self.host, self.options, work.ledger)  # it is nobody's drift
+            # It is nobody's drift.
+            gpus.withdraw_stale(self.host, self.options, work.ledger.held, work.ledger.write)
         if ignored:
             refuse_stopped(self.find_stopped(plan))
             self.find_low_level()

@@ -2,12 +2,14 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
-from installer.cdi.generate import stale_withdrawn
+from installer.cdi.generate import withdraw_stale
 from installer.change.adopted import recover
 from installer.change.ledger import Ledger
 from installer.change.observe import observe_install
@@ -172,9 +174,21 @@ def _answer(watch: Watch, *, tells: bool = True) -> None:
         log.info("waiting for a signal")
 
 
+@contextmanager
+def _stale_withdrawn(host: Host, options: Options, ledger: Ledger) -> Iterator[None]:
+    """Withdraw a stale specification where the block, which would have replaced it, fails or is refused."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except InstallerError:
+        withdraw_stale(host, options, ledger.held, ledger.write)
+        raise
+
+
 def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0) -> Plan:
-    """Return what is to be done. Raises InstallerError: it could not end well."""
-    with stale_withdrawn(host, options, ledger):
+    """Return what is to be done, or raise where it could not end well."""
+    with _stale_withdrawn(host, options, ledger):
         facts = observe_install(host, options, ledger.held, patience_s)
         trials = Trials(host, facts.contents)
         plan = plan_install(facts, options, trials)
@@ -232,7 +246,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
     if plan.steps or plan.final != ledger.held:
         context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
         undo_follows = supervision.run().pid > 0 and options.on_exit is OnExit.UNDO
-        with stale_withdrawn(host, options, ledger):
+        with _stale_withdrawn(host, options, ledger):
             apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since

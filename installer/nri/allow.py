@@ -36,16 +36,13 @@ def some(names: Sequence[str]) -> list[str]:
 
 
 class RefusedError(InstallerError):
-    """A container may not be created as its pod asks; ``forbidden`` where another namespace might."""
+    """A container may not be created as its pod asks."""
 
     usual = "nri-refused"
-    forbidden = False
 
 
 class ForbiddenError(RefusedError):
     """A pod asks for what its namespace may not have."""
-
-    forbidden = True
 
 
 def devices(
@@ -53,8 +50,7 @@ def devices(
 ) -> tuple[str, ...]:
     """Return the CDI devices that a container is to get, each once; none where its pod does not ask.
 
-    Raises:
-        RefusedError: the request is wrong, or not allowed.
+    RefusedError where the request is wrong, ForbiddenError where it is not allowed.
     """
     key = requested_by(pod, container)
     if key is None:

@@ -194,11 +194,10 @@ class Plugin:
 
     def _listens_at(self) -> tuple[int, ...]:
         """Return what tells this socket from those before it; an inode may come again."""
-        try:
-            found = Path(self._place.socket).stat()
-        except OSError:
-            return ()
-        return found.st_dev, found.st_ino, found.st_ctime_ns
+        with suppress(OSError):
+            there = Path(self._place.socket).stat()
+            return there.st_dev, there.st_ino, there.st_ctime_ns
+        return ()
 
     def _serve_connection(self, connection: socket.socket) -> bool:
         """Talk until the connection ends; tell whether the engine had taken us."""
@@ -220,7 +219,7 @@ class Plugin:
     def _talk(self, connection: socket.socket, session: Session) -> None:
         """Answer each message; end where the connection or we do."""
         due = time.monotonic() + REGISTER_S
-        self._send(connection, session.opening())
+        connection.sendall(session.opening())
         while not self._waiting.stopping:
             left_s = WATCH_S if session.registered else due - time.monotonic()
             ready = self._waiting.wait(connection.fileno(), left_s)
@@ -233,14 +232,8 @@ class Plugin:
             if not content:
                 return
             for reply, news in session.hear(content):
-                self._send(connection, reply)  # all the node waits for it: telling is for later
+                connection.sendall(reply)  # all the node waits for it: telling is for later
                 self._report(news)
-
-    def _send(self, connection: socket.socket, content: bytes) -> None:
-        try:
-            connection.sendall(content)
-        except TimeoutError as error:
-            raise TimeoutError(None, "it reads no answers") from error
 
     def _report(self, news: object) -> None:
         match news:
@@ -295,9 +288,7 @@ def publish(path: str, state: State) -> None:
     content = json.dumps(asdict(replace(state, missed=state.missed[:LISTED]))).encode() + b"\n"
     staged = f"{path}.new"
     # It lies where root alone may write, in a file system of memory: nothing is there to be synced.
-    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(fd, content)
-    finally:
-        os.close(fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(staged, flags, 0o644), "wb") as file:
+        file.write(content)
     Path(staged).replace(path)

@@ -18,7 +18,17 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.model import protobuf
 from installer.model.nri import Allowed, Identity
 from installer.model.protobuf import Schema, pack
-from installer.nri.allow import GIVEN, RefusedError, asks, cut, devices, refuse_dropping, requested_by, some
+from installer.nri.allow import (
+    GIVEN,
+    ForbiddenError,
+    RefusedError,
+    asks,
+    cut,
+    devices,
+    refuse_dropping,
+    requested_by,
+    some,
+)
 
 # The connections that share the socket: on one the engine asks, on the other the plugin.
 PLUGIN: Final = 1
@@ -69,11 +79,7 @@ class Messages:
         self._connections = {PLUGIN: bytearray(), RUNTIME: bytearray()}
 
     def of(self, content: bytes) -> Iterator[Message]:
-        """Yield the messages that are whole with ``content``.
-
-        Raises:
-            WireError: a frame or a message is longer than the protocol allows.
-        """
+        """Yield the messages that are whole with ``content``; WireError where one is too long."""
         self._bytes += content
         for (number, _), payload in _cut(self._bytes, _MUX, 1, MAX_MESSAGE_BYTES + _TTRPC.size, "frame"):
             if number in self._connections:
@@ -125,19 +131,9 @@ CREATE_CONTAINER_ALONE: Final = 1 << (4 - 1)
 
 # Pods and containers
 POD: Final[Schema] = {1: ("id", str), 2: ("name", str), 4: ("namespace", str), 6: ("annotations", dict)}
-CONTAINER: Final[Schema] = {
-    1: ("id", str),
-    2: ("pod", str),
-    3: ("name", str),
-    4: ("state", int),
-    6: ("annotations", dict),
-}
+CONTAINER: Final[Schema] = {2: ("pod", str), 3: ("name", str), 4: ("state", int), 6: ("annotations", dict)}
 STOPPED: Final = 4
-SYNCHRONIZE: Final[Schema] = {
-    1: ("pods", [POD]),
-    2: ("containers", [CONTAINER]),
-    3: ("more", int),
-}
+SYNCHRONIZE: Final[Schema] = {1: ("pods", [POD]), 2: ("containers", [CONTAINER]), 3: ("more", int)}
 SYNCHRONIZED: Final[Schema] = {2: ("more", int)}
 CREATE: Final[Schema] = {1: ("pod", POD), 2: ("container", CONTAINER)}
 DEVICE: Final[Schema] = {1: ("name", str)}
@@ -224,15 +220,19 @@ class Session:
     def hear(self, content: bytes) -> Iterator[tuple[bytes, News | None]]:
         """Yield for each message that is whole with ``content`` what to send, at once, and then what to tell.
 
-        Raises:
-            WireError: it is not NRI.
-            InstallerError: the engine refuses us, or has no use for us.
+        WireError where it is not NRI, InstallerError where the engine refuses us, or has no use for us.
         """
         for message in self._messages.of(content):
             if message.connection == PLUGIN and message.kind == REQUEST:
                 yield self._answer(message)
             elif message.connection == RUNTIME and message.kind == RESPONSE:
-                _refuse_refused(unpack(ANSWERED, message.content)["status"])
+                status = unpack(ANSWERED, message.content)["status"]
+                if status["code"]:
+                    raise InstallerError(
+                        f"register with the engine over NRI ({status['message']})",
+                        remedy=Remedy("look at ", Option("nri-name"), " and ", Option("nri-index")),
+                        code="nri-failed",
+                    )
 
     def _answer(self, message: Message) -> tuple[bytes, News | None]:
         asked = unpack(ASKED, message.content)
@@ -244,7 +244,7 @@ class Session:
             try:
                 answer["payload"], news = call(asked["payload"])
             except RefusedError as error:
-                code = PERMISSION_DENIED if error.forbidden else INVALID_ARGUMENT
+                code = PERMISSION_DENIED if isinstance(error, ForbiddenError) else INVALID_ARGUMENT
                 answer["status"], news = {"code": code, "message": str(error)}, error
         elif service != PLUGIN_SERVICE or method not in TOLD_ONLY:
             said = f"{service}/{method} is not for this plugin"
@@ -277,8 +277,7 @@ class Session:
     def _list_missed(self) -> Iterator[Missed]:
         for container in self._containers:
             pod = self._pods.get(container["pod"])
-            key = requested_by(pod, container) if pod is not None else None
-            if pod is not None and key is not None:
+            if pod is not None and (key := requested_by(pod, container)) is not None:
                 yield Missed(pod["namespace"], pod["name"], container["name"], cut(pod["annotations"][key]))
 
     def _create(self, payload: bytes) -> tuple[bytes, News | None]:
@@ -292,19 +291,6 @@ class Session:
         names = devices(pod, container, self._allowed)
         if not names:
             return b"", None
-        adjust = {
-            "annotations": {GIVEN: ",".join(some(names))},
-            "devices": [{"name": name} for name in names],
-        }
-        answer = pack(CREATED, {"adjust": adjust})
+        marks, wishes = {GIVEN: ",".join(some(names))}, [{"name": name} for name in names]
+        answer = pack(CREATED, {"adjust": {"annotations": marks, "devices": wishes}})
         return answer, Given(f"{pod['namespace']}/{pod['name']}", container["name"], names)
-
-
-def _refuse_refused(status: Mapping[str, Any]) -> None:
-    """Raise where the engine has refused to register us."""
-    if status["code"]:
-        raise InstallerError(
-            f"register with the engine over NRI ({status['message']})",
-            remedy=Remedy("look at ", Option("nri-name"), " and ", Option("nri-index")),
-            code="nri-failed",
-        )

@@ -93,11 +93,7 @@ def remove(host: Host, nri: Nri) -> None:
 
 
 def serve(options: Options, log_format: str) -> Exit:
-    """Become the plugin.
-
-    Raises:
-        InstallerError: another instance serves this engine, or NRI is not there.
-    """
+    """Become the plugin, or raise: another instance serves this engine, or NRI is not there."""
     nri = options.nri
     nri.refuse_idle()
     host = Host.under(options.host_root, options.mounts)

@@ -90,7 +90,9 @@ def rendered() -> str:
     rest = REST + "".join(map(_difference_line, differences()))
     same = "".join(_flag_line(row) for row in rows() if not row.ours)
     flags = "".join(_flag_line(row) for row in rows() if row.ours)
-    named = "".join(_defect_line(each) for each in defects() if "why" in each or each["id"].lower() in _cited())
+    named = "".join(
+        _defect_line(each) for each in defects() if "why" in each or each["id"].lower() in _cited()
+    )
     return HEAD.format(same=same.rstrip()) + flags + MIDDLE + named + rest
 
 

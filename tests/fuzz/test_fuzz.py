@@ -1,4 +1,4 @@
-"""Whatever is read from outside may be anything: it is report_answer, or refused in a sentence, and never a bug.
+"""Whatever is read from outside may be anything: it is answered, or refused in a sentence, and never a bug.
 
 Each reader gets honest input, spoilt. ``FUZZ_S`` seconds are spent in all (20 in ``make test``, 600 in
 ``make torture``); ``SEED`` chooses others, and a failure prints the seed and the bytes.
