@@ -8,7 +8,6 @@ from installer.errors import InstallerError
 from installer.model.files import Artifact, Copy, PayloadFile, Symlink, Text
 from installer.payload.files import (
     CONFIG,
-    EXECUTABLES,
     LIBRARIES,
     REQUIRED,
     check_artifacts,
@@ -124,15 +123,6 @@ def test_a_version_holds_the_names_of_nvidias_installer() -> None:
 )
 def test_a_file_becomes(file: PayloadFile) -> None:
     assert file in files()
-
-
-@pytest.mark.parametrize("name", [executable.name for executable in EXECUTABLES if executable.variables])
-def test_a_wrapper_is_a_script_that_runs_the_real_program(name: str) -> None:
-    script = file_at(name)
-
-    assert isinstance(script, Text)
-    assert script.content.startswith("#!/bin/sh\n")
-    assert script.content.endswith(f'\nexec {TOOLKIT}/{name}.real "$@"\n')
 
 
 @pytest.mark.parametrize("mode", [0o4750, 0o6777, 0o1777, 0o500, 0o755])

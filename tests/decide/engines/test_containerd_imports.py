@@ -12,20 +12,6 @@ CRI2, CRI3 = 'plugins."io.containerd.grpc.v1.cri".containerd', f'plugins."{V3}".
 IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
 
 
-def test_a_drop_in_merges_on_2_and_is_imported_by_a_pattern_of_its_own() -> None:
-    text = "version = 3\n"
-
-    decision = decided("containerd", text, version="2.1.9", drop_in=DROP_IN, default=True)
-
-    drop_in = result(decision, DROP_IN)
-    assert "version" not in (drop_in if isinstance(drop_in, dict) else {})
-    assert at(drop_in, "plugins", V3, "containerd", "default_runtime_name") == "nvidia"
-    assert result(decision, ROOT, text) == {
-        "version": 3,
-        "imports": ["/etc/containerd/conf.d/99-nvidia*.toml"],
-    }
-
-
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -40,15 +26,6 @@ def test_a_drop_in_that_is_imported_already_needs_no_other_pattern(pattern: str)
     decision = decided("containerd", text, version="2.1.9", drop_in=DROP_IN)
 
     assert [str(file.path) for file in decision.files] == [DROP_IN]
-
-
-def test_a_drop_in_on_1_would_replace_the_table_so_the_root_file_is_edited() -> None:
-    decision = decided("containerd", "version = 2\n", version="1.7.24", drop_in=DROP_IN)
-
-    assert [str(file.path) for file in decision.files] == [ROOT]
-    assert decision.notes == (
-        f"containerd 1.x takes a drop-in for the whole CRI table: editing {ROOT} in place",
-    )
 
 
 @pytest.mark.parametrize(
@@ -95,17 +72,6 @@ def test_our_drop_in_has_the_last_word_over(imports: str, files: list[str]) -> N
     }
 
 
-def test_on_2_options_are_inherited_from_an_imported_file() -> None:
-    texts = {
-        ROOT: f"version = 3\n{IMPORTS}",
-        "/etc/containerd/conf.d/50.toml": f"[{CRI3}.runtimes.runc]\noptions.Root = '/r'\n",
-    }
-
-    tree = result(decided("containerd", texts, version="2.1.9"), ROOT, texts[ROOT])
-
-    assert at(tree, "plugins", V3, "containerd", "runtimes", "nvidia", "options", "Root") == "/r"
-
-
 def test_on_1_the_last_import_with_a_cri_table_is_the_one_that_counts() -> None:
     table = f"version = 2\n[{CRI2}]\n"
     texts = {
@@ -144,11 +110,3 @@ def test_a_root_file_of_schema_1_is_refused_on_2_whatever_the_drop_in_says() -> 
 
     with pytest.raises(InstallerError, match=r"2\.x ignores a file of schema 1"):
         decided("containerd", texts, version="2.1.9", drop_in=DROP_IN)
-
-
-@pytest.mark.parametrize("version", ["2.1.9", "2.3.4"])
-def test_an_import_of_a_higher_schema_than_the_root_is_refused(version: str) -> None:
-    texts = {ROOT: f"version = 2\n{IMPORTS}", "/etc/containerd/conf.d/10.toml": "version = 3\n"}
-
-    with pytest.raises(InstallerError, match="has schema 3, the root file 2"):
-        decided("containerd", texts, version=version)

@@ -19,22 +19,6 @@ def entry_after(entry: str, *, name: str = "nvidia") -> Value:
 
 
 @pytest.mark.parametrize(
-    ("name", "names"),
-    [
-        pytest.param("gpu", ["gpu", "nvidia-cdi", "nvidia-legacy"], id="of its own in the place of nvidia"),
-        pytest.param("nvidia-cdi", ["nvidia", "nvidia-cdi", "nvidia-legacy"], id="of one of the others"),
-    ],
-)
-def test_a_name_may_be_chosen_and_be_the_default(name: str, names: list[str]) -> None:
-    tree = result(decided("docker", {}, name=name, default=True))
-
-    runtimes = at(tree, "runtimes")
-    assert isinstance(runtimes, dict)
-    assert list(runtimes) == names
-    assert at(tree, "default-runtime") == name
-
-
-@pytest.mark.parametrize(
     ("entry", "after"),
     [
         pytest.param(
