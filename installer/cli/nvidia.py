@@ -120,17 +120,14 @@ class _View(Struct, frozen=True):
         real = resolve_local(here, *({self.root} - {ROOT}))
         if self.root == ROOT:
             # Without the host's root nothing can be compared: the operator's mounts are known by their place.
-            found = guesses[0] if guesses and real.is_relative_to(OPERATORS) else here
+            found = guesses[0] if guesses and real.is_relative_to(OPERATORS) else None
         elif real.is_relative_to(self.root):
             return ROOT / real.relative_to(self.root)
         else:
-            mounted = find_host_path(here, self.host, self.root, guesses)
-            if mounted is None:
-                return here
-            found = mounted
-        if found != here or self.root != ROOT:
+            found = find_host_path(here, self.host, self.root, guesses)
+        if found and not (found == here and self.root == ROOT):
             self.mounts[self.host.resolve(found)] = real
-        return found
+        return found or here
 
 
 def _absolute(text: str) -> PurePosixPath:
@@ -151,12 +148,10 @@ def _check(line: CommandLine) -> None:
         raise UsageError("install without a directory", remedy="name it with --root")
     if PurePosixPath(line["pid-file"]).name != PID_NAME:
         raise UsageError(f"use the pidfile {line['pid-file']!r}", remedy=f"give it the name {PID_NAME}")
-    for source in line["config-source"]:
-        if not SOURCE.fullmatch(source):
-            raise UsageError(f"use {source!r} as --config-source", remedy="give command, file or file=PATH")
-    for value in line["create-device-nodes"]:
-        if value not in {"", "none", "control"}:
-            raise UsageError(f"use {value!r} as --create-device-nodes", remedy="give control or none")
+    for source in (each for each in line["config-source"] if not SOURCE.fullmatch(each)):
+        raise UsageError(f"use {source!r} as --config-source", remedy="give command, file or file=PATH")
+    for value in (each for each in line["create-device-nodes"] if each not in {"", "none", "control"}):
+        raise UsageError(f"use {value!r} as --create-device-nodes", remedy="give control or none")
     if not KIND.fullmatch(line["cdi-kind"]):
         raise UsageError(f"use {line['cdi-kind']!r} as --cdi-kind", remedy="give it as VENDOR/CLASS")
     if line["nri-plugin-index"] > HIGHEST_NRI_INDEX:
@@ -194,7 +189,7 @@ def _source(line: CommandLine, host: Host) -> PurePosixPath:
 
 def _toolkit(line: CommandLine) -> ToolkitConfig:
     section = "nvidia-container-runtime"
-    texts: dict[str, Any] = {
+    texts = {
         "runtime_debug": line[f"{section}.debug"],
         "log_level": line[f"{section}.log-level"],
         "mode": line[f"{section}.mode"],
@@ -246,10 +241,10 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
     row = ENGINES[engine]
     config = view.file(line["config"] or str(row.config), row.config)
     if names := generating(row.process, config, PurePosixPath(line["socket"])):
-        usual = ENGINES[names[0]].socket
-        here = line["socket"] if line.given("socket") and line["socket"] else str(usual)
-        drop_in = config if config.parent == ENGINES[names[0]].drop_ins.directory else None
-        return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
+        first = ENGINES[names[0]]
+        here = line["socket"] if line.given("socket") and line["socket"] else str(first.socket)
+        drop_in = config if config.parent == first.drop_ins.directory else None
+        return dict.fromkeys(names, Places(None, drop_in, view.file(here, first.socket)))
     socket, drop_in = view.file(line["socket"] or str(row.socket), row.socket), None
     if row.drop_ins.takes_ours and line["drop-in-config"]:
         usual = next(each for each in rows() if each.name == "drop-in-config").default_for(engine)

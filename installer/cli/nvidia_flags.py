@@ -108,9 +108,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLin
     runtime = by_name["runtime"]
     engine = _resolve(runtime, "docker", [line], environment).value
     if engine not in runtime.choices:
-        raise UsageError(
-            f"configure the runtime {engine!r}", remedy=f"give one of {', '.join(runtime.choices)}"
-        )
+        expected = ", ".join(runtime.choices)
+        raise UsageError(f"configure the runtime {engine!r}", remedy=f"give one of {expected}")
     lines = [line]
     for row in (by_name[name] for name in OLD_WORDS):
         try:
@@ -124,26 +123,19 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLin
     # What follows a flag that takes no word, as in --no-runtime-config false (compatibility.md#grammar).
     bools = [word for word in arguments if word in TRUE | FALSE]
     warnings += [f"the argument {word} is ignored" for word in bools]
-    directory = _take_directory([word for word in arguments if word not in bools])
-    if directory and settings["toolkit-install-dir"].by.startswith("-"):
-        warnings.append(f"{directory} is ignored: {settings['toolkit-install-dir'].by} says where to install")
-    elif directory:
-        settings["toolkit-install-dir"] = Setting(directory, "the first argument")
-    return CommandLine(settings, tuple(warnings))
-
-
-def _take_directory(words: Sequence[str]) -> str:
-    """Return the one argument of the form of 2021, the directory to install into; "" where there is none."""
-    if len(words) > 1:
-        raise UsageError(
-            f"take the argument {words[1]!r} (one directory is all there can be)",
-            remedy="give all else as flags, see --help",
-        )
+    # In the form of 2021 the one argument is the directory to install into.
+    words, by = [word for word in arguments if word not in bools], settings["toolkit-install-dir"].by
+    if words[1:]:
+        problem = f"take the argument {words[1]!r} (one directory is all there can be)"
+        raise UsageError(problem, remedy="give all else as flags, see --help")
     if words and not words[0].startswith("/"):
-        raise UsageError(
-            f"install into {words[0]!r} (it is not an absolute path)", remedy="give an absolute path"
-        )
-    return words[0] if words else ""
+        problem = f"install into {words[0]!r} (it is not an absolute path)"
+        raise UsageError(problem, remedy="give an absolute path")
+    if words and by.startswith("-"):
+        warnings.append(f"{words[0]} is ignored: {by} says where to install")
+    elif words:
+        settings["toolkit-install-dir"] = Setting(words[0], "the first argument")
+    return CommandLine(settings, tuple(warnings))
 
 
 def _parse(words: Sequence[str], short: Mapping[str, str] = NO_SHORT) -> tuple[dict[str, Setting], list[str]]:
