@@ -67,9 +67,7 @@ class Plan(Struct, frozen=True):
     pending: Mapping[str, NotIdleError] = field(default_factory=dict)  # why an engine is not restarted yet
     due: frozenset[str] = frozenset()  # engines whose restart an earlier plan has left for later
     earlier: tuple[WriteConfig, ...] = ()  # what was written for that: a roll-back takes it back as well
-    unmade: InstallerError | None = (
-        None  # why there is no specification of all GPUs though a driver is loaded
-    )
+    unmade: InstallerError | None = None  # why no specification of all GPUs, though a driver is loaded
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -25,11 +25,10 @@ from installer.host.sockets import has_closed
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import (
     UNMADE_S,
-    Action,
-    Decision,
     Drifted,
+    Refusal,
     add_repair,
-    decide,
+    find_refusal,
     rest_s,
     retry_s,
     select_recent,
@@ -145,9 +144,10 @@ class _Check:
         """Plan, then repair or leave alone what differs."""
         plan = self.plan()
         drifted = Drifted.of(plan, self.record)
-        decision = self.decide(plan, drifted)
-        if decision.action not in {Action.REPAIR, Action.NOTHING}:
-            return self.leave(plan, decision)
+        if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
+            return self.leave(
+                plan, refusal, ignored=self.options.drift is Drift.IGNORE and bool(drifted.things)
+            )
         self.repair(plan, drifted)
         self.prove(plan)
         if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
@@ -184,17 +184,12 @@ class _Check:
                 refuse_stopped(row.name for row in self.record.engines)
             raise
 
-    def decide(self, plan: Plan, drifted: Drifted) -> Decision:
-        if self.now.asked:
-            return Decision(Action.REPAIR)
-        decision = decide(self.options.drift, drifted, self.now.repairs, now_s(), readiness.clock)
-        due = decision.action is Action.NOTHING and plan.reloaded
-        if (due or decision.action is Action.REPAIR) and node_stops(self.host):
-            reason = InstallerError(
-                "repair the node (it is going down)", remedy="look again after its boot", code="drifted"
-            )
-            return Decision(Action.REPORT, reason)
-        return decision
+    def find_refusal(self, plan: Plan, drifted: Drifted) -> Refusal | None:
+        refusal = find_refusal(self.options.drift, drifted, self.now.repairs, now_s(), readiness.clock)
+        if refusal is None and (drifted.things or plan.reloaded) and node_stops(self.host):
+            reason, remedy = "repair the node (it is going down)", "look again after its boot"
+            return Refusal(InstallerError(reason, remedy=remedy, code="drifted"))
+        return refusal
 
     def repair(self, plan: Plan, drifted: Drifted) -> None:
         """Carry the plan out; what is about to be done is on the disk before, for we may be killed in it."""
@@ -215,9 +210,9 @@ class _Check:
             log.info("nothing changed", engines=sorted(plan.engines))
         self.note(did=self.now.doing, doing=())
 
-    def leave(self, plan: Plan, decision: Decision) -> Watch:
+    def leave(self, plan: Plan, refusal: Refusal, *, ignored: bool) -> Watch:
         """Leave drift alone; ready is a node whose drift is ignored, as long as its engines serve."""
-        work, ignored, reason = self.work, decision.action is Action.IGNORE, decision.reason
+        work, reason = self.work, refusal.reason
         if (alone := select_specification(plan, self.record)) is not None:
             work.carry_out(alone)
             self.baseline = CHECK_AGAIN
@@ -235,11 +230,11 @@ class _Check:
             # Soon, for no file tells of reloads.
             self.now = replace(self.now.with_error(None), until_s=now_s() + IGNORED_S)
             return self.end(untouched)
-        if reason is not None and (reason.code, reason.problem) != (self.before.code, self.before.problem):
-            say = log.error if decision.action is Action.GIVE_UP else log.warning
+        if (reason.code, reason.problem) != (self.before.code, self.before.problem):
+            say = log.error if reason.code == "drift-repeats" else log.warning
             say("drift not repaired", code=reason.code, problem=reason.problem, remedy=reason.remedy)
             metrics.publish_failure(self.host, self.options, work.ledger, reason)
-        return self.end_unready(reason, decision.until_s)
+        return self.end_unready(reason, refusal.until_s)
 
     def end_unready(self, reason: InstallerError | None, until_s: float) -> Watch:
         """Tell why the node is not ready; it is checked again at ``until_s``."""

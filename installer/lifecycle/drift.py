@@ -1,7 +1,6 @@
 """Drift: whether a node that is not as installed is repaired now, later or not at all: nobody fights."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -54,25 +53,10 @@ HOUSEKEEPING: Final = (FindRuntimes, MakeDirectory, RemoveVersion, RemoveDirecto
 Repairs = Mapping[str, tuple[float, ...]]
 
 
-class Action(StrEnum):
-    """What is done about a plan that has been made while ``run`` waits."""
+class Refusal(Struct, frozen=True):
+    """Why nothing is repaired, and until when (0: until something changes)."""
 
-    NOTHING = "nothing"
-    REPAIR = "repair"
-    WAIT = "wait"
-    REPORT = "report"
-    GIVE_UP = "give up"
-    IGNORE = "ignore"
-
-
-class Decision(Struct, frozen=True):
-    """What is done, why it is no repair where it is none, and until when (0: until something changes).
-
-    The reason of what is ignored is for an engine that does not serve our runtimes any more.
-    """
-
-    action: Action
-    reason: InstallerError | None = None
+    reason: InstallerError
     until_s: float = 0.0
 
 
@@ -139,14 +123,14 @@ def _name_thing(step: Step) -> str:
             return describe(step).text
 
 
-def decide(
+def find_refusal(
     policy: Drift, drifted: Drifted, repairs: Repairs, now_s: float, clock: Callable[[float], str]
-) -> Decision:
-    """Return what is done about drift that nobody has asked us to repair; ``clock`` words a moment."""
+) -> Refusal | None:
+    """Return why drift is not repaired that nobody has asked us to repair; ``clock`` words a moment."""
     if not drifted.things:
-        return Decision(Action.NOTHING)
+        return None
     if (reason := _refuse_repair(policy, drifted)) is not None:
-        return Decision(Action.IGNORE if policy is Drift.IGNORE else Action.REPORT, reason)
+        return Refusal(reason)
     recent = select_recent(repairs, now_s)
     counts = {thing: recent.get(thing, ()) for thing in drifted.things}
     worst = max(counts, key=lambda thing: len(counts[thing]))
@@ -159,7 +143,7 @@ def decide(
             remedy=f"find who does (a bootstrap script? configuration management?), then run {RECONCILE}",
             code="drift-repeats",
         )
-        return Decision(Action.GIVE_UP, reason, times[0] + HOUR_S)
+        return Refusal(reason, times[0] + HOUR_S)
     until_s = max(((each[-1] + PAUSES_S[len(each)]) for each in counts.values() if each), default=now_s)
     if until_s > now_s:
         reason = InstallerError(
@@ -168,8 +152,8 @@ def decide(
             f"you run {RECONCILE}",
             code="drifted",
         )
-        return Decision(Action.WAIT, reason, until_s)
-    return Decision(Action.REPAIR)
+        return Refusal(reason, until_s)
+    return None
 
 
 def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:

@@ -50,9 +50,7 @@ class Layout:
         self.backups = self.home / "backups"  # files as they were before us
         # Configs as they were before an install whose ledger, which says where they stood, is lost.
         self.unclaimed = self.home / "unclaimed"
-        self.check = (
-            self.home / "check"
-        )  # where CRI-O's drop-ins are put together for its own program to read
+        self.check = self.home / "check"  # where CRI-O's drop-ins are put together for its own program
         self.replaced = self.home / "replaced"  # a toolkit directory of another installer, kept for undo
         self.versions = self.home / "versions"  # one directory for each payload
 

@@ -65,9 +65,7 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     socket: PurePosixPath
     unit: str
     runtimes: Mapping[str, PurePosixPath]
-    state: PurePosixPath | None = (
-        None  # where its containers are, which are looked for also when it is stopped
-    )
+    state: PurePosixPath | None = None  # where its containers are, looked for also when it is stopped
     pending: str = ""  # what it had not taken up when it was last asked, and when it will
     config: PurePosixPath | None = None  # its root config; None where nothing has to be said there
     default: str = ""  # the runtime that was to be its default

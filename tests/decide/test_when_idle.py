@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.errors import InstallerError
-from installer.lifecycle.drift import Action, Drifted, decide
+from installer.lifecycle.drift import Drifted, find_refusal
 from installer.model.facts import Facts
 from installer.model.options import Drift, Options, RestartMode
 from installer.model.record import Failure, Record
@@ -146,11 +146,10 @@ def test_a_restart_that_was_due_is_no_drift_and_one_for_drift_is_left_to_its_pol
     due = [_later(disk, held, each) for each in ((), BUSY)]
     drift = [_later(disk, proven, each) for each in ((), BUSY)]
 
-    def action(plan: Plan, policy: Drift) -> Action:
-        return decide(policy, Drifted.of(plan, Record()), {}, 100.0, str).action
+    def repairs(plan: Plan, policy: Drift) -> bool:
+        return find_refusal(policy, Drifted.of(plan, Record()), {}, 100.0, str) is None
 
-    assert [action(plan, Drift.AUTO) for plan in due] == [Action.NOTHING, Action.NOTHING]
-    assert [action(plan, Drift.REPORT) for plan in due] == [Action.NOTHING, Action.NOTHING]
-    assert [action(plan, Drift.IGNORE) for plan in due] == [Action.NOTHING, Action.NOTHING]
-    assert [action(plan, Drift.AUTO) for plan in drift] == [Action.REPORT, Action.REPORT]
-    assert [action(plan, Drift.REPAIR) for plan in drift] == [Action.REPAIR, Action.REPAIR]
+    assert not any(Drifted.of(plan, Record()).things for plan in due)
+    assert all(Drifted.of(plan, Record()).things for plan in drift)
+    assert [repairs(plan, Drift.AUTO) for plan in drift] == [False, False]
+    assert [repairs(plan, Drift.REPAIR) for plan in drift] == [True, True]

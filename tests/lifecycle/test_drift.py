@@ -10,10 +10,9 @@ from installer.lifecycle.drift import (
     HOUR_S,
     PAUSES_S,
     REST_S,
-    Action,
     Drifted,
     add_repair,
-    decide,
+    find_refusal,
     rest_s,
     retry_s,
     select_recent,
@@ -46,24 +45,24 @@ def clock(moment_s: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("policy", "drifted", "action"),
+    ("policy", "drifted", "repaired"),
     [
-        pytest.param(Drift.AUTO, Drifted({}), Action.NOTHING, id="nothing differs"),
-        pytest.param(Drift.REPORT, Drifted({}), Action.NOTHING, id="nothing differs, and nothing is told"),
-        pytest.param(Drift.AUTO, FILE, Action.REPAIR, id="a file, and the engine serves"),
-        pytest.param(Drift.AUTO, RESTART, Action.REPORT, id="a restart is not taken unasked"),
-        pytest.param(Drift.AUTO, RELOAD, Action.REPORT, id="nor is a reload"),
-        pytest.param(Drift.REPAIR, RESTART, Action.REPAIR, id="a restart that the policy allows"),
-        pytest.param(Drift.REPAIR, RELOAD, Action.REPAIR, id="a reload that the policy allows"),
-        pytest.param(Drift.REPORT, FILE, Action.REPORT, id="told only"),
-        pytest.param(Drift.REPORT, RESTART, Action.REPORT, id="told only, with a restart"),
-        pytest.param(Drift.IGNORE, Drifted({}), Action.NOTHING, id="nothing differs, and nobody would tell"),
-        pytest.param(Drift.IGNORE, FILE, Action.IGNORE, id="left"),
-        pytest.param(Drift.IGNORE, RESTART, Action.IGNORE, id="left, with a restart"),
+        pytest.param(Drift.AUTO, Drifted({}), True, id="nothing differs"),
+        pytest.param(Drift.REPORT, Drifted({}), True, id="nothing differs, and nothing is told"),
+        pytest.param(Drift.AUTO, FILE, True, id="a file, and the engine serves"),
+        pytest.param(Drift.AUTO, RESTART, False, id="a restart is not taken unasked"),
+        pytest.param(Drift.AUTO, RELOAD, False, id="nor is a reload"),
+        pytest.param(Drift.REPAIR, RESTART, True, id="a restart that the policy allows"),
+        pytest.param(Drift.REPAIR, RELOAD, True, id="a reload that the policy allows"),
+        pytest.param(Drift.REPORT, FILE, False, id="told only"),
+        pytest.param(Drift.REPORT, RESTART, False, id="told only, with a restart"),
+        pytest.param(Drift.IGNORE, Drifted({}), True, id="nothing differs, and nobody would tell"),
+        pytest.param(Drift.IGNORE, FILE, False, id="left"),
+        pytest.param(Drift.IGNORE, RESTART, False, id="left, with a restart"),
     ],
 )
-def test_the_policy_says_what_is_repaired(policy: Drift, drifted: Drifted, action: Action) -> None:
-    assert decide(policy, drifted, {}, NOW, clock).action is action
+def test_the_policy_says_what_is_repaired(policy: Drift, drifted: Drifted, *, repaired: bool) -> None:
+    assert (find_refusal(policy, drifted, {}, NOW, clock) is None) == repaired
 
 
 def _written(engine: str, path: str) -> WriteConfig:
@@ -112,67 +111,67 @@ def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
     ],
 )
 def test_what_is_left_alone_is_told_with_its_reason_and_the_way_out(drifted: Drifted, words: str) -> None:
-    reason = decide(Drift.AUTO, drifted, {}, NOW, clock).reason
+    refusal = find_refusal(Drift.AUTO, drifted, {}, NOW, clock)
 
-    assert reason is not None
-    assert words in reason.problem
-    assert "it does not serve nvidia" in reason.problem
-    assert "toolkit-installer reconcile" in reason.remedy
+    assert refusal is not None
+    assert words in refusal.reason.problem
+    assert "it does not serve nvidia" in refusal.reason.problem
+    assert "toolkit-installer reconcile" in refusal.reason.remedy
 
 
 @pytest.mark.parametrize(
-    ("ago_s", "action"),
+    ("ago_s", "code"),
     [
-        pytest.param([], Action.REPAIR, id="the first at once"),
-        pytest.param([9], Action.WAIT, id="the second not after 9 s"),
-        pytest.param([10], Action.REPAIR, id="but after 10"),
-        pytest.param([70, 59], Action.WAIT, id="the third not after 59 s"),
-        pytest.param([70, 60], Action.REPAIR, id="but after a minute"),
-        pytest.param([370, 360, 299], Action.WAIT, id="the fourth not after 299 s"),
-        pytest.param([370, 360, 300], Action.REPAIR, id="but after five minutes"),
-        pytest.param([2400, 2300, 2200, 1799], Action.WAIT, id="the fifth not after 1799 s"),
-        pytest.param([2400, 2300, 2200, 1800], Action.REPAIR, id="but after half an hour"),
-        pytest.param([3500, 3400, 3300, 3000, 1], Action.GIVE_UP, id="no sixth within an hour"),
-        pytest.param([3500, 3400, 3300, 3000, 1900], Action.GIVE_UP, id="whatever the pause"),
-        pytest.param([3601, 3400, 3300, 3000, 1900], Action.REPAIR, id="until the first is an hour ago"),
-        pytest.param([3600], Action.REPAIR, id="what is an hour ago does not count"),
-        pytest.param([-5], Action.REPAIR, id="nor does what has not been yet"),
+        pytest.param([], "", id="the first at once"),
+        pytest.param([9], "drifted", id="the second not after 9 s"),
+        pytest.param([10], "", id="but after 10"),
+        pytest.param([70, 59], "drifted", id="the third not after 59 s"),
+        pytest.param([70, 60], "", id="but after a minute"),
+        pytest.param([370, 360, 299], "drifted", id="the fourth not after 299 s"),
+        pytest.param([370, 360, 300], "", id="but after five minutes"),
+        pytest.param([2400, 2300, 2200, 1799], "drifted", id="the fifth not after 1799 s"),
+        pytest.param([2400, 2300, 2200, 1800], "", id="but after half an hour"),
+        pytest.param([3500, 3400, 3300, 3000, 1], "drift-repeats", id="no sixth within an hour"),
+        pytest.param([3500, 3400, 3300, 3000, 1900], "drift-repeats", id="whatever the pause"),
+        pytest.param([3601, 3400, 3300, 3000, 1900], "", id="until the first is an hour ago"),
+        pytest.param([3600], "", id="what is an hour ago does not count"),
+        pytest.param([-5], "", id="nor does what has not been yet"),
     ],
 )
-def test_repairs_of_the_same_thing_come_at_growing_intervals_and_end(
-    ago_s: list[float], action: Action
-) -> None:
+def test_repairs_of_the_same_thing_come_at_growing_intervals_and_end(ago_s: list[float], code: str) -> None:
     repairs = {CONFIG: tuple(NOW - each for each in ago_s)}
 
-    assert decide(Drift.AUTO, FILE, repairs, NOW, clock).action is action
+    refusal = find_refusal(Drift.AUTO, FILE, repairs, NOW, clock)
+
+    assert (refusal.reason.code if refusal else "") == code
 
 
 def test_the_repair_of_one_thing_does_not_hold_up_that_of_another() -> None:
     repairs = {"/etc/docker/daemon.json": (NOW - 1,)}
 
-    assert decide(Drift.AUTO, FILE, repairs, NOW, clock).action is Action.REPAIR
+    assert find_refusal(Drift.AUTO, FILE, repairs, NOW, clock) is None
 
 
 def test_the_thing_that_was_repaired_most_often_decides_for_all() -> None:
     repairs = {CONFIG: (NOW - 1,), "containerd": (NOW - 300, NOW - 200, NOW - 100)}
 
-    decision = decide(Drift.REPAIR, RESTART, repairs, NOW, clock)
+    refusal = find_refusal(Drift.REPAIR, RESTART, repairs, NOW, clock)
 
-    assert decision.action is Action.WAIT
-    assert decision.until_s == NOW + 200
+    assert refusal is not None
+    assert refusal.until_s == NOW + 200
 
 
 def test_the_end_says_who_has_to_be_found_and_until_when_nothing_is_done() -> None:
     repairs = {CONFIG: tuple(NOW - each for each in (3000, 2900, 2800, 2700, 2600))}
 
-    decision = decide(Drift.AUTO, FILE, repairs, NOW, clock)
+    refusal = find_refusal(Drift.AUTO, FILE, repairs, NOW, clock)
 
-    assert decision.reason is not None
-    assert decision.reason.code == "drift-repeats"
-    assert f"keep {CONFIG} as it was installed" in decision.reason.problem
-    assert f"5 repairs within an hour, the last at second {NOW - 2600:g}" in decision.reason.problem
-    assert "find who does" in decision.reason.remedy
-    assert decision.until_s == NOW + 600
+    assert refusal is not None
+    assert refusal.reason.code == "drift-repeats"
+    assert f"keep {CONFIG} as it was installed" in refusal.reason.problem
+    assert f"5 repairs within an hour, the last at second {NOW - 2600:g}" in refusal.reason.problem
+    assert "find who does" in refusal.reason.remedy
+    assert refusal.until_s == NOW + 600
 
 
 def test_whoever_rewrites_all_the_time_makes_at_most_five_repairs_in_any_hour() -> None:
@@ -180,7 +179,7 @@ def test_whoever_rewrites_all_the_time_makes_at_most_five_repairs_in_any_hour() 
     done: list[float] = []
     now = NOW
     while now < NOW + 5 * HOUR_S:
-        if decide(Drift.AUTO, FILE, repairs, now, clock).action is Action.REPAIR:
+        if find_refusal(Drift.AUTO, FILE, repairs, now, clock) is None:
             repairs = dict(add_repair(repairs, FILE.things, now))
             done.append(now)
         now += 1.0
@@ -190,11 +189,11 @@ def test_whoever_rewrites_all_the_time_makes_at_most_five_repairs_in_any_hour() 
 
 
 def test_a_wait_is_told_with_the_moment_of_the_next_repair() -> None:
-    decision = decide(Drift.AUTO, FILE, {CONFIG: (NOW - 4,)}, NOW, clock)
+    refusal = find_refusal(Drift.AUTO, FILE, {CONFIG: (NOW - 4,)}, NOW, clock)
 
-    assert decision.reason is not None
-    assert decision.until_s == NOW + 6
-    assert f"the next repair is at second {NOW + 6:g}" in decision.reason.remedy
+    assert refusal is not None
+    assert refusal.until_s == NOW + 6
+    assert f"the next repair is at second {NOW + 6:g}" in refusal.reason.remedy
 
 
 def test_repairs_of_more_than_an_hour_ago_are_forgotten() -> None:
