@@ -43,7 +43,7 @@ from installer.model.steps import (
 )
 from installer.nri import plan as nri
 from installer.payload import plan as toolkit
-from installer.payload.files import FOR_CDI, WHOLE, advise
+from installer.payload.files import advise
 
 MODES: Final = ("", ".cdi", ".legacy")
 DIRECTORIES: Final = "directories"
@@ -145,8 +145,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         with suppress(InstallerError):  # it is no TOML, and is written anew
             words = [*toolkit_runtimes(now or "")] or words
     low_level = options.low_level or engine_plan.choose_low_level(words, facts, options)
-    shipped = FOR_CDI if by_cdi else WHOLE
-    payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
+    payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=by_cdi))
     specification, of_gpus = (
         cdi.install_specification(facts, options),
         cdi.install_gpus(facts, options, reason),

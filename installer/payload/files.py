@@ -77,31 +77,9 @@ LIBRARIES: Final = ("libnvidia-container-go.so.1", "libnvidia-container.so.1")
 LINKS: Final = (Symlink(PurePosixPath("nvidia-container-toolkit"), "nvidia-container-runtime-hook"),)
 
 
-class Shipped(Struct, frozen=True):
-    """As much of the table as is installed; without a runtime nobody reads a ``config``.
-
-    Programs that are used ``in_place`` are the host's own: links lead to them, so that an update by their
-    package manager changes nothing of ours.
-    """
-
-    executables: tuple[Executable, ...]
-    libraries: tuple[str, ...] = ()
-    links: tuple[Symlink, ...] = ()
-    config: bool = False
-    in_place: bool = False
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """What a source has to hold for it."""
-        return (*(executable.name for executable in self.executables), *self.libraries)
-
-
-WHOLE: Final = Shipped(EXECUTABLES, LIBRARIES, LINKS, config=True)
 # Containers whose GPUs come by CDI start the hook that a specification names; nvidia-ctk makes such.
-FOR_CDI: Final = Shipped(
-    tuple(each for each in EXECUTABLES if each.name in {"nvidia-cdi-hook", "nvidia-ctk"})
-)
-REQUIRED: Final = WHOLE.required
+FOR_CDI: Final = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
+REQUIRED: Final = (*(executable.name for executable in EXECUTABLES), *LIBRARIES)  # what a source has to hold
 
 
 def list_payload(
@@ -109,13 +87,15 @@ def list_payload(
     *,
     toolkit_dir: PurePosixPath,
     low_level: Sequence[str],
-    config_text: str,
-    shipped: Shipped = WHOLE,
+    config_text: str | None,
+    in_place: bool = False,
 ) -> tuple[PayloadFile, ...]:
     """Return all files of one version, sorted by path, from artifacts that passed ``check_artifacts``.
 
     ``toolkit_dir`` is where the host finds the version once it is switched in; ``low_level`` are the
-    runtimes ours may wrap, preferred first, at least one.
+    runtimes ours may wrap, preferred first, at least one. Without a ``config_text`` it is for CDI alone.
+    Programs that are used ``in_place`` are the host's own: links lead to them, so that an update by their
+    package manager changes nothing of ours.
 
     Raises:
         InstallerError: no search path can name ``toolkit_dir``.
@@ -127,13 +107,13 @@ def list_payload(
             code="install-dir-unusable",
         )
     found = {artifact.name: artifact for artifact in artifacts}
-    files: list[PayloadFile] = [*shipped.links]
-    if shipped.config:
-        files.append(Text(CONFIG, config_text, 0o644))
-    for executable in shipped.executables:
-        files += _ship_program(executable, found[executable.name], toolkit_dir, low_level[0], shipped)
-    for soname in () if shipped.in_place else shipped.libraries:
-        others = [found[other] for other in shipped.required if other != soname]
+    by_cdi = config_text is None
+    files: list[PayloadFile] = [] if config_text is None else [*LINKS, Text(CONFIG, config_text, 0o644)]
+    for executable in (each for each in EXECUTABLES if not by_cdi or each.name in FOR_CDI):
+        artifact = found[executable.name]
+        files += _ship_program(executable, artifact, toolkit_dir, low_level[0], in_place=in_place)
+    for soname in () if by_cdi or in_place else LIBRARIES:
+        others = [found[other] for other in REQUIRED if other != soname]
         files += _ship_library(found[soname], others)
     return tuple(sorted(dict.fromkeys(files), key=attrgetter("path")))
 
@@ -151,9 +131,9 @@ def version_of(files: Iterable[PayloadFile]) -> str:
     return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
 
-def _identify(shipped: PayloadFile) -> tuple[str, int, str]:
+def _identify(file: PayloadFile) -> tuple[str, int, str]:
     """Return the kind of a file, its mode, and what it holds."""
-    match shipped:
+    match file:
         case Copy(_, _, _, digest, mode):
             return "file", mode, digest
         case Text(_, content, mode):
@@ -161,20 +141,18 @@ def _identify(shipped: PayloadFile) -> tuple[str, int, str]:
         case Symlink(_, target):
             return "link", 0, target
         case _:
-            assert_never(shipped)
+            assert_never(file)
 
 
 def _ship_program(
-    executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str, shipped: Shipped
+    executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str, *, in_place: bool
 ) -> list[PayloadFile]:
     # 0755 whatever the source has: engines and user-namespaced pods run it, nobody else writes it,
     # and a setuid bit has no business on a program that a container engine starts.
     mode, name = 0o755, executable.name
     real = name if not executable.variables else real_name(name)
     program = (
-        Symlink(PurePosixPath(real), str(artifact.own_path))
-        if shipped.in_place
-        else _copy(artifact, real, mode)
+        Symlink(PurePosixPath(real), str(artifact.own_path)) if in_place else _copy(artifact, real, mode)
     )
     if not executable.variables:
         return [program]
@@ -267,14 +245,15 @@ def check_artifacts(
     source_root: PurePosixPath,
     machine: str,
     absent: Collection[PurePosixPath] = (),
-    shipped: Shipped = WHOLE,
+    by_cdi: bool = False,
 ) -> Iterator[InstallerError]:
     """Yield why a source cannot be used on ``machine``, as uname has it: it lacks files, or one is unusable.
 
     ``absent`` are the interpreters of scripts that the host lacks.
     """
     found = {artifact.name for artifact in artifacts}
-    missing = [name for name in shipped.required if name not in found]
+    required = [name for name in REQUIRED if not by_cdi or name in FOR_CDI]
+    missing = [name for name in required if name not in found]
     if machine not in _MACHINES:
         yield _refuse(
             f"install the toolkit on a node of architecture {machine}",
@@ -290,7 +269,7 @@ def check_artifacts(
         yield _refuse(f"find {_join(missing)} under {source_root}", "make ", SOURCE, whole)
     else:
         for artifact in artifacts:
-            if artifact.name in shipped.required:
+            if artifact.name in required:
                 yield from _check_artifact(artifact, machine, absent)
 
 

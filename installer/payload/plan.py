@@ -27,8 +27,6 @@ from installer.model.steps import (
 from installer.payload.config_toml import carry_over, config_tree, render_config
 from installer.payload.files import (
     CONFIG,
-    WHOLE,
-    Shipped,
     access_flaw,
     check_artifacts,
     list_damage,
@@ -45,34 +43,33 @@ THEIRS: Final = "what has that name is another installer's"
 ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
 
 
-def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped: Shipped = WHOLE) -> Part:
+def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cdi: bool = False) -> Part:
     """Return how the payload comes into place; no steps where it is there, unchanged and complete.
 
     The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
     not as it was installed.
     """
-    shipped = replace(shipped, in_place=options.in_place)
     found = observed(facts.payload)
     for error in check_artifacts(
         found.artifacts,
         source_root=options.toolkit_source,
         machine=found.machine,
         absent=found.absent_interpreters,
-        shipped=shipped,
+        by_cdi=by_cdi,
     ):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
-    rendered = _write_config(facts, options, low_level) if shipped.config else ""
+    rendered = _write_config(facts, options, low_level) if not by_cdi else ""
     files = list_payload(
         found.artifacts,
         toolkit_dir=options.layout.toolkit,
         low_level=low_level,
-        config_text=rendered,
-        shipped=shipped,
+        config_text=None if by_cdi else rendered,
+        in_place=options.in_place,
     )
     version = version_of(files)
     now = find_link(facts)
     current = _find_current(now)
-    config, notes = _carry_edits_over(facts, options, rendered, current) if shipped.config else ("", ())
+    config, notes = _carry_edits_over(facts, options, rendered, current) if not by_cdi else ("", ())
     damaged, reason = _find_flaws(facts, files, version, current)
     planned: list[tuple[Step, str]] = []
     if reason:
