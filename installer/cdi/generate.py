@@ -25,7 +25,7 @@ from installer.host.programs import LateError, find_program, run_until_stopped
 from installer.host.supervision import run
 from installer.model.engine_spec import Version
 from installer.model.facts import EngineState, GpuSpecification
-from installer.model.files import DRIVER_LIBRARY_DIRS, File, Layout, cdi_hook
+from installer.model.files import DRIVER_LIBRARY_DIRS, File, Layout
 from installer.model.options import GPU_KIND, ROOT, Cdi, Options
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import MakeDeviceNodes
@@ -116,7 +116,7 @@ def _is_ours(file: File | None, options: Options, record: Record) -> bool:
     """Tell whether a text in our place is ours; without its ledger it is known by its hook."""
     row = record.config(PATH)
     known = row is not None and file is not None and file.digest in row.ours
-    return known or f'"{cdi_hook(options.layout)}"' in text_of(file)
+    return known or f'"{options.layout.cdi_hook}"' in text_of(file)
 
 
 def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ def _words(
     """Return how nvidia-ctk is asked for a specification of what it finds below two roots."""
     vendor, _, name = kind.partition("/")
     roots = (f"--driver-root={driver}", f"--dev-root={dev}")
-    names = (f"--vendor={vendor}", f"--class={name}", f"--nvidia-cdi-hook-path={cdi_hook(layout)}")
+    names = (f"--vendor={vendor}", f"--class={name}", f"--nvidia-cdi-hook-path={layout.cdi_hook}")
     return ("cdi", "generate", form, *roots, *names)
 
 

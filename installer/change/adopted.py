@@ -22,7 +22,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState, Facts
-from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout, cdi_hook
+from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
 from installer.model.options import Options
 from installer.model.record import OWNER, CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, sum_rows
@@ -228,7 +228,7 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
 def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
     """Return the row of a CDI specification that no ledger knows: it names the hook of our toolkit."""
     file = host.read(SPECIFICATION)
-    if file is None or f'"{cdi_hook(layout)}"'.encode() not in file.content:
+    if file is None or f'"{layout.cdi_hook}"'.encode() not in file.content:
         return None
     if host.kind(layout.toolkit, last=False) is Kind.DIRECTORY:  # NVIDIA's
         return None

@@ -20,7 +20,7 @@ from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.readiness import LastCheck
-from installer.model.files import VERSIONS, Kind, Layout, cdi_hook
+from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.nri.state import lines as nri_lines
@@ -150,7 +150,7 @@ def _list_toolkit(
     yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
     yield from (Line(*each) for each in describe_in_place(host, toolkit))
     damaged = dict(find_damage(host, layout, toolkit, deep=deep))
-    runtime = cdi_hook(layout) if record.cdi else layout.toolkit / "nvidia-container-runtime"
+    runtime = layout.cdi_hook if record.cdi else layout.toolkit / "nvidia-container-runtime"
     if not (flaw or host.exists(runtime)):  # a link that is as installed may lead to nothing
         damaged.setdefault(runtime.name, "missing")
     for name, damage in damaged.items():

@@ -231,15 +231,13 @@ def node_stops(host: Host) -> bool:
     with suppress(InstallerError), internal_errors():
         if systemd.shutdown_prepared(buses(host), timeout_s=NODE_S):
             return True
-    try:
-        with internal_errors():
-            return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"
-    except InstallerError:
-        # The last processes are told to stop when systemd has already given way to its own last program.
-        with suppress(InstallerError):
-            init = host.read(INIT_NAME)
-            return init is not None and init.content.startswith(b"systemd-shutdow")
-        return False
+    with suppress(InstallerError), internal_errors():
+        return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"
+    # The last processes are told to stop when systemd has already given way to its own last program.
+    with suppress(InstallerError):
+        init = host.read(INIT_NAME)
+        return init is not None and init.content.startswith(b"systemd-shutdow")
+    return False
 
 
 class Made(Struct, frozen=True, array_like=True):
@@ -269,14 +267,12 @@ def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
     deadline = time.monotonic() + (HURRIED_S if hurried else SWEEP_S)
     for each in made:
         try:
-            found = _remove_one(host, each, timeout_s=max(1.0, deadline - time.monotonic()))
+            for what in _remove_one(host, each, timeout_s=max(1.0, deadline - time.monotonic())):
+                log.info("verify leftover removed", engine=each.engine, what=what, name=each.name)
+                removed = True
         except InstallerError as error:
             log.warning("verify leftover not removed", engine=each.engine, name=each.name, error=error)
             left.append(each)
-            continue
-        removed = removed or bool(found)
-        for what in found:
-            log.info("verify leftover removed", engine=each.engine, what=what, name=each.name)
     if left != made:
         _write_made(host, layout, left)
     return removed

@@ -42,6 +42,7 @@ class Layout:
         self.install_dir = install_dir
         self.toolkit = install_dir / "toolkit"  # the symlink that engines name their runtimes through
         self.config = self.toolkit / ".config/nvidia-container-runtime/config.toml"
+        self.cdi_hook = self.toolkit / "nvidia-cdi-hook"  # which our CDI specifications name
         self.home = install_dir / HOME  # the directory that is ours alone
         self.ledger = self.home / "ledger"  # what we hold on this node and what was there before
         self.counts = self.home / "counts"  # what has happened on this node, for its metrics
@@ -57,11 +58,6 @@ class Layout:
     def version(self, digest: str) -> PurePosixPath:
         """Return the directory of one payload."""
         return self.versions / digest
-
-
-def cdi_hook(layout: Layout) -> PurePosixPath:
-    """Return the hook program of the toolkit, which our CDI specifications name."""
-    return layout.toolkit / "nvidia-cdi-hook"
 
 
 class Kind(StrEnum):

@@ -289,21 +289,19 @@ def _check_artifact(
                 f"install {artifact.interpreter} there, or choose another ",
                 SOURCE,
             )
-    elif flaw := _find_elf_flaw(artifact.head, machine):
-        built = f" an NVIDIA container toolkit for {machine}"
-        yield _refuse(f"install {artifact.name} ({artifact.source} {flaw})", "make ", SOURCE, built)
-
-
-def _find_elf_flaw(head: bytes, machine: str) -> str:
+        return
+    head, built_for = artifact.head, int.from_bytes(artifact.head[18:20], "little")
     if len(head) < _ELF_BYTES or not head.startswith(b"\x7fELF"):
-        return "is neither an ELF file nor a script"
-    if (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA
-        return "is not a 64-bit little-endian ELF file"
-    built_for = int.from_bytes(head[18:20], "little")
-    if built_for == _MACHINES[machine]:
-        return ""
-    names = {number: name for name, number in _MACHINES.items()}
-    return f"is built for {names.get(built_for, f'ELF machine {built_for}')}, the node is {machine}"
+        flaw = "is neither an ELF file nor a script"
+    elif (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA
+        flaw = "is not a 64-bit little-endian ELF file"
+    elif built_for != _MACHINES[machine]:
+        names = {number: name for name, number in _MACHINES.items()}
+        flaw = f"is built for {names.get(built_for, f'ELF machine {built_for}')}, the node is {machine}"
+    else:
+        return
+    built = f" an NVIDIA container toolkit for {machine}"
+    yield _refuse(f"install {artifact.name} ({artifact.source} {flaw})", "make ", SOURCE, built)
 
 
 def _join(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from installer.cdi.mode import SPECIFICATION
 from installer.change.adopted import find_install_dir, find_lost_specification
 from installer.change.search import find_toolkits
 from installer.host.files import Host
-from installer.model.files import Layout, cdi_hook
+from installer.model.files import Layout
 from installer.model.options import Options, Places
 from tests.support.site import Site
 
@@ -92,9 +92,9 @@ def test_configs_name_a_toolkit_where_engines_read_them(tmp_path: Path) -> None:
     [
         (None, False, False),
         ("{}", False, False),
-        (f'{{"path": "{cdi_hook(Layout())}"}}', False, True),
-        (f'{{"path": "{cdi_hook(Layout())}"}}', True, False),  # NVIDIA's toolkit has that name
-        (f'{{"path": "{cdi_hook(Layout())}.old"}}', False, False),
+        (f'{{"path": "{Layout().cdi_hook}"}}', False, True),
+        (f'{{"path": "{Layout().cdi_hook}"}}', True, False),  # NVIDIA's toolkit has that name
+        (f'{{"path": "{Layout().cdi_hook}.old"}}', False, False),
     ],
 )
 def test_a_specification_is_ours_that_names_our_hook(
