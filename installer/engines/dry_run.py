@@ -229,8 +229,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         return Comparison()
     paths = (each.path for each in record.configs if each.engine == row.name and each.written)
     engine = replace(
-        engine_of_row(row),
-        drop_in=next((path for path in paths if path != row.config), spec.drop_ins.usual),
+        engine_of_row(row), drop_in=next((path for path in paths if path != row.config), spec.drop_ins.usual)
     )
     start = read_start(host, engine) or next_start(host, engine, unit_start(host, engine))
     engine = with_configs(host, replace(engine, started=start))

@@ -43,9 +43,7 @@ NEW_SCHEMA: Final = 3
 DEFAULTS: Final[Tree] = {
     "version": 2,
     "plugins": {
-        V2_PLUGIN: {
-            "containerd": {DEFAULT: BUILT_IN, "runtimes": {BUILT_IN: {"runtime_type": RUNC_TYPE}}},
-        }
+        V2_PLUGIN: {"containerd": {DEFAULT: BUILT_IN, "runtimes": {BUILT_IN: {"runtime_type": RUNC_TYPE}}}}
     },
 }
 

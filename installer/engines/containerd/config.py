@@ -176,9 +176,7 @@ class _Place(Struct, frozen=True):
                     f"configure {self.files.engine} in {target} (its import {pattern} would take "
                     f"{min(dormant)} too, which nothing imports now)",
                     remedy=Remedy(
-                        "name another file with ",
-                        Option("drop-in-config"),
-                        f", or move {min(dormant)} away",
+                        "name another file with ", Option("drop-in-config"), f", or move {min(dormant)} away"
                     ),
                 )
             head = (*head, Want(("imports",), str(pattern), member=True))
