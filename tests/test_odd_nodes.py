@@ -17,7 +17,7 @@ import pytest
 from installer.engines import ENGINES
 from installer.engines.command_line import explain_overruling, path_of
 from installer.engines.dependencies import without_cri
-from installer.engines.restart import numbers
+from installer.engines.restart import parse_version
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import inodes
 from installer.host.files import Host
@@ -374,7 +374,7 @@ def test_a_mounted_toolkit_directory_is_told_what_to_mount_instead() -> None:
     ],
 )
 def test_a_version_is_its_numbers(said: str, understood: tuple[int, ...]) -> None:
-    assert numbers(said) == understood
+    assert parse_version(said) == understood
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def install(
     rows = tuple(reloading.rows_for(choice.way.changes, choice.steps))
     later = choice.takes_up is TakesUp.LATER
     restarting = (*choice.steps, choice.reload) if later else choice.steps
-    refused = reloading.refused(engine, restarting, choice.after, facts)
+    refused = reloading.explain_refusals(engine, restarting, choice.after, facts)
     ours = {entry.name for entry in (*asked, *choice.reload.absent)}
     is_known = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
     pending = reloading.not_idle(engine, engine.creating) if later else row.pending
@@ -86,7 +86,7 @@ def install(
         notes=(
             *decision.notes,
             *(reloading.stale_runtimes(engine, choice.after, ours) if is_known else ()),
-            *reloading.stale(engine, facts, entries),
+            *reloading.explain_stale_state(engine, facts, entries),
             *([f"{row.name}, pending: {pending}"] if pending else []),
         ),
         obstacles=(
@@ -244,7 +244,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
             *([f"{row.title} does not start without our edits either: {dead}"] if dead else []),
             *reloading.stale_runtimes(engine, way.after, _list_ours(row, way)),
         ),
-        obstacles=tuple(reloading.refused(engine, steps, way.after, facts)),
+        obstacles=tuple(reloading.explain_refusals(engine, steps, way.after, facts)),
         needed=tuple(needed[:1]),
     )
 

@@ -255,7 +255,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         takes_up = TakesUp.LEFT
     elif engine.serves(reload) and not any(change.taken_back for change in way.changes):
         takes_up = TakesUp.SERVES
-    elif reloading.waits(engine, wish.options):
+    elif reloading.waits_for_idle(engine, wish.options):
         takes_up = TakesUp.LATER
     steps: Sequence[Step] = way.writes
     if takes_up is TakesUp.NOW:

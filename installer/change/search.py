@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from installer.change.references import list_programs
 from installer.config_text import flatten
-from installer.engines import ENGINES, generating
+from installer.engines import ENGINES, list_generating
 from installer.engines.command_line import flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, copies_of, with_places, with_readable_configs
@@ -160,7 +160,7 @@ class Search(Struct, frozen=True):
             is_it = each.pid == seen.pid or (each.pid is None and unit and each.unit == unit)
             if is_it and ENGINES[each.name].process == spec.process:
                 return True
-        return any(generating(spec.process, path, path) for path in map(PurePosixPath, seen.cmdline))
+        return any(list_generating(spec.process, path, path) for path in map(PurePosixPath, seen.cmdline))
 
     def _search_path(self) -> Iterator[Reference]:
         """Yield the programs that engines or people start by a word, and that lead to ours."""

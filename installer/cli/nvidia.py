@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from installer.cli import log as logging
 from installer.cli.nvidia_flags import CommandLine, read, rows, spell_option
-from installer.engines import ENGINES, generating
+from installer.engines import ENGINES, list_generating
 from installer.engines.dependencies import read_os_release
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import supervision
@@ -240,7 +240,7 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
     engine = line["runtime"]
     row = ENGINES[engine]
     config = view.file(line["config"] or str(row.config), row.config)
-    if names := generating(row.process, config, PurePosixPath(line["socket"])):
+    if names := list_generating(row.process, config, PurePosixPath(line["socket"])):
         first = ENGINES[names[0]]
         here = line["socket"] if line.given("socket") and line["socket"] else str(first.socket)
         drop_in = config if config.parent == first.drop_ins.directory else None

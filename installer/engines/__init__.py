@@ -12,7 +12,7 @@ from installer.engines.microk8s import MICROK8S
 ENGINES: Final = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO, K3S, RKE2, K0S, MICROK8S)}
 
 
-def generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:
+def list_generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:
     """Return the engines that write their config themselves and have such a config or socket."""
     return tuple(
         engine.name

@@ -157,7 +157,7 @@ def next_start(host: Host, engine: EngineState, unit: UnitStart) -> Started | No
     return None
 
 
-def without(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+def drop_flags(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
     """Yield the words of a command line but for some flags and their values."""
     rest = iter(words)
     for word in rest:

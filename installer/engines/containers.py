@@ -160,7 +160,7 @@ def _known_to_docker(
     answers = engine is not None and engine.serving is not None
     if answers or not is_held(host, ENGINES[row.name], row.socket, row.unit):
         with suppress(InstallerError):
-            return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
+            return dockerd.list_containers(host.local_path(row.socket), timeout_s=ASK_S)
     if engine is None or not engine.stopped:
         return ()
     config = path_of(engine.next_words, ENGINES[engine.name].cmdline.config) or engine.config

@@ -70,7 +70,7 @@ class CriStatus(Struct, frozen=True):
     pause_image: str = ""
 
 
-def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
+def ask_status(socket_path: Path, *, timeout_s: float) -> CriStatus:
     """Ask the engine what it serves.
 
     CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
@@ -81,7 +81,7 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         CriFailedError: containerd's CRI plugin did not load.
         InstallerError: the engine refuses, or answers something else.
     """
-    with calling(socket_path, timeout_s) as engine:
+    with open_calls(socket_path, timeout_s) as engine:
         about = engine.call("Version", answer=_ABOUT)
         answer = engine.call("Status", _VERBOSE, _STATUS)
     name, pause_image = about["name"], ""
@@ -99,16 +99,16 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
     return CriStatus(name, about["version"], replace(serving, ready=ready), pause_image)
 
 
-def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
+def list_unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
     """Return the ids of containers that are created but not started: a restart now would strand them."""
-    with calling(socket_path, timeout_s) as engine:
+    with open_calls(socket_path, timeout_s) as engine:
         answer = engine.call("ListContainers", _CREATED, _CONTAINERS)
     return tuple(each["id"] for each in answer["containers"])
 
 
-def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
+def list_sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
     """Return the ids of all pods that CRI knows; raise as ``status``."""
-    with calling(socket_path, timeout_s) as engine:
+    with open_calls(socket_path, timeout_s) as engine:
         answer = engine.call("ListPodSandbox", answer=SANDBOXES)
     return tuple(each["id"] for each in answer["sandboxes"])
 
@@ -172,7 +172,7 @@ def _not_answering(socket_path: Path, reason: object) -> NotAnsweringError:
 
 
 @contextmanager
-def calling(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
+def open_calls(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
     """Give calls for the block."""
     with connectable(socket_path) as path:
         yield Calls(path, socket_path, timeout_s)

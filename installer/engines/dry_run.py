@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, parse, value_at
 from installer.engines import ENGINES
-from installer.engines.command_line import next_start, read_start, unit_start, without
+from installer.engines.command_line import drop_flags, next_start, read_start, unit_start
 from installer.engines.config_edits import RUNTIMES, runtime_of
 from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, with_start
-from installer.engines.reloading import elsewhere
+from installer.engines.reloading import explain_moved_places
 from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
@@ -132,7 +132,7 @@ class Trials:
             for path, texts in check.beside.items():
                 places[path] = stack.enter_context(private_directory(texts))
             flags = start.words if start and check.given is not None else ()
-            given = without(flags, check.given or ())
+            given = drop_flags(flags, check.given or ())
             words = [places[word].name if isinstance(word, PurePosixPath) else word for word in check.words]
             ran = run_in(
                 self._host.local_path(ROOT),
@@ -191,11 +191,11 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
         return ""  # its CRI is off, and was before
-    reason = after.fatal or "; ".join(error.problem for error in elsewhere(engine, after))
+    reason = after.fatal or "; ".join(error.problem for error in explain_moved_places(engine, after))
     return reason and f"it would not come up again, somebody else has just written {names}: {reason}"
 
 
-def refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
+def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
     """Return by name why engines that serve would not come up with the configs that lie there."""
     found: dict[str, str] = {}
     for engine in (each for each in engines if each.serving is not None):

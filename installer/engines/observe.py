@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import ENGINES, cri, generating
+from installer.engines import ENGINES, cri, list_generating
 from installer.engines.command_line import (
     began_s,
     explain_overruling,
@@ -293,7 +293,7 @@ def refuse_unknown(host: Host, engine: EngineState) -> None:
 
 def refuse_generated(engine: EngineState) -> None:
     """Raise where another engine makes the config anew at each start, so that no edit of ours would last."""
-    names = generating(ENGINES[engine.name].process, engine.config, engine.socket)
+    names = list_generating(ENGINES[engine.name].process, engine.config, engine.socket)
     if names:
         whose = " or ".join(ENGINES[name].title for name in names)
         flags = " or ".join(f"--runtime {name}" for name in names)
@@ -320,7 +320,7 @@ def without_unused(
         if used or host.names(KUBELET):
             continue
         with suppress(InstallerError):
-            if not cri.sandboxes(host.local_path(beside.socket), timeout_s=ASK_S):
+            if not cri.list_sandboxes(host.local_path(beside.socket), timeout_s=ASK_S):
                 left = tuple(each for each in engines if each is not beside)
                 unused = f"it serves {ENGINES[name].title}, and nobody uses its CRI (no kubelet, no pod)"
                 return left, (f"left {other} alone: {unused}",)

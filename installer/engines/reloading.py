@@ -100,7 +100,7 @@ def unwanted_defaults(
     return frozenset(entry.name for entry in entries if entry.name not in named)
 
 
-def stale(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
+def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
     """Yield what an engine has in force, not by us, that its config does not say: dockerd keeps what went."""
     if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
         return
@@ -257,7 +257,7 @@ def _explain_reload(reload: Reload, engine: EngineState) -> str:
     return " and ".join(words for holds, words in said if holds)
 
 
-def waits(engine: EngineState, options: Options) -> bool:
+def waits_for_idle(engine: EngineState, options: Options) -> bool:
     """Tell whether an engine is not restarted now, for it is creating containers."""
     restarted = ENGINES[engine.name].reload is ReloadMethod.RESTART
     return restarted and options.restart_mode is RestartMode.WHEN_IDLE and bool(engine.creating)
@@ -279,7 +279,7 @@ def not_idle(engine: EngineState, creating: Sequence[str]) -> NotIdleError:
     )
 
 
-def refused(
+def explain_refusals(
     engine: EngineState, steps: Iterable[Step], after: EffectiveConfig | None, facts: Facts
 ) -> Iterator[InstallerError]:
     """Yield why the steps may not restart an engine, which has ``after`` in force then."""
@@ -295,10 +295,10 @@ def refused(
     if engine.not_restarted is not None:
         yield engine.not_restarted
     elif after is not None:
-        yield from elsewhere(engine, after)
+        yield from explain_moved_places(engine, after)
 
 
-def elsewhere(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
+def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
     """Yield why an engine would look for its containers, or be looked for, at another place than now.
 
     Somebody has written so to its config since its start. Nobody knows of one that does not tell its places.

@@ -56,21 +56,21 @@ def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineS
     if isinstance(peer, Silent):
         return replace(engine, silence=f"{socket}: {peer.reason}")
     try:
-        said = (dockerd.info if spec.api is Api.DOCKER else cri.status)(socket, timeout_s=timeout_s)
+        said = (dockerd.ask_info if spec.api is Api.DOCKER else cri.ask_status)(socket, timeout_s=timeout_s)
     except dockerd.NotServedError as error:
         return replace(engine, stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
     except InstallerError as error:
         disabled, failed = isinstance(error, CriDisabledError), isinstance(error, CriFailedError)
         engine = replace(engine, silence=error.problem, disabled=disabled, failed=failed)
     else:
-        engine = replace(engine, serving=said.serving, version=numbers(said.version))
+        engine = replace(engine, serving=said.serving, version=parse_version(said.version))
     if isinstance(peer, Peer):  # one that is seen tells by itself which unit it is in, be it none
         exe = PurePosixPath(peer.exe) if peer.exe else None
         engine = replace(engine, pid=peer.pid, exe=exe, unit=peer.unit or "")
     return engine
 
 
-def numbers(text: str) -> tuple[int, ...]:
+def parse_version(text: str) -> tuple[int, ...]:
     """Return the leading numbers of a version such as v1.6.20~ds1, 28.5.2+dfsg4 or 2.4.0-beta.0."""
     leading = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", text)
     return tuple(map(int, leading[1].split("."))) if leading else ()
@@ -264,7 +264,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
 
 def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
     try:
-        return cri.unready_containers(host.local_path(engine.socket), timeout_s=IDLE_ASK_S)
+        return cri.list_unready_containers(host.local_path(engine.socket), timeout_s=IDLE_ASK_S)
     except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
         return ()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct
 
 from installer.engines import cri
-from installer.engines.cri import SANDBOXES, Calls, NotAnsweringError, calling
+from installer.engines.cri import SANDBOXES, Calls, NotAnsweringError, open_calls
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
@@ -174,7 +174,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
 
     Its image is that of the pod's own sandbox, which is on the node (engine-facts.md#crio-sandbox-image).
     """
-    status = cri.status(socket, timeout_s=timeout_s)
+    status = cri.ask_status(socket, timeout_s=timeout_s)
     metadata = message((1, name), (2, name), (3, "default"))
     security = message((1, message((1, NODE), (2, CONTAINER))))
     runtime = status.serving.handlers.get(handler)
@@ -183,7 +183,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     linux = message((1, "" if status.name == "cri-o" else parent), (2, security))
     pod = message((1, metadata), (8, linux))
     try:
-        with calling(socket, timeout_s) as engine:
+        with open_calls(socket, timeout_s) as engine:
             sandbox = engine.call("RunPodSandbox", message((1, pod), (2, handler)), ID)["id"]
             config = _container(status.pause_image or _image(engine, sandbox), tools, environment)
             request = message((1, sandbox), (2, config), (3, pod))
@@ -203,7 +203,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
     """Remove the pods of a name, the stopped ones included; return what was there of them, or raise."""
-    with calling(socket, timeout_s) as engine:
+    with open_calls(socket, timeout_s) as engine:
         listed = engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]
         found = [message((1, each["id"])) for each in listed if each["metadata"]["name"] == name]
         for request in found:

@@ -327,7 +327,7 @@ class _Check:
                     else Dependencies()
                 )
                 depends[name] = find_dependencies(self.host, engine, self.options.layout.toolkit, last)
-        refusals = dry_run.refusals(self.host, plan.engines.values()) if asking else {}
+        refusals = dry_run.find_refusals(self.host, plan.engines.values()) if asking else {}
         reasons = {
             step.engine: reason
             for step, reason in plan.planned

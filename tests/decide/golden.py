@@ -14,7 +14,7 @@ from installer.change.plan import Plan, plan_install
 from installer.cli.flags import DEFAULT_HOOK
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
-from installer.engines.restart import numbers
+from installer.engines.restart import parse_version
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import CdiFacts, DriverFacts, EngineState, Facts, PayloadFacts, ToolkitFacts
 from installer.model.files import Artifact, File, Kind
@@ -61,7 +61,7 @@ class Case(Struct, frozen=True):
             tuple(_files(disk, engine, engine.config, drop_in)),
             engine.socket,
             engine.unit,
-            version=numbers(self.said["engine_version"]) if "engine_version" in self.said else None,
+            version=parse_version(self.said["engine_version"]) if "engine_version" in self.said else None,
             rendered=disk.get(rendered) if (rendered := engine.rendered(engine.config)) else None,
         )
         paths = {*found.files, found.config, *(row.path for row in held.configs)}

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.reloading import pending, stale, stale_runtimes, unwanted_defaults
+from installer.engines.reloading import explain_stale_state, pending, stale_runtimes, unwanted_defaults
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Extras, RuntimeEntry
 from installer.model.facts import EngineState, Facts, ToolkitFacts
@@ -33,7 +33,7 @@ def said(facts: EngineState, config: dict[str, Any] | str, *, held: Record | Non
     text = config if isinstance(config, str) else json.dumps(config)
     contents = {facts.config: File(text.encode())}
     whole = Facts((facts,), contents, {}, frozenset(), ToolkitFacts(), held or Record())
-    return [*stale(facts, whole, ENTRIES)]
+    return [*explain_stale_state(facts, whole, ENTRIES)]
 
 
 DEFAULT = "Docker has the default runtime {} in force and /etc/docker/daemon.json says {}: a reload brings "

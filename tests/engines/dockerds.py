@@ -128,7 +128,7 @@ class Dockerd:
 
     @property
     def serving(self) -> EffectiveConfig:
-        return dockerd.info(self.socket, timeout_s=ASK_S).serving
+        return dockerd.ask_info(self.socket, timeout_s=ASK_S).serving
 
     def _answers(self) -> bool:
         try:

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from installer.config_text import Value
-from installer.engines.docker.config import DockerdModel, Refused, same
-from installer.engines.restart import numbers
+from installer.engines.docker.config import DockerdModel, Refused, has_same_runtimes
+from installer.engines.restart import parse_version
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags
 from installer.model.files import File
@@ -105,19 +105,19 @@ def _brought_to(dockerd: Dockerd, default: str, runtimes: Mapping[str, Value]) -
 
 
 def test_a_start_gives_what_the_model_says(dockerd: Dockerd, docker_engines: EngineSet) -> None:
-    version = numbers(docker_engines.docker or "")
+    version = parse_version(docker_engines.docker or "")
 
     for text in TEXTS[:: max(1, STRIDE // 3)]:
         found, expected = dockerd.start(text), DockerdModel(PATH, version).start(_file(text))
 
         assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
-        assert found is None or same(found, expected), (text, found, expected)
+        assert found is None or has_same_runtimes(found, expected), (text, found, expected)
 
 
 def test_a_reload_from_any_state_does_what_the_model_says(
     dockerd: Dockerd, docker_engines: EngineSet
 ) -> None:
-    version = numbers(docker_engines.docker or "")
+    version = parse_version(docker_engines.docker or "")
 
     for (default, runtimes), text in PAIRS[::STRIDE]:
         live = _brought_to(dockerd, default, runtimes)
@@ -127,16 +127,16 @@ def test_a_reload_from_any_state_does_what_the_model_says(
 
         if isinstance(expected, Refused):
             assert outcome == ("died" if expected.dies else "refused"), (live, text, expected, dockerd.log)
-            assert expected.dies or same(dockerd.serving, live), (live, text)
+            assert expected.dies or has_same_runtimes(dockerd.serving, live), (live, text)
         else:
             assert outcome == "taken", (live, text, dockerd.log)
-            assert same(dockerd.serving, expected), (live, text, dockerd.serving, expected)
+            assert has_same_runtimes(dockerd.serving, expected), (live, text, dockerd.serving, expected)
 
 
 def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
     dockerd: Dockerd, docker_engines: EngineSet
 ) -> None:
-    version = numbers(docker_engines.docker or "")
+    version = parse_version(docker_engines.docker or "")
     ways = 0
 
     for (default, runtimes), text in PAIRS[::STRIDE]:
@@ -153,7 +153,7 @@ def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
         first = texts[0]
 
         assert dockerd.reload(first.content if first else None) == "taken", (live, text, first, dockerd.log)
-        assert same(dockerd.serving, wanted), (live, text, first, dockerd.serving)
+        assert has_same_runtimes(dockerd.serving, wanted), (live, text, first, dockerd.serving)
         assert texts[-1] == _file(text)
         ways += 1
 
@@ -163,7 +163,7 @@ def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
 def test_a_default_that_only_a_start_can_give_is_kept_or_refused(
     dockerd: Dockerd, docker_engines: EngineSet
 ) -> None:
-    version = numbers(docker_engines.docker or "")
+    version = parse_version(docker_engines.docker or "")
     text = json.dumps({"default-runtime": SHIM}).encode()
     ours = json.dumps({"default-runtime": SHIM, "runtimes": {"a": A}}).encode()
     live = dockerd.start(text)
@@ -190,7 +190,7 @@ FLAGS: Final = [
 def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
     dockerd: Dockerd, docker_engines: EngineSet, words: tuple[str, ...], flags: Flags
 ) -> None:
-    version = numbers(docker_engines.docker or "")
+    version = parse_version(docker_engines.docker or "")
     said: list[dict[str, Value]] = [{}, {"runtimes": {}}, {"runtimes": {"a": A}}, {"default-runtime": "runc"}]
     said += [{"default-runtime": "runc", "runtimes": {"a": A}}, {"debug": True}, {"runtimes": {"b": B}}]
     texts = [json.dumps(one).encode() for one in said]
@@ -200,7 +200,7 @@ def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
         found, expected = dockerd.start(text, *words), DockerdModel(PATH, version, flags).start(_file(text))
 
         assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
-        assert found is None or same(found, expected), (text, found, expected)
+        assert found is None or has_same_runtimes(found, expected), (text, found, expected)
 
     for text in texts:
         live = dockerd.start(safe, *words)
@@ -213,13 +213,13 @@ def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
             assert outcome == ("died" if told.dies else "refused"), (text, told, dockerd.log)
         else:
             assert outcome == "taken", (text, dockerd.log)
-            assert same(dockerd.serving, told), (text, dockerd.serving, told)
+            assert has_same_runtimes(dockerd.serving, told), (text, dockerd.serving, told)
         if DockerdModel(PATH, version, flags).start(_file(text)).broken:
             continue
         live = dockerd.start(safe, *words)
         first = DockerdModel(PATH, version, flags).find_route(live, _file(text))[0]
         assert dockerd.reload(first.content if first else None) == "taken", (text, first, dockerd.log)
-        assert same(dockerd.serving, DockerdModel(PATH, version, flags).start(_file(text))), (
+        assert has_same_runtimes(dockerd.serving, DockerdModel(PATH, version, flags).start(_file(text))), (
             text,
             dockerd.serving,
         )

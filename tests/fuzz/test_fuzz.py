@@ -407,28 +407,28 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "CRI's status": (
             sent,
             _socket(
-                directory / "cri", lambda path: cri.status(path, timeout_s=ASK_S),
+                directory / "cri", lambda path: cri.ask_status(path, timeout_s=ASK_S),
                 lambda content: engine(directory / "cri", answers | {f"{ask}Status": content}),
             ),
         ),
         "CRI's version": (
             VERSION,
             _socket(
-                directory / "version", lambda path: cri.status(path, timeout_s=ASK_S),
+                directory / "version", lambda path: cri.ask_status(path, timeout_s=ASK_S),
                 lambda content: engine(directory / "version", {f"{ask}Version": content, f"{ask}Status": sent}),
             ),
         ),
         "CRI's list": (
             listed,
             _socket(
-                directory / "list", lambda path: cri.unready_containers(path, timeout_s=ASK_S),
+                directory / "list", lambda path: cri.list_unready_containers(path, timeout_s=ASK_S),
                 lambda content: engine(directory / "list", {f"{ask}ListContainers": content}),
             ),
         ),
         "dockerd": (
             INFO,
             _socket(
-                directory / "docker", lambda path: dockerd.info(path, timeout_s=ASK_S),
+                directory / "docker", lambda path: dockerd.ask_info(path, timeout_s=ASK_S),
                 lambda content: serving(directory / "docker", answer(content)),
             ),
         ),
@@ -442,7 +442,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             + b"\0\0\x0a\0\0\0\0\0\x01" + b"\0\0\0\0\x05\x0a\x03\x0a\x01a"
             + b"\0\0\x0f\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x010",
             _socket(
-                directory / "hand", lambda path: cri.sandboxes(path, timeout_s=ASK_S),
+                directory / "hand", lambda path: cri.list_sandboxes(path, timeout_s=ASK_S),
                 lambda content: serving(directory / "hand", answer(content)),
             ),
         ),

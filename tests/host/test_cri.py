@@ -17,8 +17,8 @@ from installer.engines.cri import (
     CriFailedError,
     CriStatus,
     NotAnsweringError,
-    status,
-    unready_containers,
+    ask_status,
+    list_unready_containers,
 )
 from installer.engines.crio.config import read_effective
 from installer.errors import InstallerError
@@ -91,7 +91,7 @@ def test_what_the_engine_serves_is_what_it_says(
     tmp_path: Path, answers: Mapping[str, bytes], understood: CriStatus
 ) -> None:
     with engine(tmp_path / "cri.sock", answers) as cri:
-        assert status(cri, timeout_s=5) == understood
+        assert ask_status(cri, timeout_s=5) == understood
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_crio_is_asked_for_its_config_over_http_whatever_its_status_tells(
         engine(tmp_path / "grpc.sock", answers) as grpc_only,
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
     ):
-        assert status(crio, timeout_s=5) == CriStatus("cri-o", "1.37.0", SERVED_BY_CRIO)
+        assert ask_status(crio, timeout_s=5) == CriStatus("cri-o", "1.37.0", SERVED_BY_CRIO)
         assert SERVED_BY_CRIO.handlers == CRIO_HANDLERS
 
 
@@ -125,7 +125,7 @@ def test_a_real_crio_1_37_is_understood(tmp_path: Path) -> None:
         engine(tmp_path / "grpc.sock", answers) as grpc_only,
         serving(tmp_path / "crio.sock", either(b"HTTP/1.0 200 OK\r\n\r\n" + toml, grpc_only)) as crio,
     ):
-        serving_now = status(crio, timeout_s=5).serving
+        serving_now = ask_status(crio, timeout_s=5).serving
 
     assert serving_now.binaries == {"crun": "/usr/libexec/crio/crun", "runc": "/usr/libexec/crio/runc"}
     assert (serving_now.default, serving_now.ready, serving_now.cdi) == ("crun", True, True)
@@ -142,7 +142,7 @@ def test_a_crio_that_does_not_tell_its_config_is_an_error(tmp_path: Path, http: 
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
         pytest.raises(InstallerError, match="understand what answers"),
     ):
-        status(crio, timeout_s=5)
+        ask_status(crio, timeout_s=5)
 
 
 def test_a_number_without_an_end_is_an_error_at_once(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_number_without_an_end_is_an_error_at_once(tmp_path: Path) -> None:
         engine(tmp_path / "cri.sock", {**CONTAINERD, f"{CRI}Status": b"\xff" * (1 << 20)}) as containerd,
         pytest.raises(InstallerError, match="a number without an end"),
     ):
-        status(containerd, timeout_s=5)
+        ask_status(containerd, timeout_s=5)
 
     assert time.monotonic() - started < 20
 
@@ -170,7 +170,7 @@ def test_an_endless_config_of_a_crio_is_left(tmp_path: Path) -> None:
         serving(tmp_path / "crio.sock", endless) as crio,
         pytest.raises(InstallerError, match="more than 16 MB"),
     ):
-        status(crio, timeout_s=5)
+        ask_status(crio, timeout_s=5)
 
 
 def test_a_socket_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_socket_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
 
     with engine(tmp_path / "cri.sock", CONTAINERD):
-        assert status(Path("a b%41#?/cri.sock"), timeout_s=5).serving.default == "runc"
+        assert ask_status(Path("a b%41#?/cri.sock"), timeout_s=5).serving.default == "runc"
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_a_containerd_without_cri_says_why(
         engine(tmp_path / "cri.sock", {PLUGINS: plugins(*listed)}) as cri,
         pytest.raises(InstallerError, match=words) as raised,
     ):
-        status(cri, timeout_s=5)
+        ask_status(cri, timeout_s=5)
 
     assert raised.type is error
 
 
 def test_a_server_of_something_else_is_not_taken_for_an_engine(tmp_path: Path) -> None:
     with engine(tmp_path / "cri.sock", {}) as other, pytest.raises(InstallerError, match="find CRI on"):
-        status(other, timeout_s=5)
+        ask_status(other, timeout_s=5)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(tmp_path: Path, answers: dict
         engine(tmp_path / "cri.sock", CONTAINERD | answers) as cri,
         pytest.raises(InstallerError, match="understand what answers on"),
     ):
-        status(cri, timeout_s=5)
+        ask_status(cri, timeout_s=5)
 
 
 def test_containers_that_are_made_but_not_started_are_listed(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_containers_that_are_made_but_not_started_are_listed(tmp_path: Path) -> 
     two = message((1, message((1, "a1"), (2, "pod"))), (1, message((1, "b2"), (6, 0))))
 
     with engine(tmp_path / "cri.sock", {f"{CRI}ListContainers": two}, asked) as cri:
-        assert unready_containers(cri, timeout_s=5) == ("a1", "b2")
+        assert list_unready_containers(cri, timeout_s=5) == ("a1", "b2")
 
     assert asked == [CREATED_ONLY]
 
@@ -279,7 +279,7 @@ def test_an_engine_that_does_not_answer_is_left_at_the_deadline(
     started = time.monotonic()
 
     with serving(tmp_path / "cri.sock", behave) as cri, pytest.raises(NotAnsweringError, match=words):
-        status(cri, timeout_s=0.3)
+        ask_status(cri, timeout_s=0.3)
 
     assert time.monotonic() - started < 20
 
@@ -291,9 +291,9 @@ def test_an_engine_is_found_as_soon_as_it_is_back(tmp_path: Path) -> None:
         for _ in range(15):
             for _ in range(10):  # enough for a back-off that would outlast the channel
                 with pytest.raises(NotAnsweringError, match="No such file"):
-                    status(restarting, timeout_s=5)
+                    ask_status(restarting, timeout_s=5)
             restarting.symlink_to(cri)
-            assert status(restarting, timeout_s=0.5).serving.ready
+            assert ask_status(restarting, timeout_s=0.5).serving.ready
             restarting.unlink()
 
 
@@ -302,11 +302,11 @@ def test_nothing_is_written_on_stderr_and_a_fork_still_works(tmp_path: Path) -> 
         import os, sys
         from pathlib import Path
         from installer.errors import InstallerError
-        from installer.engines.cri import status
+        from installer.engines.cri import ask_status
 
-        status(Path(sys.argv[1]), timeout_s=5)
+        ask_status(Path(sys.argv[1]), timeout_s=5)
         try:
-            status(Path("/absent.sock"), timeout_s=1)
+            ask_status(Path("/absent.sock"), timeout_s=1)
         except InstallerError:
             pass
         if (child := os.fork()) == 0:
@@ -333,10 +333,10 @@ def test_a_socket_may_be_at_a_path_longer_than_a_call_takes(tmp_path: Path) -> N
         far.parent.mkdir()
         cri.rename(far)
 
-        assert status(far, timeout_s=5).version == "1.7.24"
+        assert ask_status(far, timeout_s=5).version == "1.7.24"
         assert isinstance(peer_of(far, greeting=HTTP2_PREFACE, timeout_s=5), Peer)
         far.rename(cri)
 
     with pytest.raises(NotAnsweringError) as silent:
-        status(far, timeout_s=1)
+        ask_status(far, timeout_s=1)
     assert f"reach the engine on {far}" in silent.value.problem

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.engines.docker.api import info
+from installer.engines.docker.api import ask_info
 from installer.engines.trial_containers import remove_containers
 from installer.errors import InstallerError
 from tests.host.servers import answer, drip, serving
@@ -53,4 +53,4 @@ def test_an_answer_is_never_unpacked(tmp_path: Path) -> None:
         serving(tmp_path / "docker.sock", answer(head.encode() + packed)) as docker,
         pytest.raises(InstallerError, match="understand what answers"),
     ):
-        info(docker, timeout_s=5)
+        ask_info(docker, timeout_s=5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from installer.engines.docker.api import DockerInfo, NotServedError, info
+from installer.engines.docker.api import DockerInfo, NotServedError, ask_info
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Runtime
 from tests.host.servers import answer, drip, hang, hang_up, serving
@@ -64,7 +64,7 @@ def test_what_dockerd_serves_is_what_it_says(
     tmp_path: Path, said: dict[str, Any], understood: DockerInfo
 ) -> None:
     with serving(tmp_path / "docker.sock", answer(http(json.dumps(said).encode()))) as docker:
-        assert info(docker, timeout_s=5) == understood
+        assert ask_info(docker, timeout_s=5) == understood
 
 
 def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
@@ -77,7 +77,7 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
         connection.sendall(http(json.dumps(LATER).encode()))
 
     with serving(tmp_path / "docker.sock", remember) as docker:
-        info(docker, timeout_s=5)
+        ask_info(docker, timeout_s=5)
 
     (said,) = asked
     assert said.startswith(b"GET /info HTTP/1.1\r\n")
@@ -111,7 +111,7 @@ def test_a_daemon_that_answers_badly_is_an_error(
     tmp_path: Path, behave: Callable[[Any], None], words: str
 ) -> None:
     with serving(tmp_path / "docker.sock", behave) as docker, pytest.raises(InstallerError, match=words):
-        info(docker, timeout_s=5)
+        ask_info(docker, timeout_s=5)
 
 
 def test_a_daemon_that_never_answers_is_left_at_the_deadline(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_daemon_that_never_answers_is_left_at_the_deadline(tmp_path: Path) -> 
     started = time.monotonic()
 
     with serving(tmp_path / "docker.sock", hang) as docker, pytest.raises(InstallerError, match="dockerd"):
-        info(docker, timeout_s=0.3)
+        ask_info(docker, timeout_s=0.3)
 
     assert time.monotonic() - started < 20
 
@@ -131,7 +131,7 @@ def test_a_daemon_that_drips_is_left_at_the_deadline(tmp_path: Path) -> None:
 
     with serving(tmp_path / "docker.sock", drip(http(b"{}") * 9, pause=over)) as docker:
         with pytest.raises(InstallerError, match=r"within 0\.4 s"):
-            info(docker, timeout_s=0.4)
+            ask_info(docker, timeout_s=0.4)
         took_s = time.monotonic() - started
         over.set()
 
@@ -162,7 +162,7 @@ def test_an_endless_answer_is_left_and_not_kept(
         serving(tmp_path / "docker.sock", behave) as docker,
         pytest.raises(InstallerError, match=r"more than 16 MB|within 1 s"),
     ):
-        info(docker, timeout_s=1)
+        ask_info(docker, timeout_s=1)
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # in KB
     assert threading.active_count() == threads
@@ -170,19 +170,19 @@ def test_an_endless_answer_is_left_and_not_kept(
 
 def info_of_another(tmp_path: Path) -> None:
     with serving(tmp_path / "other.sock", answer(http(json.dumps(LATER).encode()))) as docker:
-        info(docker, timeout_s=5)
+        ask_info(docker, timeout_s=5)
 
 
 def test_a_socket_may_be_named_relative_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     with serving(Path("docker.sock"), answer(http(json.dumps(LATER).encode()))) as docker:
-        assert info(docker, timeout_s=5).version == "28.5.2"
+        assert ask_info(docker, timeout_s=5).version == "28.5.2"
 
 
 def test_without_a_socket_its_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(InstallerError, match=r"ask dockerd on .*absent.sock .*; check that dockerd runs"):
-        info(tmp_path / "absent.sock", timeout_s=1)
+        ask_info(tmp_path / "absent.sock", timeout_s=1)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_who_else_answers_the_api_of_docker_is_told_apart(
     reply = http(content).replace(b"\r\n", f"\r\n{header}".encode(), 1)
 
     with serving(tmp_path / "docker.sock", answer(reply)) as docker, pytest.raises(NotServedError) as refusal:
-        info(docker, timeout_s=5)
+        ask_info(docker, timeout_s=5)
 
     assert refusal.value.reason == reason.format(docker)
     assert refusal.value.problem == f"configure Docker ({reason.format(docker)})"

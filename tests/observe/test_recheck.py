@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.dry_run import refusals, refuse_changed
+from installer.engines.dry_run import find_refusals, refuse_changed
 from installer.errors import ConflictError
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig
@@ -95,9 +95,9 @@ def test_an_engine_that_serves_and_would_not_come_up_is_told_by_name(tmp_path: P
     host, serving = Host.under(PurePosixPath(tmp_path)), EffectiveConfig({}, "runc")
     runs, stopped = replace(engine("containerd"), serving=serving), engine("docker")
 
-    found = refusals(host, [runs, stopped])
+    found = find_refusals(host, [runs, stopped])
     place.write_text("version = 2\n")
 
     assert list(found) == ["containerd"]
     assert "config.toml" in found["containerd"]
-    assert refusals(host, [runs, stopped]) == {}
+    assert find_refusals(host, [runs, stopped]) == {}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import read_dump
 from installer.engines.crio.config import read_effective
-from installer.engines.reloading import elsewhere
+from installer.engines.reloading import explain_moved_places
 from installer.engines.restart_checks import (
     places_by_files,
     unit_obstacle,
@@ -278,17 +278,21 @@ def test_a_config_that_moves_a_place_is_told_with_both_values(place: str) -> Non
     facts = replace(FACTS, places_by_files=frozenset(PLACES))
     after = EffectiveConfig({}, "runc", places={**PLACES, place: "/new"})
 
-    (found,) = elsewhere(facts, after)
+    (found,) = explain_moved_places(facts, after)
 
     assert found.problem == (
         f"restart containerd (at its next start its config gives it the {place} /new, and it runs with "
         f"{PLACES[place]})"
     )
-    assert not [*elsewhere(facts, SERVING)]
-    assert not [*elsewhere(facts, EffectiveConfig({}, "runc", places={**PLACES, place: f"{PLACES[place]}/"}))]
-    assert not [*elsewhere(replace(facts, places_by_files=frozenset()), after)]
-    assert not [*elsewhere(replace(facts, serving=None), after)]
-    assert not [*elsewhere(facts, EffectiveConfig({}, "runc"))]
+    assert not [*explain_moved_places(facts, SERVING)]
+    assert not [
+        *explain_moved_places(
+            facts, EffectiveConfig({}, "runc", places={**PLACES, place: f"{PLACES[place]}/"})
+        )
+    ]
+    assert not [*explain_moved_places(replace(facts, places_by_files=frozenset()), after)]
+    assert not [*explain_moved_places(replace(facts, serving=None), after)]
+    assert not [*explain_moved_places(facts, EffectiveConfig({}, "runc"))]
 
 
 def test_crio_and_containerd_print_where_they_are() -> None:

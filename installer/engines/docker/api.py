@@ -51,7 +51,7 @@ class DockerContainer(Struct, frozen=True):
     restarting: bool = False  # dockerd is about to start it again: it counts as running, too
 
 
-def info(address: Path, *, timeout_s: float) -> DockerInfo:
+def ask_info(address: Path, *, timeout_s: float) -> DockerInfo:
     """Ask dockerd what it serves; raise NotServedError for Podman, the snap, or one that is rootless."""
     with _understood(address, timeout_s) as client:
         answer = client.info()
@@ -68,7 +68,7 @@ def info(address: Path, *, timeout_s: float) -> DockerInfo:
         return DockerInfo(serving, answer["ServerVersion"])
 
 
-def settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
+def ask_settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
     """Return the cgroup driver, systemd or cgroupfs, and live-restore; "" and None where it does not tell."""
     with suppress(InstallerError), _understood(address, timeout_s) as client:
         answer = client.info()
@@ -106,7 +106,7 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
         return len(answer.content.splitlines())
 
 
-def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
+def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
     """Return all containers, the stopped ones included; raises as ``info``."""
     found = []
     with _understood(socket_path, timeout_s) as client:

@@ -171,7 +171,7 @@ class DockerdModel(Struct, frozen=True):
 
     def _leads_there(self, in_force: EffectiveConfig, target: File) -> bool:
         result = self.reload(in_force, target)
-        return isinstance(result, EffectiveConfig) and same(result, self.start(target))
+        return isinstance(result, EffectiveConfig) and has_same_runtimes(result, self.start(target))
 
     def _of_flags(self) -> dict[str, Value]:
         return {name: {"path": binary} for name, binary in self.flags.runtimes.items()}
@@ -223,7 +223,7 @@ class DockerdModel(Struct, frozen=True):
                 yield from (f"the runtime {name} has {flaw}" for flaw in _find_flaws_of_entry(entry or {}))
 
 
-def same(one: EffectiveConfig, other: EffectiveConfig) -> bool:
+def has_same_runtimes(one: EffectiveConfig, other: EffectiveConfig) -> bool:
     """Tell whether two effects have the same runtimes and default, as far as dockerd tells them.
 
     Its list leaves out type and options of a runtime, and has shims that come and go.

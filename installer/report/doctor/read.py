@@ -20,7 +20,7 @@ from installer.engines.command_line import path_of, value_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
-from installer.engines.docker.api import settings
+from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
 from installer.engines.observe import look_for, observe
 from installer.errors import InstallerError
@@ -357,7 +357,7 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | Non
         unable = error.problem
     cgroup_driver, live_restore, has_hook = "", None, None
     if spec.api is Api.DOCKER:
-        cgroup_driver, live_restore = settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
+        cgroup_driver, live_restore = ask_settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
         if engine.started and engine.started.environment.get("PATH"):
             has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
     return EngineExam(
