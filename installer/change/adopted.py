@@ -175,11 +175,7 @@ def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
 
 
 def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Options:
-    """Return options with the install-dir that engines really name, where the usual one was not used.
-
-    Raises:
-        InstallerError: they name several, or another one than the operator did.
-    """
+    """Return options with the install-dir that engines name; InstallerError: several, or another one."""
     if options.adopt or host.exists(options.layout.home):
         return options
     named, asked = find_toolkits(host, options.places), options.install_dir
@@ -236,12 +232,9 @@ def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
 
 
 def find_lost(host: Host, options: Options) -> Part | None:
-    """Return rows for what configs show to be ours without a ledger that says so; None where nothing is.
+    """Return rows for what configs show to be ours, None where nothing; InstallerError: one is unreadable.
 
     A real directory at the toolkit's name is NVIDIA's, and only removed with ``--adopt``.
-
-    Raises:
-        InstallerError: a config that names us cannot be read.
     """
     named = find_left_behind(host, options)
     if not named:

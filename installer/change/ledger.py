@@ -45,11 +45,7 @@ ALWAYS: Final = frozenset(
 
 
 def read_record(host: Host, layout: Layout) -> Record | None:
-    """Return what is held on the host, without a lock; None where there is no ledger.
-
-    Raises:
-        InstallerError: the ledger cannot be understood. Nothing is guessed.
-    """
+    """Return what is held, without a lock, None without a ledger; InstallerError: it cannot be understood."""
     file = host.read(layout.ledger)
     if file is None:
         return None
@@ -215,11 +211,7 @@ class Ledger:
 
 
 def publish(host: Host, path: PurePosixPath, text: str) -> None:
-    """Put ``text`` at ``path``, in a directory that is there, by a rename.
-
-    Raises:
-        InstallerError: it cannot be written, or somebody else's file has that name.
-    """
+    """Put ``text`` at ``path`` by a rename; InstallerError: it cannot be, or others have that name."""
     flag = FLAGS.get(path.suffix, Option("nfd-features"))
     # A directory of somebody else's that goes and comes again is one that node_exporter and NFD lose.
     if host.kind(path.parent) is not Kind.DIRECTORY:
@@ -262,11 +254,7 @@ def is_foreign(host: Host, path: PurePosixPath) -> bool:
 
 @contextmanager
 def hold(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
-    """Hold the ledger that ``opening`` opens during the block.
-
-    Raises:
-        InternalError: in the place of any exception that is no InstallerError.
-    """
+    """Hold the ledger that ``opening`` opens; InternalError: in the place of what is no InstallerError."""
     with internal_errors():
         ledger = opening()
         try:
@@ -278,11 +266,7 @@ def hold(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
 
 
 def _release(ledger: Ledger) -> None:
-    """Unlock; a ledger that holds nothing leaves no trace.
-
-    Raises:
-        UndoIncompleteError: it could not be removed.
-    """
+    """Unlock; a ledger that holds nothing leaves no trace. UndoIncompleteError: it could not be removed."""
     failure = sys.exception()
     try:
         with internal_errors():

@@ -211,11 +211,7 @@ def _read_cdi(
 
 
 def observe_adoption(host: Host, options: Options) -> Facts:
-    """Return everything that tells what NVIDIA's own installer left.
-
-    Raises:
-        InstallerError: no engine runs here, or a config cannot be read.
-    """
+    """Return what NVIDIA's own installer left; InstallerError: no engine runs, or a config cannot be read."""
     found, record = find_engines(host, options, Record()), Record()
     for error in found.refused.values():
         raise error

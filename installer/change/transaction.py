@@ -12,12 +12,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.cdi.generate import (
-    held_node,
-    make_device_nodes,
-    management_specification,
-    remove_device_node,
-)
+from installer.cdi.generate import held_node, make_device_nodes, management_specification, remove_device_node
 from installer.cdi.plan import generated
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan, plan_rollback

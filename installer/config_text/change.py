@@ -161,11 +161,7 @@ def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str)
 
 @contextmanager
 def open_draft(text: str, syntax: Syntax, name: str) -> Iterator[Draft]:
-    """Open a draft of ``text``, which ``name`` stands for in messages.
-
-    Raises:
-        InstallerError: the text is not valid; or the scanner does not understand it.
-    """
+    """Open a draft of ``text``, ``name`` in messages; InstallerError: it is not valid, or not understood."""
     bare = text.removeprefix(BOM)
     tree = _read(bare, syntax, name)
     try:
@@ -327,11 +323,7 @@ def _misplaced(draft: Draft, key: Key, now: Any, expected: str) -> InstallerErro
 
 
 def _read(text: str, syntax: Syntax, name: str) -> Branch:
-    """Return the tree of ``text``, which others use too: it must not be changed.
-
-    Raises:
-        InstallerError: the text is not valid.
-    """
+    """Return the tree of ``text``, which must not be changed; InstallerError: the text is not valid."""
     try:
         text.encode()
         return _load(text, syntax)
@@ -346,11 +338,7 @@ def _read(text: str, syntax: Syntax, name: str) -> Branch:
 
 @lru_cache(maxsize=4)
 def _load(text: str, syntax: Syntax) -> Branch:
-    """Return the tree of a text; it is asked for again and again, and may be megabytes.
-
-    Raises:
-        RecursionError: it is nested deeper than anybody writes.
-    """
+    """Return the tree of a text, which may be megabytes; RecursionError: it is nested too deeply."""
     tree = _GRAMMARS[syntax].load(text)
     level: list[Any] = [tree]
     for _ in range(MAX_DEPTH):

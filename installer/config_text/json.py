@@ -17,11 +17,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)  # only for w
 
 
 def load(text: str) -> Branch:
-    """Return the tree of ``text``; a name that occurs again is kept beside the first.
-
-    Raises:
-        TextError: the text is not one JSON object.
-    """
+    """Return the tree of ``text``, a name that occurs again kept; TextError: it is not one JSON object."""
     if not text.strip(" \t\r\n"):
         return {}
     tree = value(text)

@@ -156,11 +156,7 @@ class _Check:
         return self.conclude(plan)
 
     def prove(self, plan: Plan) -> None:
-        """Note what engines serve once a plan was carried out.
-
-        Raises:
-            InstallerError: one does not run, or could start no container.
-        """
+        """Note what engines serve after a plan; InstallerError: one is stopped, or starts no container."""
         refuse_stopped(self.find_stopped(plan))
         self.find_low_level()
         self.ask_engines(plan, proven=True)
@@ -362,11 +358,7 @@ class _Check:
         return tuple(name for name in rows if name in names and name not in plan.engines)
 
     def find_low_level(self) -> None:
-        """Note the runtime that ours start, "" where none was ever found.
-
-        Raises:
-            InstallerError: there was one, and is none any more.
-        """
+        """Note the runtime that ours start, "" where none was; InstallerError: there is none any more."""
         layout, known = self.options.layout, self.now.hands_over_to
         found = find_low_level_runtime(self.host, layout, self.record)
         if found is None and known:

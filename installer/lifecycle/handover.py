@@ -112,11 +112,7 @@ def _command(host: Host, options: Options) -> tuple[str, ...]:
 
 
 def await_successor(options: Options) -> Exit:
-    """Return when somebody else has the ledger, or is done with it: from then on we may end.
-
-    Raises:
-        UndoIncompleteError: nobody takes it.
-    """
+    """Return when another process has the ledger, or is done with it; UndoIncompleteError: none takes it."""
     host, deadline = Host.under(options.host_root, options.mounts), time.monotonic() + TAKEN_S
     while time.monotonic() < deadline:
         try:
@@ -137,11 +133,7 @@ def _handover_error(problem: str) -> UndoIncompleteError:
 def open_within(
     seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = lambda: False
 ) -> Ledger:
-    """Open the ledger once it is free.
-
-    Raises:
-        LockedError: another process has it for longer, or ``unless`` holds.
-    """
+    """Open the ledger once it is free; LockedError: it is held for longer, or ``unless`` holds."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -63,11 +63,7 @@ def _refuse_strangers(host: Host, options: Options) -> None:
 
 
 def run(wish: Wish) -> Exit:
-    """Become the supervisor, which installs, waits, and undoes at a stop.
-
-    Raises:
-        InstallerError: it cannot begin; nothing was changed.
-    """
+    """Become the supervisor; InstallerError: it cannot begin, nothing was changed."""
     options = wish.options
     host = Host.under(options.host_root, options.mounts)
     _refuse_strangers(host, options)

@@ -46,11 +46,7 @@ def remove(host: Host, path: PurePosixPath) -> None:
 
 
 def refuse_foreign(host: Host, path: PurePosixPath) -> None:
-    """Raise where readiness could only be published over something of somebody else's.
-
-    Raises:
-        InstallerError: what has that name is not a readiness file.
-    """
+    """Raise InstallerError where what has the name of a readiness file is none."""
     if host.exists(path) and not _is_ours(host, path):
         raise InstallerError(
             f"publish readiness in {path} (what is there is not from us)",

@@ -18,10 +18,7 @@ DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
 RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
 # The bus first, where a connection outlives a daemon-reexec. systemd's own socket is there without a bus,
 # and at a shutdown, which ends the bus before us.
-SYSTEM_BUSES: Final = (
-    PurePosixPath("/run/dbus/system_bus_socket"),
-    PurePosixPath("/run/systemd/private"),
-)
+SYSTEM_BUSES: Final = (PurePosixPath("/run/dbus/system_bus_socket"), PurePosixPath("/run/systemd/private"))
 # Where distributions put programs, relative to a root.
 EXECUTABLE_DIRS: Final = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 # Where systemd and shells look for programs that a word names, unless told otherwise.
@@ -178,21 +175,12 @@ def dumps(thing: object, indent: int | None = None) -> bytes:
 
 
 def loads(content: bytes, kind: type[T]) -> T:
-    """Return what ``dumps`` has made a text of.
-
-    Raises:
-        ValueError: the text is none of that kind.
-        RecursionError: it is nested too deeply.
-    """
+    """Return what ``dumps`` made a text of; ValueError: it is none of that kind; RecursionError: too deep."""
     return convert_rows(json.loads(content), kind)
 
 
 def convert_rows(
     rows: object, kind: type[T], read: Callable[[type, Any], Any] = lambda kind, word: kind(word)
 ) -> T:
-    """Return tables, lists and words as a kind; ``read`` makes a path of a word.
-
-    Raises:
-        ValueError: they are none of that kind.
-    """
+    """Return rows as a kind, ``read`` makes a path of a word; ValueError: they are none of that kind."""
     return convert(rows, kind, dec_hook=read)

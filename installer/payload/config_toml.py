@@ -120,11 +120,7 @@ def carry_over(
 
 
 def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, ...]:
-    """Return the dotted names of the keys in which the installed file is not as it was rendered.
-
-    Raises:
-        InstallerError: the installed file does not parse.
-    """
+    """Return the dotted names of keys edited since ``rendered``; InstallerError: the file does not parse."""
     installed = _parse_installed(installed_now, name)
     ours = parse(rendered, Syntax.TOML, name=name)
     keys = _keys(ours, installed)

@@ -337,9 +337,7 @@ def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
 
 
 def list_damage(
-    wanted: Manifest,
-    found: Mapping[PurePosixPath, Entry],
-    digests: Mapping[PurePosixPath, str] | None = None,
+    wanted: Manifest, found: Mapping[PurePosixPath, Entry], digests: Mapping[PurePosixPath, str] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield each path of a version that is not as it was installed, and what is wrong with it.
 

@@ -113,11 +113,7 @@ def find_mount_flaws(host: Host, path: PurePosixPath) -> Iterator[InstallerError
 
 
 def refuse_strangers_files(host: Host, options: Options) -> None:
-    """Refuse a place where another user than root could exchange the pidfile, or the socket of metrics.
-
-    Raises:
-        InstallerError: it is such a place.
-    """
+    """Raise InstallerError where others than root could exchange the pidfile, or the socket of metrics."""
     pidfile, listen = options.pid_file, options.metrics_listen
     named = [(pidfile, f"use {pidfile} as the pidfile", "pid-file")]
     named += [(listen.path, f"listen on {listen.path}", "metrics-listen")] if listen and listen.path else []
@@ -140,11 +136,7 @@ def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str)
 
 
 def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
-    """Refuse a ledger that another user than root may have written: it tells root what to write where.
-
-    Raises:
-        InstallerError: it is such a ledger.
-    """
+    """Raise InstallerError where others than root may have written a ledger: it tells root what to write."""
     owned = file.meta.uid in trusted_uids()
     if not owned or file.meta.mode & OTHERS_WRITE:
         raise InstallerError(
@@ -235,9 +227,7 @@ def _read_version(pattern: re.Pattern[str], text: str) -> tuple[int, ...] | None
 
 
 def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifact, ...]:
-    """Return the files of the toolkit below ``root``, a path as this process sees it.
-
-    A file in ``sums`` is not read as a whole.
+    """Return the files of the toolkit below ``root``, those in ``sums`` not read as a whole.
 
     Raises:
         InstallerError: one cannot be read.
