@@ -1,6 +1,6 @@
 """A CRI-O as the unit crio.service of a node: what a real 1.37.0 was seen to say and do, without containers.
 
-It does not start with our runtime where there is /run/fake/die. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
+It does not start with our runtime where there is /run/fake/die, nor with a monitor_path that is no program. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
 reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has, and what it had
 filled in at its start is not said any more (crio/config-reloaded.toml; engine-facts.md#crio-reload). An exec is a
 conmon in its own cgroup that a real one was recorded to start (crio/exec-in-flight.json). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
@@ -86,7 +86,11 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
 
     def __init__(self) -> None:
         self.said = merged()
-        for one in self.said["crio"]["runtime"]["runtimes"].values():
+        runtime = self.said["crio"]["runtime"]
+        for name, one in runtime["runtimes"].items():
+            path = runtime["conmon"] or one.get("monitor_path", "")  # ValidateConmonPath, at a start alone
+            if path and not os.access(path, os.X_OK):
+                raise ValueError(f"translate monitor fields for runtime {name}: invalid conmon path: {path}")
             one.setdefault(
                 "monitor_cgroup", "system.slice"
             )  # TranslateMonitorFieldsForHandler, at a start alone
