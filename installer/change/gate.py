@@ -17,6 +17,7 @@ from installer.engines.texts import (
     files_without_us,
     in_force,
     present,
+    texts_alone,
 )
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Runtime, find_disturbances
@@ -95,7 +96,11 @@ def choose(
     """
     wish, spec = _Wish(engine, entries, facts, options, ask), ENGINES[engine.name]
     texts = files_without_us(engine, facts)
-    files = config_files(engine, texts)
+    files, now = config_files(engine, texts), {path: facts.contents.get(path) for path in texts}
+    if wish.row is not None and engine.serving is None:  # what ours have inherited then stands in its files
+        stood = texts_alone(engine, now).handlers
+        kept = {name: stood[name] for name in wish.names & stood.keys()}
+        files = replace(files, serving=EffectiveConfig(kept, ""))
     first = next(iter(spec.draft(files, entries, options.extras)))
     changes = _find_changes(wish, first)
     plain = _find_way(wish, first, changes)
@@ -106,7 +111,6 @@ def choose(
     edits = [edit for row in facts.held.configs if row.engine == engine.name for edit in row.edits]
     former = {runtime_of(edit.key) for edit in edits} | {*(wish.row.runtimes if wish.row else ())}
     ours = wish.names | former
-    now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
     lived = in_force(engine, facts, now, ask) if now != texts else before
     names = wish.names | (lived.handlers.keys() - before.handlers.keys())
@@ -204,7 +208,7 @@ def _find_way(wish: _Wish, decision: Decision, changes: tuple[ConfigChange, ...]
     if any(row.edits and not row.ours for row in configs_of(engine, facts)):
         decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
     way = Way(decision, changes)
-    if not ENGINES[engine.name].reload_misreports or not _is_held(wish, way):
+    if not ENGINES[engine.name].reload_misreports or decision.shown or not _is_held(wish, way):
         return way
     # What ours inherit was decided when they were written: a reload reports otherwise, and owners edit.
     stands = _as_it_stands(replace(way, decision=replace(decision, shown={})), facts)
@@ -253,7 +257,11 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
     takes_up = TakesUp.NOW
     if wish.options.restart_mode is RestartMode.NONE or engine.hook is not None:
         takes_up = TakesUp.LEFT
-    elif engine.serves(reload) and not any(change.taken_back for change in way.changes):
+    elif (
+        engine.serves(reload)
+        and not any(change.taken_back for change in way.changes)
+        and not (way.writes and engine.gone)  # what it has read names a program that is none
+    ):
         takes_up = TakesUp.SERVES
     elif reloading.waits_for_idle(engine, wish.options):
         takes_up = TakesUp.LATER

@@ -1,6 +1,7 @@
 """The configs of an engine: its root file, its drop-ins, what they import; which are written, and how."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from errno import ENOTDIR, EROFS
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -16,6 +17,7 @@ from installer.errors import ConflictError, InstallerError
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES, changed_s
 from installer.host.kernel import find_free_memory
+from installer.host.programs import can_be_started
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File, Kind
@@ -75,6 +77,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         files=(engine.config, *sorted(beside - {engine.config})),
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _is_unreadable(host, path)),
+        gone=frozenset(path for path in _programs(host, engine, beside) if not can_be_started(host, path)),
         rendered=read_config(host, rendered) if rendered else None,
     )
 
@@ -97,6 +100,16 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
         if pattern.name == ALL and not is_read_only(host, pattern.parent):
             return replace(engine, drop_in=pattern.with_name(DROP_IN))  # as on Flatcar
     return engine
+
+
+def _programs(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
+    """Yield the programs that an engine starts by their paths: as it runs, and as its configs say."""
+    named: list[object] = [one.monitor for one in engine.serving.handlers.values()] if engine.serving else []
+    if list_programs := ENGINES[engine.name].list_programs:
+        for path in (engine.config, *paths):
+            with suppress(InstallerError):  # it is told where the file is read
+                named += [program for _, program in list_programs(tree_of(read_config(host, path), path))]
+    yield from {PurePosixPath(each) for each in named if isinstance(each, str) and each.startswith("/")}
 
 
 def _is_unreadable(host: Host, path: PurePosixPath) -> bool:

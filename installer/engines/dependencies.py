@@ -86,10 +86,7 @@ def find_dependencies(
     binaries = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
     # One that is not there for anybody is told as such, and not as a matter of the engine's root.
     refuse_unseen(starter, (path for path in binaries if host.exists(path)))
-    monitor = _find_monitor(host, starter, toolkit)
-    if monitor is None and before.monitor:
-        flaw = f"{before.monitor}, which holds each container, is no program any more"
-        raise _unable(engine, flaw, "install it again", "engine-not-proven")
+    monitor = _find_monitor(host, starter, toolkit, before.monitor)
     return Dependencies(str(socket or ""), str(monitor or ""))
 
 
@@ -144,10 +141,15 @@ def _refuse_unwritable(host: Host, engine: EngineState, place: PurePosixPath | N
         raise _unable(engine, flaw, remedy, "engine-not-proven")
 
 
-def _find_monitor(host: Host, engine: EngineState, toolkit: PurePosixPath) -> PurePosixPath | None:
+def _find_monitor(
+    host: Host, engine: EngineState, toolkit: PurePosixPath, before: str
+) -> PurePosixPath | None:
     """Return the program that is to hold a container: as its runtime says, else where it is looked for.
 
-    None where it is not there for the default runtime, or for one of ours.
+    None where it is looked for, and was not found ``before``.
+
+    Raises:
+        InstallerError: it is not there for the default runtime, or for one of ours.
     """
     started = read_start(host, engine) if engine.pid else None
     places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
@@ -157,9 +159,12 @@ def _find_monitor(host: Host, engine: EngineState, toolkit: PurePosixPath) -> Pu
     for runtime in (default or Runtime(), *_ours(engine, toolkit)):
         options = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}
         paths = (path for key in keys if isinstance(path := options.get(key), str) and path[:1] == "/")
-        named = next(map(PurePosixPath, paths), None)
-        candidates = (named,) if named else (place / program for place in places)
+        named = runtime.monitor or next(paths, "")
+        candidates = (PurePosixPath(named),) if named else (place / program for place in places)
         there = next((path for path in candidates if can_be_started(host, path)), None)
+        if there is None and (named or before):
+            flaw = f"{named or before}, which holds each container, is no program any more"
+            raise _unable(engine, flaw, "install it again", "engine-not-proven")
         if there is None:
             return None
         found = found or there

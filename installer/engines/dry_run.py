@@ -1,13 +1,13 @@
 """What an engine has in force with texts in memory, or will have at its next start: its own program tells."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, parse, value_at
+from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
 from installer.engines.command_line import drop_flags, next_start, read_start, unit_start
 from installer.engines.config_edits import RUNTIMES, runtime_of
@@ -18,9 +18,9 @@ from installer.engines.reloading import explain_moved_places
 from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, Ran, can_be_started, memory_file, private_directory, run_in
+from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, ConfigFiles, Extras, Monitor, ReloadMethod, RuntimeEntry
+from installer.model.engine_spec import Check, Extras, ReloadMethod, RuntimeEntry
 from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
 from installer.model.files import PATH, File, Kind
 from installer.model.record import EngineRow, Record
@@ -28,8 +28,6 @@ from installer.model.steps import Step, WriteConfig
 
 ANSWER_S: Final = 5.0
 ROOT: Final = PurePosixPath("/")
-MONITOR: Final = "monitor_path"
-PINNS: Final = ("crio", "runtime", "pinns_path")
 UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
 
 
@@ -69,8 +67,6 @@ class Trials:
             by_texts = spec.estimate(given)
         except InstallerError as error:
             given, by_texts = None, EffectiveConfig({}, "", broken=error.problem)
-        if given and not by_texts.broken and (missing := self._missing(engine, given, by_texts)):
-            return EffectiveConfig({}, "", broken=f"{missing} is no program")
         if spec.make_check is None or engine.hook is not None:
             return by_texts
         if program is None:
@@ -92,24 +88,6 @@ class Trials:
         if refuses:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
         return by_texts if by_texts.broken or check.says is None else check.says(ran.stdout)
-
-    def _missing(self, engine: EngineState, given: ConfigFiles, by_texts: EffectiveConfig) -> str:
-        """Return what CRI-O does not start without and ``crio config`` does not look for; "" for nothing.
-
-        As CRI-O 1.37 validates on execution (pkg/config/config.go); what a word names is not looked for.
-        """
-        if engine.serving is None or ENGINES[engine.name].monitor is not Monitor.CONMON:
-            return ""
-        pinns = [value_at(tree, PINNS) for tree in given.trees.values()]
-        named = {
-            f"the {MONITOR} of {name}": one.table.get(MONITOR) for name, one in by_texts.handlers.items()
-        }
-        named["its pinns_path"] = next((path for path in reversed(pinns) if path), "")
-        for what, path in named.items():
-            absolute = isinstance(path, str) and path.startswith("/")
-            if absolute and not can_be_started(self._host, PurePosixPath(str(path))):
-                return f"{what}, {path},"
-        return ""
 
     def _program(self, engine: EngineState) -> PurePosixPath | None:
         """Return what the engine runs, if it goes by its name: others would take the words differently."""
@@ -217,6 +195,7 @@ class Comparison(NamedTuple):
     lacks: tuple[str, ...] = ()  # what it would not serve
     has: Callable[[Edit], bool] = lambda _: False  # whether an edit is in force
     refused: InstallerError | None = None  # why no install can mend that
+    heals: bool = False  # by an install, what keeps it from starting
 
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
@@ -234,11 +213,14 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     start = read_start(host, engine) or next_start(host, engine, unit_start(host, engine))
     engine = with_configs(host, replace(engine, started=start))
     contents = contents_of(host, engine.files)
-    if row.proven == digest_of(contents) and not engine.unreadable:
+    if row.proven == digest_of(contents) and not (engine.unreadable or engine.gone):
         return Comparison(has=lambda _: True)
     ask = Trials(host, contents)
     found = ask(engine, contents)
     if found.fatal:
+        with suppress(InstallerError):  # a text of ours is not valid any more
+            before = ask(engine, files_without_us(engine, _facts_of(engine, contents, record)))
+            return Comparison(found.fatal, heals=not before.fatal)
         return Comparison(found.fatal)
     inherited, refused = _inherited(row, record, engine, contents, ask)
     lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
@@ -258,14 +240,17 @@ def _in_force(found: EffectiveConfig, edit: Edit) -> bool:
     return isinstance(table, Mapping) and handler.shows(Runtime(handler.binary, table))
 
 
+def _facts_of(engine: EngineState, contents: Texts, record: Record) -> Facts:
+    """Return facts for which saved texts do not count: they are of the install, others have edited since."""
+    known = {each.path: None for each in record.configs} | dict(contents)
+    return Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
+
+
 def _inherited(
     row: EngineRow, record: Record, engine: EngineState, contents: Texts, ask: Ask
 ) -> tuple[Mapping[str, Tree], InstallerError | None]:
     """Return what an install would have the engine show of our runtimes, or why it could not."""
-    known = {each.path: None for each in record.configs} | dict(contents)
-    # Saved texts are of the install: what our runtimes inherit is what the present ones say without us.
-    facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
-    before = ask(engine, texts := files_without_us(engine, facts))
+    before = ask(engine, texts := files_without_us(engine, _facts_of(engine, contents, record)))
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )

@@ -47,6 +47,7 @@ def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> C
         engine.dormant,
         engine.rendered.content.decode(errors="replace") if engine.rendered else "",
         ENGINES[engine.name].title,
+        engine.gone,
     )
 
 

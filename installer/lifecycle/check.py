@@ -258,8 +258,7 @@ class _Check:
         )
         self.withdraw()
         metrics.publish_failure(host, options, self.work.ledger, error)
-        found = fingerprint(self.places())
-        self.baseline = found if self.baseline in {"", found} else CHECK_AGAIN
+        self.baseline = self.baseline or fingerprint(self.places())
         return self.end()
 
     def end(self, proven: Plan | None = None) -> Watch:
@@ -281,6 +280,8 @@ class _Check:
         )
         watched = self.places()
         found = fingerprint(watched)
+        if self.baseline not in {"", found}:  # something has changed meanwhile, or was not watched before
+            self.baseline = CHECK_AGAIN
         try:
             readiness.publish_check(host, options.state_file, self.now)
         except InstallerError as error:

@@ -180,9 +180,11 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
     for row in record.configs:
         groups.setdefault(row.engine, []).append(row)
     for name, rows in groups.items():
-        fatal, lacks, in_force, refused = _compare(host, engines.get(name), record)
+        fatal, lacks, in_force, refused, heals = _compare(host, engines.get(name), record)
         if fatal:
-            state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
+            state = (
+                f"would not start with the configs that it has now ({fatal}): {REPAIR if heals else CORRECT}"
+            )
             yield Line(name, state, later=True)
         for lack in lacks:
             yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=ignores)

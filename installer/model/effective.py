@@ -19,6 +19,7 @@ class Runtime(Struct, frozen=True):
     binary: str = ""  # what it starts, "" for the engine's own choice
     # What the engine says of it: the words of a file, of CRI and of HTTP differ in case and underscores.
     table: Tree = field(default_factory=dict)
+    monitor: str = ""  # what holds its containers, as a running engine tells
 
     @property
     def options(self) -> Tree:

@@ -51,6 +51,7 @@ class ConfigFiles(Struct, frozen=True):
     dormant: frozenset[PurePosixPath] = frozenset()
     rendered: str = ""  # what the engine has made of its texts at its last start (see ``Generated``)
     engine: str = "containerd"  # its title
+    gone: frozenset[PurePosixPath] = frozenset()
 
 
 class Extras(Struct, frozen=True):
@@ -260,6 +261,8 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     make_check: Callable[[ConfigFiles], Check] | None = None
     # The runtimes that a text names, with their programs: "" is looked for by its name.
     read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
+    # What its start looks for, and its program does not when it is asked, with how a sentence calls each.
+    list_programs: Callable[[Tree], Iterable[tuple[str, Value]]] | None = None
     # Edits with their keys where the engine's own tools have moved them.
     relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
 

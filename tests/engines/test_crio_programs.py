@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engines.crios import ASKED, starts
+from tests.engines.crios import ASKED, OURS, starts
 from tests.engines.nodes import Node
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
@@ -49,3 +49,99 @@ def test_an_uninstall_beside_a_program_that_is_gone_restarts_nothing(crio: Node,
     crio.run(["rm", SITE])
     crio.installer("uninstall", check=True)
     assert snapshot(crio) == before
+
+
+OLD, NEW = "/usr/libexec/crio/conmon", "/opt/crio/conmon"
+OWNER = "".join(
+    f'[crio.runtime.runtimes.{name}]\nruntime_path = "/usr/libexec/crio/{name}"\nmonitor_path = "{NEW}"\n'
+    'runtime_root = "/run/other"\n'
+    for name in ("crun", "runc")
+)
+
+
+def move_conmon(node: Node, *, keeps: bool = False) -> None:
+    """Have the owner's runtimes name a conmon elsewhere, as an update of its package does."""
+    node.write(SITE, OWNER)
+    node.run(["mkdir", "-p", "/opt/crio"])
+    node.run(["cp" if keeps else "mv", OLD, NEW])
+
+
+def put_back(node: Node) -> None:
+    node.installer("uninstall", check=True)
+    node.run(
+        ["sh", "-c", f"test -e {OLD} || mv {NEW} {OLD}; rm -rf /opt/crio {SITE}; systemctl reset-failed"]
+    )
+    node.restart("crio")
+
+
+@pytest.mark.parametrize("proven", [False, True], ids=["at once", "behind an install beside both"])
+def test_ours_follow_an_owner_who_moves_conmon_before_crio_is_restarted(crio: Node, *, proven: bool) -> None:
+    crio.installer("install", *ASKED, check=True)
+    root = next(line for line in crio.read(OURS).splitlines() if line.startswith("runtime_root"))
+    move_conmon(crio, keeps=True)
+    beside = crio.installer("install", *ASKED) if proven else None
+    crio.run(["rm", OLD])
+
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+    done = crio.installer("install", *ASKED)
+    after, again = crio.installer("status"), crio.installer("plan", *ASKED)
+
+    text = crio.read(OURS)
+    crio.run(["systemctl", "restart", "crio"], check=False)
+    state = crio.show("crio", "ActiveState")
+    put_back(crio)
+    assert beside is None or "nothing changed" in beside.stderr
+    assert told.returncode == 1
+    assert f"the monitor_path of nvidia, {OLD}, is no program" in told.stdout
+    assert "install puts it right" in told.stdout
+    assert (plan.returncode, OURS in plan.stdout) == (10, True), plan.stdout
+    assert done.returncode == 0, done.stderr
+    assert (after.returncode, again.returncode) == (0, 0), after.stdout
+    assert (NEW in text, OLD in text, text.count(root)) == (True, False, 3)
+    assert state == "active"
+
+
+@pytest.mark.parametrize("crashing", [False, True], ids=["at rest", "crashing"])
+def test_an_install_heals_a_crio_that_a_conmon_of_before_keeps_down(crio: Node, *, crashing: bool) -> None:
+    crio.installer("install", *ASKED, check=True)
+    root = next(line for line in crio.read(OURS).splitlines() if line.startswith("runtime_root"))
+    move_conmon(crio)
+    crio.run(["systemctl", "restart", "crio"], check=False)
+    if not crashing:
+        crio.run(["systemctl", "stop", "crio"], check=False)
+
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+    done = crio.installer("install", *ASKED)
+
+    state, text = crio.show("crio", "ActiveState"), crio.read(OURS)
+    after = crio.installer("status")
+    put_back(crio)
+    assert (told.returncode, plan.returncode) == (1, 10), plan.stdout
+    assert done.returncode == 0, done.stderr
+    assert (state, after.returncode) == ("active", 0), after.stdout
+    assert (NEW in text, OLD in text, text.count(root)) == (True, False, 3)
+
+
+def test_a_run_says_that_no_container_starts_while_conmon_is_gone(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    crio.run(["mv", OLD, "/root/conmon"])
+
+    process = crio.start_installer("run", *ASKED)
+    process.wait_for("waiting for a signal")
+    fresh, doctor = crio.installer("status", "--ready"), crio.installer("doctor", "--json")
+    crio.run(["mv", "/root/conmon", OLD])
+    crio.wait_for("ready", ["sh", "-c", "test -e /run/nvidia/toolkit/ready && echo ready"], timeout_s=30)
+    crio.run(["mv", OLD, "/root/conmon"])
+    crio.wait_for("gone", ["sh", "-c", "test -e /run/nvidia/toolkit/ready || echo gone"], timeout_s=30)
+    waiting = crio.installer("status", "--ready")
+    crio.run(["mv", "/root/conmon", OLD])
+    crio.wait_for("ready", ["sh", "-c", "test -e /run/nvidia/toolkit/ready && echo ready"], timeout_s=30)
+    well = crio.installer("status")
+
+    process.terminate()
+    process.wait()
+    why = f"{OLD}, which holds each container, is no program any more"
+    assert (fresh.returncode, why in fresh.stdout) == (1, True), fresh.stdout
+    assert (waiting.returncode, why in waiting.stdout) == (1, True), waiting.stdout
+    assert why in doctor.stdout, doctor.stdout
+    assert well.returncode == 0, well.stdout

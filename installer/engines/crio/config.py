@@ -40,7 +40,8 @@ STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")
 SOURCE: Final = PurePosixPath("/config")
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What CRI-O fills into each runtime at its start, ours too: from these keys of crio.runtime, or by itself.
-FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", "monitor_path": "conmon", "monitor_env": "conmon_env"}
+MONITOR: Final = "monitor_path"
+FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", MONITOR: "conmon", "monitor_env": "conmon_env"}
 USUAL: Final = ("system.slice", *(f"{place}/conmon" for place in SYSTEM_PATH.split(":")))
 RUNTIME: Final[Key] = ("crio", "runtime")
 RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
@@ -76,15 +77,19 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
     wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
     trees = {**_read_before(files, path), path: files.trees.get(path, {})}
     inherited = _merge(replace(files, trees=trees))[0]
+    moved: dict[str, Tree] = {}
     for entry in entries:
         mine = inherited.get(entry.name, {})
         refuse_taken_name(path, entry.name, mine.get("runtime_path"))
         # Containers may live on it: what it has inherited stays, whatever the default is now.
         now = served.get(entry.name)
         donor = now.table if now and now.binary == str(entry.binary) else usual
+        if _is_gone(files, donor) and not _is_gone(files, usual):  # its owner has moved the monitor
+            moved[entry.name] = {MONITOR: usual.get(MONITOR)}
+            donor = {**donor, **moved[entry.name]}
         there = table(trees[path], (*RUNTIMES, entry.name), path)
         wants += _want_runtime(entry, {**donor, **mine}, there)
-    yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
+    yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level, shown=moved)
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
@@ -94,8 +99,38 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     handlers = {name: Runtime(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
     undefined = "" if default in {*runtimes, *BUILT_IN} else default
     unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
-    broken = f"it reads {unreadable[0]}, which is a link to nowhere, or no file" if unreadable else ""
-    return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken=broken)
+    broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]
+    # The texts alone: what it serves beside them its next start does not have. One that does not answer may
+    # get its owner's programs before that.
+    texts = _merge(replace(files, serving=None))[0]
+    owners = {name: one for name, one in texts.items() if not is_ours(one.get("runtime_path"))}
+    spared = () if files.serving else dict(list_programs(_merge_runtime(files, owners))).values()
+    for what, path in list_programs(_merge_runtime(files, texts)):
+        gone = PurePosixPath(str(path)) in files.gone and path not in spared
+        broken += [f"{what}, {path}, is no program"] * gone
+    return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken="".join(broken[:1]))
+
+
+def _merge_runtime(files: ConfigFiles, runtimes: Mapping[str, Tree]) -> Tree:
+    """Return a config of these runtimes, and of what else the files say of the runtime section."""
+    sections = (table(tree, RUNTIME, path).items() for path, tree in files.trees.items())
+    merged = {key: value for section in sections for key, value in section if value}
+    return {"crio": {"runtime": {**merged, "runtimes": runtimes}}}
+
+
+def list_programs(tree: Tree) -> Iterator[tuple[str, Value]]:
+    """Yield the programs that a config names and that CRI-O does not start without.
+
+    As CRI-O 1.37 validates on execution (pkg/config/config.go): ``conmon`` overrules each runtime's own.
+    """
+    runtime = table(tree, RUNTIME, SOURCE)
+    runtimes = table(runtime, ("runtimes",), SOURCE) if not runtime.get("conmon") else {}
+    for name in runtimes:
+        one = table(runtimes, (name,), SOURCE)
+        if one.get("runtime_type") in {None, "", "oci"}:
+            yield f"the {MONITOR} of {name}", one.get(MONITOR)
+    yield "its conmon", runtime.get("conmon")
+    yield "its pinns_path", runtime.get("pinns_path")
 
 
 def make_check(files: ConfigFiles) -> Check:
@@ -153,6 +188,10 @@ def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want
         yield Want((*key, PLATFORM_PATHS, platform), str(entry.binary))
     if there.get(INHERIT):
         yield Want((*key, INHERIT), value=False)
+
+
+def _is_gone(files: ConfigFiles, one: Tree) -> bool:
+    return PurePosixPath(str(one.get(MONITOR))) in files.gone
 
 
 def _find_donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
@@ -237,8 +276,9 @@ def read_effective(tree: Tree) -> EffectiveConfig:
     runtimes = table(runtime, ("runtimes",), SOURCE)
     handlers = {}
     for name in runtimes:
-        one = _drop_filled_in(table(runtimes, (name,), SOURCE), runtime)
-        handlers[name] = Runtime(text(one, "runtime_path", SOURCE), one)
+        one = table(runtimes, (name,), SOURCE)
+        monitor = text(one, MONITOR, SOURCE)
+        handlers[name] = Runtime(text(one, "runtime_path", SOURCE), _drop_filled_in(one, runtime), monitor)
     run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
     driver = text(storage, "storage_driver", SOURCE) or DRIVER
     places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
@@ -312,6 +352,7 @@ CRIO: Final = EngineSpec(
     hook_dir=PurePosixPath(HOOK_DIR),
     reload_misreports=True,
     read_runtimes=read_runtimes,
+    list_programs=list_programs,
     starts=("runc", "crun", "conmon", "conmonrs", "pinns"),
     finishes_calls=True,
     cdi=CdiSupport(
