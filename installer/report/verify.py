@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from installer.change.adopted import find_install_dir
 from installer.change.ledger import read_record
 from installer.engines import ENGINES, trial_containers
+from installer.engines.config_edits import is_hook
 from installer.engines.containers import find_running_containers
 from installer.engines.dependencies import driver_root
 from installer.engines.observe import engine_of_row
@@ -133,8 +134,7 @@ def choose_runtimes(
     options: Options, record: Record, row: EngineRow
 ) -> tuple[tuple[str, PurePosixPath], ...]:
     """Return the runtimes to be asked for; with an OCI hook there is none: each container starts the hook."""
-    files = (each.path for each in record.configs if each.engine == row.name and each.syntax is None)
-    hooked = any(path.suffix == ".json" for path in files)  # Docker's daemon.json has a syntax
+    hooked = any(is_hook(each) for each in record.configs if each.engine == row.name)
     return (("", options.layout.toolkit / HOOK),) if hooked else (*row.runtimes.items(),)
 
 

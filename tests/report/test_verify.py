@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from installer.config_text import Syntax
 from installer.engines.trial_containers import MARK
 from installer.model.options import Options
 from installer.model.record import ConfigRow, EngineRow, Record
@@ -77,16 +78,22 @@ def test_who_never_tells_all_is_given_up_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "asks"),
+    ("config", "syntax", "asks"),
     [
-        pytest.param("/etc/crio/crio.conf.d/99-nvidia.toml", ("nvidia",), id="runtimes in a drop-in"),
-        pytest.param("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", ("",), id="an OCI hook"),
+        pytest.param(
+            "/etc/crio/crio.conf.d/99-nvidia.toml", Syntax.TOML, ("nvidia",), id="runtimes in a drop-in"
+        ),
+        pytest.param(
+            "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", Syntax.JSON, ("",), id="an OCI hook"
+        ),
     ],
 )
-def test_with_a_hook_no_runtime_is_asked_for_that_is_not_there(config: str, asks: tuple[str, ...]) -> None:
+def test_with_a_hook_no_runtime_is_asked_for_that_is_not_there(
+    config: str, syntax: Syntax, asks: tuple[str, ...]
+) -> None:
     toolkit = Options().layout.toolkit
     row = EngineRow("crio", PurePosixPath("/s"), "", {"nvidia": toolkit / "nvidia-container-runtime"})
-    held = Record(configs=(ConfigRow("crio", PurePosixPath(config), None, None, (), ()),))
+    held = Record(configs=(ConfigRow("crio", PurePosixPath(config), syntax, None, (), ()),))
 
     found = choose_runtimes(Options(), held, row)
 
