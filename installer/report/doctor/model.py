@@ -228,10 +228,5 @@ Judge = Callable[[Node], Verdict]
 
 def given(holds: Callable[[Node], object], reason: str | Callable[[Node], str]) -> Callable[[Judge], Judge]:
     """Make a check that does not apply, for ``reason``, but where ``holds``."""
-
-    def make(judge: Judge) -> Judge:
-        return lambda node: (
-            judge(node) if holds(node) else none(reason if isinstance(reason, str) else reason(node))
-        )
-
-    return make
+    tell = reason if callable(reason) else lambda _: reason
+    return lambda judge: lambda node: judge(node) if holds(node) else none(tell(node))

@@ -38,10 +38,10 @@ WITH_CGROUP2: Final = (1, 8, 0)
 CLI: Final = "nvidia-container-cli"
 RUNTIME: Final = "nvidia-container-runtime"
 CUDA_COMPAT: Final = "allow-cuda-compat-libs-from-container"
-TYPE_KEYS: Final = ("runtimeType", "runtime_type")
 NO_TOOLKIT: Final = none("no toolkit of NVIDIA's on the node")
 SILENT: Final = none("nvidia-container-cli does not say its version")
 NO_CONFIG: Final = none("no config.toml of a toolkit")
+TYPE_KEYS: Final = ("runtimeType", "runtime_type")
 RUNNING: Final = ("active", "activating", "reloading")
 SHIM: Final = "containerd-shim"
 # The commit that brought the nil pointer is in these two only; 1.2.0 and 1.2.3 are without it.
@@ -63,11 +63,8 @@ def by_engine(
     fine: str | Callable[[Node], str], level: Callable[[str], Verdict] = bad
 ) -> Callable[[Wrong], Judge]:
     """Make a check of the node out of one that judges an engine."""
-
-    def make(wrong: Wrong) -> Judge:
-        return lambda node: judge_engines(node, wrong, fine if isinstance(fine, str) else fine(node), level)
-
-    return make
+    tell = fine if callable(fine) else lambda _: fine
+    return lambda wrong: lambda node: judge_engines(node, wrong, tell(node), level)
 
 
 def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
@@ -216,9 +213,7 @@ def check_runtime_type(exam: EngineExam) -> str:
     if not exam.is_containerd or exam.serving is None:
         return ""
     tables = {name: exam.serving.handlers[name].table for name in sorted(exam.nvidia_runtimes)}
-    lost = [
-        name for name, each in tables.items() if not (each.get("runtimeType") or each.get("runtime_type"))
-    ]
+    lost = [name for name, table in tables.items() if not any(map(table.get, TYPE_KEYS))]
     return f"{', '.join(lost)} without runtime_type" if lost else ""
 
 
@@ -346,16 +341,13 @@ def check_toolkit_log(node: Node) -> Verdict:
 def check_installation(node: Node) -> Verdict:
     running = {exam.name for exam in node.engines}
     absent = {name: unit for name, unit in node.configured.items() if name not in running}
-    stopped = [
-        f"{name} does not run{f' ({unit} is {state})' if state else ''}: start it, its configs are ours"
-        for name, (unit, state) in absent.items()
-        if (not state.startswith(RUNNING) if state else node.sees_host)
-    ]
-    silent = [
-        f"nobody listens on the socket of {name}, whose {unit} is {state}: restart it"
-        for name, (unit, state) in absent.items()
-        if state.startswith("active") and node.sees_host
-    ]
+    stopped, silent = [], []
+    for name, (unit, state) in absent.items():
+        if not state.startswith(RUNNING) if state else node.sees_host:
+            told = f" ({unit} is {state})" if state else ""
+            stopped.append(f"{name} does not run{told}: start it, its configs are ours")
+        elif state.startswith("active") and node.sees_host:
+            silent.append(f"nobody listens on the socket of {name}, whose {unit} is {state}: restart it")
     drifted = [f"{what}: {state}" for what, state, good in node.installed if not good]
     unseen = [name for name, (_, state) in absent.items() if not state]
     beside = f"; nobody tells here whether {' and '.join(unseen)} runs" if unseen else ""

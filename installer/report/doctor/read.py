@@ -40,7 +40,6 @@ from installer.report.doctor import model, system
 from installer.report.doctor.model import PACKAGED, ROOT, EngineExam, Process, Toolkit, Version
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
-VENDOR: Final = "0x10de"
 MODULES: Final = PurePosixPath("/sys/module")
 DRIVER_PROC: Final = PurePosixPath("/proc/driver/nvidia")
 DRIVER_VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
@@ -50,7 +49,6 @@ DEV: Final = PurePosixPath("/dev")
 SECURE_BOOT: Final = PurePosixPath(
     "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 )
-PERSISTENCED: Final = PurePosixPath("/run/nvidia-persistenced/socket")
 SOCKET: Final = {None: "absent", True: "answers", False: "dead"}
 LOG_WORDS: Final = ("NVRM", "nvidia", "Key was rejected", "Required key", "unsigned module", 'peer="runc"')
 MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
@@ -148,6 +146,7 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
     version = text(host, MODULES / "nvidia/version").strip() or text(host, DRIVER_PROC / "version")
     found = DRIVER_VERSION.search(version[:1000])
     characters = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")[0]
+    persistenced = host.local_path(PurePosixPath("/run/nvidia-persistenced/socket"))
     links = (CHAR_LINK.fullmatch(name) for name in _list_names(host, DEV / "char"))
     return model.Driver(
         functions=tuple(_read_functions(host)),
@@ -160,7 +159,7 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
         char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
         log=kernel_log(host.local_path(DEV / "kmsg"), LOG_WORDS),
         secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
-        persistenced=SOCKET[is_listened_on(host.local_path(PERSISTENCED))],
+        persistenced=SOCKET[is_listened_on(persistenced)],
         mig_minors=tuple(sorted(_read_mig_minors(host))),
     )
 
@@ -174,7 +173,7 @@ def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
 
 def _read_functions(host: Host) -> Iterator[model.Function]:
     for address in _list_names(host, PCI):
-        if text(host, PCI / address / "vendor").strip() == VENDOR:
+        if text(host, PCI / address / "vendor").strip() == "0x10de":
             driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
             with suppress(ValueError):
                 yield model.Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
