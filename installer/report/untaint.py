@@ -36,7 +36,7 @@ def _watch(api: Api, name: str, seen: set[str]) -> None:
     selector = quote(f"app.kubernetes.io/name={name}")
     path = f"/api/v1/namespaces/{api.namespace}/pods?labelSelector={selector}"
     for pod in api.watch(f"{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"):
-        uid, node = read_uid(pod), find_ready_node(pod)
+        uid, node = str(_at(pod, "metadata", "uid")), find_ready_node(pod)
         if node and uid not in seen and _remove_taint(api, node):
             seen.add(uid)
 
@@ -54,12 +54,6 @@ def _remove_taint(api: Api, name: str) -> bool:
         if error.status != NOT_FOUND:
             raise
     return True
-
-
-def read_uid(pod: object) -> str:
-    """Return what tells a pod from a later one of its name; "" where nothing does."""
-    uid = _at(pod, "metadata", "uid")
-    return uid if isinstance(uid, str) else ""
 
 
 def find_ready_node(pod: object) -> str:

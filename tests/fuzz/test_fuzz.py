@@ -54,7 +54,7 @@ from installer.model.record import Record
 from installer.nri.session import Given, Message, Session, encoded
 from installer.nri.state import lines as nri_lines
 from installer.payload.config_toml import edited_keys
-from installer.report.untaint import KEY, find_ready_node, make_patch, read_uid
+from installer.report.untaint import KEY, find_ready_node, make_patch
 from tests.decide.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
@@ -329,7 +329,7 @@ def _kubernetes(content: bytes) -> object:
     """Take what a watch of pods tells, and what the API has of a node."""
     with kubernetes.report_answer("GET /x"):
         told = list(kubernetes.read_events(content.splitlines(keepends=True)))
-    return [(read_uid(each), quote(find_ready_node(each)), make_patch(each)) for each in told]
+    return [(quote(find_ready_node(each)), make_patch(each)) for each in told]
 
 
 WATCHED = (

@@ -37,7 +37,6 @@ from installer.model.options import GPU_KIND, Options, Places
 from installer.model.record import Record
 from installer.nri.state import lines as plugin_lines
 from installer.report.doctor import model, system
-from installer.report.doctor.model import PACKAGED, ROOT, EngineExam, Process, Toolkit, Version
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
 MODULES: Final = PurePosixPath("/sys/module")
@@ -253,10 +252,11 @@ def _read_kubelet_cgroups(host: Host, processes: Sequence[Seen]) -> str:
     return found[1] if found else ""
 
 
-def read_toolkits(host: Host, options: Options) -> Iterator[Toolkit]:
+def read_toolkits(host: Host, options: Options) -> Iterator[model.Toolkit]:
     """Yield the toolkits of the node, ours first."""
     layout = options.layout
-    for directory, config in ((layout.toolkit, layout.config), *((place, CONFIG) for place in PACKAGED)):
+    packaged = ((place, CONFIG) for place in model.PACKAGED)
+    for directory, config in ((layout.toolkit, layout.config), *packaged):
         if not any(is_file(host, directory / name) for name in (RUNTIME, CLI)):
             continue
         words = ask_version(host, directory / CLI)
@@ -266,23 +266,23 @@ def read_toolkits(host: Host, options: Options) -> Iterator[Toolkit]:
         tree: Tree | None = None
         with suppress(InstallerError):
             tree = tree_of(file, config) if (file := host.read(config)) else None
-        yield Toolkit(
+        yield model.Toolkit(
             directory,
             library=library or cli,
             cli=cli,
             ctk=_find_version(CTK_VERSION, ask_version(host, directory / "nvidia-ctk")),
             config=tree,
             config_path=config,
-            starts=target.parent if target.is_absolute() and directory not in PACKAGED else None,
+            starts=target.parent if target.is_absolute() and directory not in model.PACKAGED else None,
         )
 
 
-def _find_version(pattern: "re.Pattern[str]", words: str) -> Version:
+def _find_version(pattern: "re.Pattern[str]", words: str) -> model.Version:
     found = pattern.search(words[:2000])
     return find_version(found[1])[0] if found else ()
 
 
-def find_version(text: str) -> tuple[Version, str]:
+def find_version(text: str) -> tuple[model.Version, str]:
     """Return the first version in a text: as numbers, and as it is spelled; () and "" without one."""
     found = VERSION.search(text[:2000])
     return (tuple(int(part) for part in found[2].split(".")), found[1]) if found else ((), "")
@@ -295,21 +295,21 @@ def ask_version(host: Host, program: PurePosixPath) -> str:
 
 
 def _run(host: Host, *words: str) -> str:
-    ran = run_in(host.local_path(ROOT), list(words), timeout_s=PROGRAM_S)
+    ran = run_in(host.local_path(model.ROOT), list(words), timeout_s=PROGRAM_S)
     return ran.stdout if ran is not None and ran.returncode == 0 else ""
 
 
-def ask_processes(host: Host, processes: Sequence[Seen]) -> tuple[Process, ...]:
+def ask_processes(host: Host, processes: Sequence[Seen]) -> tuple[model.Process, ...]:
     """Return the processes that count here, each program asked once, whatever it was replaced by since."""
     wanted = [each for each in processes if each.name in PROCESS_NAMES]
     files = {each.file: each for each in wanted}
     answers = {file: _ask_process(host, each) for file, each in files.items()}
     return tuple(
-        Process(each.pid, each.name, each.program, each.deleted, *answers[each.file]) for each in wanted
+        model.Process(each.pid, each.name, each.program, each.deleted, *answers[each.file]) for each in wanted
     )
 
 
-def _ask_process(host: Host, process: Seen) -> tuple[Version, str, bool]:
+def _ask_process(host: Host, process: Seen) -> tuple[model.Version, str, bool]:
     name, words = PurePosixPath(process.program).name, ""
     if process.of_host and name in VERSION_FLAGS and name[:NAME_LETTERS] == process.name:
         # By its process and not by its path: that may lead to a later program.
@@ -320,7 +320,7 @@ def _ask_process(host: Host, process: Seen) -> tuple[Version, str, bool]:
     return version, f"{process.name} {spelled}" if spelled else "", dies
 
 
-def ask_runc(host: Host) -> dict[str, tuple[Version, str]]:
+def ask_runc(host: Host) -> dict[str, tuple[model.Version, str]]:
     """Return what each runc and crun of the node says, by path."""
     places = (place / name for name in ("runc", "crun") for place in PATH)
     programs = {}
@@ -330,14 +330,14 @@ def ask_runc(host: Host) -> dict[str, tuple[Version, str]]:
     return programs
 
 
-def read_engines(host: Host, options: Options, processes: Sequence[Seen]) -> tuple[EngineExam, ...]:
+def read_engines(host: Host, options: Options, processes: Sequence[Seen]) -> tuple[model.EngineExam, ...]:
     """Return each engine whose process runs; a connection could start one that does not."""
     running = {each.name for each in processes}
     exams = (_examine(host, options, spec) for spec in ENGINES.values() if spec.process in running)
     return tuple(exam for exam in exams if exam is not None)
 
 
-def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
+def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam | None:
     sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ENGINE_S)
     engine = observe(host, sought, asked, options.places.get(spec.name, Places()), awaits_s=0)
     if engine.stopped and not engine.another:
@@ -359,7 +359,7 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | Non
         cgroup_driver, live_restore = ask_settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
         if engine.started and engine.started.environment.get("PATH"):
             has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
-    return EngineExam(
+    return model.EngineExam(
         **asdict(engine),
         on_disk=on_disk,
         trees=trees,
