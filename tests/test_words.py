@@ -38,34 +38,42 @@ def figures(document: str) -> tuple[int, float, int]:
     return len(text.split()), sum(lengths) / len(lengths), max(lengths)
 
 
-# Words of the whole file, mean words of its sentences, words of the longest. Numbers only go down.
-LIMITS = {
-    "README.md": (750, 14, 30),
-    "CONTRIBUTING.md": (1800, 14, 30),
-    "docs/compatibility.md": (2050, 14, 30),
-    "docs/deploy.md": (3000, 14, 30),
-    "docs/doctor.md": (1850, 14, 30),
-    "docs/engine-facts.md": (2300, 14, 30),
-    "docs/gpu-operator.md": (850, 14, 30),
-    "docs/host.md": (1050, 14, 30),
-    "docs/metrics.md": (1150, 14, 30),
-    "docs/modes.md": (800, 14, 30),
-    "docs/nri.md": (900, 14, 30),
-    "docs/reference.md": (2700, 14, 30),
-    "docs/security-host.md": (700, 14, 30),
-    "docs/security.md": (1000, 14, 30),
-    "docs/troubleshooting.md": (3650, 14, 30),
-    "docs/verify.md": (300, 14, 30),
+# Words of the whole file. A number goes up only where another goes down.
+WORDS = {
+    "README.md": 750,
+    "CONTRIBUTING.md": 1750,
+    "docs/compatibility.md": 2000,
+    "docs/deploy.md": 2900,
+    "docs/doctor.md": 1850,
+    "docs/engine-facts.md": 2300,
+    "docs/gpu-operator.md": 850,
+    "docs/host.md": 1050,
+    "docs/metrics.md": 1150,
+    "docs/modes.md": 800,
+    "docs/nri.md": 900,
+    "docs/reference.md": 2700,
+    "docs/security-host.md": 700,
+    "docs/security.md": 1050,
+    "docs/troubleshooting.md": 3550,
+    "docs/verify.md": 300,
 }
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md"])
-def test_a_document_is_short_and_plain(document: str) -> None:
-    found = figures(document)
+TOGETHER, MEAN, LONGEST = 24_000, 14, 30  # words of all documents; words of a sentence
 
-    assert [limit for limit, figure in zip(LIMITS[document], found, strict=True) if figure > limit] == [], (
-        found
-    )
+
+@pytest.mark.parametrize("document", WORDS)
+def test_a_document_is_short_and_plain(document: str) -> None:
+    words, mean, longest = figures(document)
+
+    assert words <= WORDS[document]
+    assert mean <= MEAN
+    assert longest <= LONGEST
+
+
+def test_all_documents_together_are_short() -> None:
+    assert WORDS.keys() == {*DOCUMENTS, "CONTRIBUTING.md"}
+    assert sum(figures(document)[0] for document in WORDS) <= TOGETHER
 
 
 @pytest.mark.parametrize(

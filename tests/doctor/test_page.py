@@ -16,12 +16,12 @@ HEAD = """\
 sudo toolkit-installer doctor
 ```
 
-`doctor` checks a node, installed or not, in a few seconds. It writes no file, takes no lock and starts no engine. Each line is `ok`, `warn` or
-`bad`; a finding has its remedy and similar public reports. `n/a` means: does not apply, or cannot be checked from here. Exit code 1: a line is `bad`.
-`--json` is for programs. A finding shows a symptom; on your node it may have another cause.
+`doctor` checks a node, installed or not, in a few seconds, and changes nothing. Each line is `ok`, `warn`, `bad` or `n/a`: does not apply, or cannot be
+checked from here. A finding has its remedy and similar public reports; on your node it may have another cause. Exit code 1: a line is `bad`.
+`--json` is for programs.
 
-In a pod `doctor` needs the host's root with `/proc`. With all capabilities it sees what it sees on the node. The DaemonSet's pod has fewer: the
-checks of shims and of running versions are `n/a` there. Run them on the node or in a privileged pod: [how](deploy.md#questions).
+In a pod `doctor` needs the host's root with `/proc`. Without all capabilities, as in the DaemonSet's pod, the checks of shims and of running versions are
+`n/a`. Run them on the node or in a privileged pod: [how](deploy.md#questions).
 
 This page is made from `installer/report/doctor/checks.toml`. Its table of known defects is of {date}.
 """

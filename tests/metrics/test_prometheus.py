@@ -35,7 +35,7 @@ WITHOUT_SAMPLES_AT_FIRST = {
 
 
 PAGE = PROJECT / "docs/metrics.md"
-TABLE_HEAD = "| metric | type | labels | what it tells |\n|---|---|---|---|\n"
+TABLE_HEAD = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
 
 
 def named_in(text: str) -> set[str]:
