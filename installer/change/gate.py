@@ -74,14 +74,8 @@ class _Wish(Struct, frozen=True):
     facts: Facts
     options: Options
     ask: Ask
-
-    @property
-    def names(self) -> frozenset[str]:
-        return _names(self.entries)
-
-    @property
-    def row(self) -> EngineRow | None:
-        return self.facts.held.engine(self.engine.name)
+    names: frozenset[str]  # of the entries
+    row: EngineRow | None  # what is held of the engine
 
 
 def choose(
@@ -94,7 +88,8 @@ def choose(
     Raises:
         InstallerError: there is none.
     """
-    wish, spec = _Wish(engine, entries, facts, options, ask), ENGINES[engine.name]
+    spec, names_of_ours = ENGINES[engine.name], frozenset(entry.name for entry in entries)
+    wish = _Wish(engine, entries, facts, options, ask, names_of_ours, facts.held.engine(engine.name))
     texts = files_without_us(engine, facts)
     files, now = config_files(engine, texts), {path: facts.contents.get(path) for path in texts}
     if wish.row is not None and engine.serving is None:  # what ours have inherited then stands in its files
@@ -215,10 +210,6 @@ def _find_way(wish: _Wish, decision: Decision, changes: tuple[ConfigChange, ...]
     return stands if _is_in_force(wish, stands) else way
 
 
-def _names(entries: Iterable[RuntimeEntry]) -> frozenset[str]:
-    return frozenset(entry.name for entry in entries)
-
-
 def _find_unserved(wish: _Wish, decision: Decision, after: EffectiveConfig) -> Iterator[str]:
     for entry in wish.entries if wish.engine.hook is None else ():
         found = after.handlers.get(entry.name)
@@ -235,7 +226,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
     asked = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in wish.entries)
     if finds := ENGINES[engine.name].finds:
         asked = tuple(entry for entry in wish.entries if entry.name == finds)
-    names = _names(asked)
+    names = {entry.name for entry in asked}
     # Another installer's entry of that name, which we had taken over, may be back.
     back = after.binaries if after is not None else {}
     absent = tuple(
@@ -244,7 +235,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         if name not in names and back.get(name) != str(binary)
     )
     writes = reloading.writes_for(engine, way.changes, wish.facts.contents)
-    ours = {*names, *_names(absent)}
+    ours = {*names, *(entry.name for entry in absent)}
     reload = Reload(
         engine.name,
         asked,

@@ -25,7 +25,6 @@ LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
 class ToolkitConfig(Struct, frozen=True):
     """What can be asked of config.toml, with NVIDIA's defaults."""
 
-    driver_root: str = "/run/nvidia/driver"  # no path, because it is written as it was given
     accept_envvar_when_unprivileged: bool = True
     accept_volume_mounts: bool = False
     cli_debug: str = ""

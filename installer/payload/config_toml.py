@@ -8,23 +8,16 @@ from typing import Any
 from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, leaves, parse, value_at
 from installer.config_text.tree import dotted, same
 from installer.errors import InstallerError
+from installer.model.facts import DriverFacts
 from installer.model.options import ToolkitConfig
 
 
 def config_tree(
-    config: ToolkitConfig,
-    *,
-    toolkit_dir: PurePosixPath,
-    low_level: Sequence[str],
-    ldconfig_real: bool,
-    suse: bool,
+    config: ToolkitConfig, driver: DriverFacts, *, toolkit_dir: PurePosixPath, low_level: Sequence[str]
 ) -> Tree:
-    """Return what config.toml says.
-
-    ``ldconfig_real`` says that the driver root holds sbin/ldconfig.real, as on Debian, where sbin/ldconfig
-    is a script that a container cannot run. On ``suse`` device nodes belong to the group video.
-    """
-    ldconfig = PurePosixPath(config.driver_root, "sbin", "ldconfig.real" if ldconfig_real else "ldconfig")
+    """Return what config.toml says."""
+    # On Debian sbin/ldconfig is a script that no container can run. On SUSE nodes belong to the group video.
+    ldconfig = PurePosixPath(driver.root, "sbin", "ldconfig.real" if driver.ldconfig_real else "ldconfig")
     document: dict[str, Value] = {
         "accept-nvidia-visible-devices-as-volume-mounts": config.accept_volume_mounts,
         "accept-nvidia-visible-devices-envvar-when-unprivileged": config.accept_envvar_when_unprivileged,
@@ -40,8 +33,8 @@ def config_tree(
             "load-kmods": True,
             "no-cgroups": False,
             "path": str(toolkit_dir / "nvidia-container-cli"),
-            "root": config.driver_root,
-            "user": "root:video" if suse else "",
+            "root": driver.root,
+            "user": "root:video" if driver.suse else "",
         },
         "nvidia-container-runtime": {
             "debug": config.runtime_debug,

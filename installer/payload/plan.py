@@ -58,7 +58,11 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
         by_cdi=by_cdi,
     ):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
-    rendered = _write_config(facts, options, low_level) if not by_cdi else ""
+    rendered = ""
+    if not by_cdi:
+        toolkit_dir, driver = options.layout.toolkit, observed(facts.driver)
+        tree = config_tree(options.toolkit, driver, toolkit_dir=toolkit_dir, low_level=low_level)
+        rendered = render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
     files = list_payload(
         found.artifacts,
         toolkit_dir=options.layout.toolkit,
@@ -96,19 +100,6 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
         notes=(*used, *notes, *damaged),
         obstacles=tuple(_find_lack_of_room(facts, options, files)) if planned else (),
     )
-
-
-def _write_config(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
-    """Return config.toml as we write it."""
-    driver = observed(facts.driver)
-    tree = config_tree(
-        replace(options.toolkit, driver_root=driver.root),
-        toolkit_dir=options.layout.toolkit,
-        low_level=low_level,
-        ldconfig_real=driver.ldconfig_real,
-        suse=driver.suse,
-    )
-    return render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
 
 
 def _find_current(now: str | None) -> str | None:

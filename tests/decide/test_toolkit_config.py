@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from installer.errors import InstallerError
+from installer.model.facts import DriverFacts
 from installer.model.options import ToolkitConfig
 from installer.payload.config_toml import carry_over, config_tree, edited_keys, render_config
 
@@ -17,15 +18,14 @@ def rendered(
     config: ToolkitConfig | None = None,
     *,
     low_level: tuple[str, ...] = ("runc", "crun"),
-    ldconfig_real: bool = False,
+    driver: DriverFacts | None = None,
     before: str = "",
 ) -> str:
     tree = config_tree(
         config or ToolkitConfig(),
+        driver or DriverFacts(),
         toolkit_dir=PurePosixPath("/usr/local/nvidia/toolkit"),
         low_level=low_level,
-        ldconfig_real=ldconfig_real,
-        suse=False,
     )
     return render_config(tree, before)
 
@@ -73,7 +73,7 @@ def test_a_text_that_says_anything_else_is_rendered_anew(before: str) -> None:
 def test_ldconfig_is_the_drivers_own_while_the_root_stays_as_given(
     driver_root: str, ldconfig: str, *, ldconfig_real: bool
 ) -> None:
-    text = rendered(ToolkitConfig(driver_root=driver_root), ldconfig_real=ldconfig_real)
+    text = rendered(driver=DriverFacts(driver_root, ldconfig_real=ldconfig_real))
 
     cli = tomllib.loads(text)["nvidia-container-cli"]
     assert (cli["root"], cli["ldconfig"]) == (driver_root, ldconfig)
@@ -91,16 +91,16 @@ def test_a_feature_inside_another_is_refused(features: tuple[str, ...]) -> None:
 @given(
     st.builds(
         ToolkitConfig,
-        driver_root=TEXT.map(lambda tail: f"/{tail}"),
         runtime_debug=TEXT,
         cdi_annotation_prefixes=st.lists(TEXT, max_size=3).map(tuple),
         features=st.lists(TEXT.filter(lambda name: "." not in name), max_size=3).map(tuple),
-    )
+    ),
+    TEXT.map(lambda tail: f"/{tail}"),
 )
-def test_whatever_is_asked_is_what_a_reader_finds(config: ToolkitConfig) -> None:
-    found = tomllib.loads(rendered(config))
+def test_whatever_is_asked_is_what_a_reader_finds(config: ToolkitConfig, root: str) -> None:
+    found = tomllib.loads(rendered(config, driver=DriverFacts(root)))
 
-    assert found["nvidia-container-cli"]["root"] == config.driver_root
+    assert found["nvidia-container-cli"]["root"] == root
     assert found["nvidia-container-runtime"]["debug"] == config.runtime_debug
     cdi = found["nvidia-container-runtime"]["modes"]["cdi"]
     assert cdi["annotation-prefixes"] == list(config.cdi_annotation_prefixes)

@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.model.facts import DriverFacts
 from installer.model.files import Artifact, PayloadFile, Text
 from installer.model.options import ToolkitConfig
 from installer.payload.config_toml import config_tree, render_config
@@ -15,7 +16,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "toolkit"
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
 ODD_TOOLKIT = PurePosixPath("/opt/it's $(here)/toolkit")
 ALL_ASKED = ToolkitConfig(
-    driver_root="/d/",
     accept_envvar_when_unprivileged=False,
     accept_volume_mounts=True,
     cli_debug="/var/log/cli.log",
@@ -39,14 +39,9 @@ def config(
     options: ToolkitConfig,
     toolkit_dir: PurePosixPath = TOOLKIT,
     low_level: tuple[str, ...] = ("runc", "crun"),
-    *,
-    ldconfig_real: bool = False,
-    suse: bool = False,
+    driver: DriverFacts = DriverFacts(),  # noqa: B008 - it is frozen
 ) -> str:
-    tree = config_tree(
-        options, toolkit_dir=toolkit_dir, low_level=low_level, ldconfig_real=ldconfig_real, suse=suse
-    )
-    return render_config(tree)
+    return render_config(config_tree(options, driver, toolkit_dir=toolkit_dir, low_level=low_level))
 
 
 def texts() -> Mapping[str, str]:
@@ -64,9 +59,13 @@ def texts() -> Mapping[str, str]:
         **wrappers,
         **odd,
         "config-default.toml": config(ToolkitConfig()),
-        "config-all-asked.toml": config(ALL_ASKED, ODD_TOOLKIT, ("/opt/it's runc/crun", "runc", "crun")),
-        "config-driver-on-the-host-debian.toml": config(ToolkitConfig(driver_root="/"), ldconfig_real=True),
-        "config-suse.toml": config(ToolkitConfig(), suse=True),
+        "config-all-asked.toml": config(
+            ALL_ASKED, ODD_TOOLKIT, ("/opt/it's runc/crun", "runc", "crun"), DriverFacts("/d/")
+        ),
+        "config-driver-on-the-host-debian.toml": config(
+            ToolkitConfig(), driver=DriverFacts("/", ldconfig_real=True)
+        ),
+        "config-suse.toml": config(ToolkitConfig(), driver=DriverFacts(suse=True)),
     }
 
 
