@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
@@ -11,6 +11,7 @@ from typing import Final, TypeAlias, assert_never
 from msgspec import Struct
 
 from installer.errors import InstallerError, Option, Remedy
+from installer.model.facts import PayloadFacts
 from installer.model.files import (
     EXECUTABLE_DIRS,
     EXECUTE,
@@ -240,23 +241,15 @@ def search_paths(name: str) -> tuple[PurePosixPath, ...]:
 
 
 def check_artifacts(
-    artifacts: Sequence[Artifact],
-    *,
-    source_root: PurePosixPath,
-    machine: str,
-    absent: Collection[PurePosixPath] = (),
-    by_cdi: bool = False,
+    facts: PayloadFacts, source_root: PurePosixPath, *, by_cdi: bool = False
 ) -> Iterator[InstallerError]:
-    """Yield why a source cannot be used on ``machine``, as uname has it: it lacks files, or one is unusable.
-
-    ``absent`` are the interpreters of scripts that the host lacks.
-    """
-    found = {artifact.name for artifact in artifacts}
+    """Yield why a source cannot be used on a node: it lacks files, or one is unusable."""
+    found = {artifact.name for artifact in facts.artifacts}
     required = [name for name in REQUIRED if not by_cdi or name in FOR_CDI]
     missing = [name for name in required if name not in found]
-    if machine not in _MACHINES:
+    if facts.machine not in _MACHINES:
         yield _refuse(
-            f"install the toolkit on a node of architecture {machine}",
+            f"install the toolkit on a node of architecture {facts.machine}",
             f"NVIDIA builds it for {_join(sorted(_MACHINES))} only",
         )
     elif not found:
@@ -268,21 +261,19 @@ def check_artifacts(
         whole = " the root of a complete NVIDIA container toolkit"
         yield _refuse(f"find {_join(missing)} under {source_root}", "make ", SOURCE, whole)
     else:
-        for artifact in artifacts:
+        for artifact in facts.artifacts:
             if artifact.name in required:
-                yield from _check_artifact(artifact, machine, absent)
+                yield from _check_artifact(artifact, facts)
 
 
 def _refuse(problem: str, *remedy: str | Option) -> InstallerError:
     return InstallerError(problem, remedy=Remedy(*remedy), code="payload-unusable")
 
 
-def _check_artifact(
-    artifact: Artifact, machine: str, absent: Collection[PurePosixPath]
-) -> Iterator[InstallerError]:
+def _check_artifact(artifact: Artifact, facts: PayloadFacts) -> Iterator[InstallerError]:
     """Yield why the node cannot run a file: neither its ELF nor a script."""
     if artifact.interpreter is not None and artifact.name not in LIBRARIES:
-        if artifact.interpreter in absent:
+        if artifact.interpreter in facts.absent_interpreters:
             script = f"is a script for {artifact.interpreter}, which the host lacks"
             yield _refuse(
                 f"install {artifact.name} ({artifact.source} {script})",
@@ -290,7 +281,7 @@ def _check_artifact(
                 SOURCE,
             )
         return
-    head, built_for = artifact.head, int.from_bytes(artifact.head[18:20], "little")
+    machine, head, built_for = facts.machine, artifact.head, int.from_bytes(artifact.head[18:20], "little")
     if len(head) < _ELF_BYTES or not head.startswith(b"\x7fELF"):
         flaw = "is neither an ELF file nor a script"
     elif (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA

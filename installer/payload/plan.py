@@ -50,13 +50,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     not as it was installed.
     """
     found = observed(facts.payload)
-    for error in check_artifacts(
-        found.artifacts,
-        source_root=options.toolkit_source,
-        machine=found.machine,
-        absent=found.absent_interpreters,
-        by_cdi=by_cdi,
-    ):
+    for error in check_artifacts(found, options.toolkit_source, by_cdi=by_cdi):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
     rendered = ""
     if not by_cdi:

@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.errors import InstallerError
+from installer.model.facts import PayloadFacts
 from installer.model.files import Artifact, Copy, PayloadFile, Symlink, Text
 from installer.payload.files import (
     CONFIG,
@@ -57,7 +58,8 @@ def file_at(path: str, artifacts: list[Artifact] | None = None) -> PayloadFile:
 def refuse(
     artifacts: list[Artifact], *, machine: str = "x86_64", absent: Sequence[PurePosixPath] = ()
 ) -> None:
-    for error in check_artifacts(artifacts, source_root=ROOT, machine=machine, absent=absent):
+    found = PayloadFacts(tuple(artifacts), frozenset(absent), machine=machine)
+    for error in check_artifacts(found, ROOT):
         raise error
 
 
