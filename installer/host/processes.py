@@ -205,8 +205,9 @@ def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
         name = text_of(process / "comm")
         if name.startswith(_MONITORS) and _service_in(text_of(process / "cgroup")) == service:
             # A conmon of an exec has -e, and that of a container that is not made yet is the engine's child.
-            of_a_call = "-e" in _command_line(process) or _fields(process)[1] == engine
-            return not (name.startswith("conmon") and of_a_call)
+            return not name.startswith("conmon") or not (
+                "-e" in _command_line(process) or _fields(process)[1] == engine
+            )
     return False
 
 
