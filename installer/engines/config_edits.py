@@ -157,16 +157,15 @@ def holds_ours(row: ConfigRow, now: File) -> bool:
     if now.digest in row.ours or row.syntax is None:
         return now.digest in row.ours
     try:
-        edits = [edit for edit in relocate_edits(row, now) if _is_about_us(edit, row.engine)]
+        edits = [
+            edit
+            for edit in relocate_edits(row, now)
+            if (runtime_of(edit.key) and is_ours((edit.after or "").strip("\"'")))
+            or (edit.after is not None and group_of(edit.key, row.engine) == DEFAULT)
+        ]
         return len(list_missing(text_of(now, row.path), edits, row.syntax, name=str(row.path))) < len(edits)
     except InstallerError:  # it is told where that file is read
         return False
-
-
-def _is_about_us(edit: Edit, name: str) -> bool:
-    """Tell whether an edit names our program, or makes a runtime of ours the default."""
-    named = bool(runtime_of(edit.key)) and is_ours((edit.after or "").strip("\"'"))
-    return named or (edit.after is not None and group_of(edit.key, name) == DEFAULT)
 
 
 def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
@@ -237,10 +236,8 @@ def _row_as_found(name: str, path: PurePosixPath, now: File, facts: Facts) -> Co
 def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
     """Return what takes our keys out of a file without a part in what is wanted; raise as ``undo_config``."""
     now, was = facts.contents[row.path], without_us(row.path, facts)
-    step = (
-        WriteConfig(row.engine, row.path, now, was, facts.relinked.get(row.path, "")) if now != was else None
-    )
-    return ConfigChange(step, None, was, taken_back=step is not None)
+    step = WriteConfig(row.engine, row.path, now, was, facts.relinked.get(row.path, ""))
+    return ConfigChange(step if now != was else None, None, was, taken_back=now != was)
 
 
 def _find_stale(

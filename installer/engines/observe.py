@@ -33,7 +33,7 @@ from installer.engines.config_files import (
 )
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
 from installer.engines.restart import ASK_S, ask, is_held
-from installer.engines.restart_checks import places_by_files, why_not_restarted
+from installer.engines.restart_checks import find_refusals, places_by_files
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
@@ -259,7 +259,7 @@ def with_start(host: Host, engine: EngineState) -> EngineState:
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine
-    reason = why_not_restarted(host, engine, unit, process_path(host, engine))
+    reason = next(find_refusals(host, engine, unit, process_path(host, engine)), None)
     return replace(engine, places_by_files=places_by_files(engine), not_restarted=reason)
 
 

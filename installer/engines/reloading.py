@@ -158,11 +158,14 @@ def pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
 
     ``told`` is that its config asks for CDI, which a restart brings into force.
     """
-    if told and engine.serving is not None and engine.serving.cdi is None:
-        return f"{CDI} in {engine.config} has no effect, for this {engine.title} has no CDI"
-    if ENGINES[engine.name].reload is not ReloadMethod.HUP:
+    serving, by_signal = engine.serving, ENGINES[engine.name].reload is ReloadMethod.HUP
+    # ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
+    if serving is None or serving.cdi or not (told or (by_signal and extras.cdi)):
         return ""
-    return docker.pending(engine.config, extras, engine.serving)
+    key, whose = (f"{docker.FEATURES}.{docker.CDI}", "dockerd") if by_signal else (CDI, engine.title)
+    if serving.cdi is None:
+        return f"{key} in {engine.config} has no effect, for this {whose} has no CDI"
+    return f"{key} in {engine.config} takes effect when dockerd starts the next time" if by_signal else ""
 
 
 def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:

@@ -25,44 +25,39 @@ WILDCARDS: Final = frozenset("*?[")
 CONFIG: Final = "config"
 
 
-def why_not_restarted(
+def find_refusals(
     host: Host, engine: EngineState, unit: UnitStart, process: Path | None
-) -> InstallerError | None:
-    """Return why an engine is not restarted by us; what cannot be looked at from here is no reason.
+) -> Iterator[InstallerError]:
+    """Yield why an engine is not restarted by us; what cannot be looked at from here is no reason.
 
     ``process`` is its own, a directory of /proc; None where that is not seen.
     """
-    for reason, remedy, code in _find_reasons(host, engine, unit, process):
+
+    def refuse(reason: str, remedy: str, code: Code = "unit-failed") -> InstallerError:
         problem = f"restart {engine.title} ({reason})"
         return InstallerError(problem, remedy=f"{remedy}, then run again", code=code)
-    return None
 
-
-def _find_reasons(
-    host: Host, engine: EngineState, unit: UnitStart, process: Path | None
-) -> Iterator[tuple[str, str, Code]]:
-    """Yield each reason, what to do about it, and its code."""
     name = engine.unit
     override = f"in an override of {name} and daemon-reload"
     if unit.masked:
-        yield f"its unit {name} is masked", f"say systemctl unmask {name} on the node", "unit-failed"
+        yield refuse(f"its unit {name} is masked", f"say systemctl unmask {name} on the node")
     for find_lacks in (_find_conditions, _find_files, _find_programs):
         with suppress(InstallerError):
             for lack in find_lacks(host, unit):
                 reason = f"{name} would not start it again: {lack}"
-                yield reason, f"correct {name}, or what it needs", "unit-failed"
+                yield refuse(reason, f"correct {name}, or what it needs")
     for setting in unit.refuses:
         remedy = f"say RefuseManualStop=no and RefuseManualStart=no {override}"
-        yield f"{name} has {setting}=yes, so systemd refuses that", remedy, "unit-failed"
+        yield refuse(f"{name} has {setting}=yes, so systemd refuses that", remedy)
     for move in _find_moves(engine):
         remedy = f"restart {name} at a time of your choice, or take that out of the unit"
-        yield f"at its next start {name} gives it {move}", remedy, "restart-moves-engine"
+        yield refuse(f"at its next start {name} gives it {move}", remedy, "restart-moves-engine")
     with suppress(InstallerError):
         count = monitors_in_unit_of(process) if process and unit.kill_mode in KILLING else 0
         if count:
             shims = f"{count} shims of live containers run in it: a stop would kill them"
             reason = f"{name} has KillMode={unit.kill_mode}, and {shims}"
-            yield reason, f"say KillMode=process {override}", "restart-kills-containers"
+            yield refuse(reason, f"say KillMode=process {override}", "restart-kills-containers")
 
 
 def _find_conditions(host: Host, unit: UnitStart) -> Iterator[str]:

@@ -123,11 +123,11 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
 @pytest.mark.parametrize(
     ("name", "cdi", "asked", "told", "said_of_it"),
     [
-        ("docker", None, True, True, "has no effect, for this Docker has no CDI"),
         ("docker", None, True, False, "has no effect, for this dockerd has no CDI"),
         ("docker", False, True, True, "takes effect when dockerd starts the next time"),
         ("docker", True, True, True, ""),
         ("docker", False, False, False, ""),
+        ("docker", None, False, False, ""),
         ("containerd", None, True, True, "has no effect, for this containerd has no CDI"),
         ("containerd", None, True, False, ""),
         ("containerd", False, True, True, ""),

@@ -13,10 +13,10 @@ from installer.engines.containerd.effective import read_dump
 from installer.engines.crio.config import read_effective
 from installer.engines.reloading import explain_moved_places
 from installer.engines.restart_checks import (
+    find_refusals,
     places_by_files,
     unit_obstacle,
     unit_obstacles,
-    why_not_restarted,
 )
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
@@ -68,7 +68,7 @@ def reason(
 ) -> str:
     """Return why an engine is not restarted, "" where it may be."""
     unit = UnitStart.of(UNIT | (changed or {}))
-    found = why_not_restarted(host, started(now, later), unit, process)
+    found = next(find_refusals(host, started(now, later), unit, process), None)
     return found.problem if found else ""
 
 

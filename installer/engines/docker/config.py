@@ -300,18 +300,6 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     return DockerdModel(files.config, files.version, files.flags).start(file)
 
 
-def pending(path: PurePosixPath, extras: Extras, serving: EffectiveConfig | None) -> str:
-    """Return which setting of ours a running dockerd has not taken up, and when it does; "" for none.
-
-    ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
-    """
-    if not extras.cdi or serving is None or serving.cdi:
-        return ""
-    if serving.cdi is None:
-        return f"{FEATURES}.{CDI} in {path} has no effect, for this dockerd has no CDI"
-    return f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time"
-
-
 def make_check(files: ConfigFiles) -> Check:
     """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
     return Check(

@@ -1,15 +1,11 @@
 """Docker: what daemon.json should say, and what no daemon.json may say."""
 
 import json
-from pathlib import PurePosixPath
 
 import pytest
 
 from installer.config_text import Value
-from installer.engines.docker.config import pending
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import Extras
 from tests.decide.engines.configs import NVIDIA, at, decided, result
 
 
@@ -91,27 +87,6 @@ def test_a_default_needs_no_definition_that_is(default: str | None) -> None:
     text = json.dumps({"default-runtime": default})
 
     assert at(result(decided("docker", text), text=text), "default-runtime") == default
-
-
-@pytest.mark.parametrize(
-    ("asked", "serves", "said"),
-    [
-        pytest.param(True, False, "takes effect when dockerd starts the next time", id="not taken up yet"),
-        pytest.param(True, None, "has no effect, for this dockerd has no CDI", id="unknown to this release"),
-        pytest.param(True, True, "", id="taken up"),
-        pytest.param(False, False, "", id="not asked for"),
-        pytest.param(False, None, "", id="not asked for, and unknown"),
-    ],
-)
-def test_a_setting_that_was_asked_for_is_pending_until_dockerd_has_it(
-    said: str, *, asked: bool, serves: bool | None
-) -> None:
-    told = pending(
-        PurePosixPath("/etc/docker/daemon.json"), Extras(cdi=asked), EffectiveConfig({}, "runc", cdi=serves)
-    )
-
-    assert told.endswith(said)
-    assert bool(told) == bool(said)
 
 
 @pytest.mark.parametrize(
