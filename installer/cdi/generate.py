@@ -19,7 +19,6 @@ from installer.engines.dependencies import driver_root
 from installer.errors import InstallerError, Option, Remedy, StoppedError
 from installer.host.events import log
 from installer.host.files import Host, text, text_of, told_by_root
-from installer.host.inodes import changed_s
 from installer.host.kernel import boot_id
 from installer.host.programs import LateError, find_program, run_until_stopped
 from installer.host.supervision import run
@@ -93,9 +92,7 @@ def gpu_specification(
 def _last_check_s(host: Host, options: Options) -> float:
     """Return when the last check of the ``run`` began whose child this is; 0 where there was none."""
     last = told_by_root(host, options.state_file, dict[str, Any]) if run().pid else None
-    written_s, started_s = (
-        changed_s(host.local_path(path)) for path in (options.state_file, options.pid_file)
-    )
+    written_s, started_s = (host.changed_s(path) for path in (options.state_file, options.pid_file))
     if last is None or written_s <= started_s:  # that of another ``run``
         return 0.0
     return time.time() - time.monotonic() + float(last.get("began_s", 0.0))
@@ -173,7 +170,7 @@ def _read_beside(
             try:
                 names = frozenset() if known else devices(text(host, path), GPU_KIND, highest)
             except InstallerError as error:
-                if changed_s(host.local_path(path)) > since_s:
+                if host.changed_s(path) > since_s:
                     log.warning("specification not read", path=str(path), error=error)
                 continue
             if names:

@@ -95,7 +95,7 @@ class Ledger:
         lock = None
         while lock is None:  # its directory was removed by who held it
             check()
-            _make_home(host, layout, check)
+            _make_home(host, layout)
             lock = lock_directory(host, layout.home, inherited)
             inherited = ()
         try:
@@ -116,7 +116,8 @@ class Ledger:
         ours = (layout.toolkit, layout.ledger, layout.counts, layout.made, layout.replaced)
         for path in (*ours, *(row.path for row in self.held.configs)):
             self._host.sweep(path)
-        remove_staged(self._host, layout.replaced)
+        for path in (layout.replaced, layout.home, *layout.home.parents[:-1]):
+            remove_staged(self._host, path)
         remove_tree(self._host, layout.check)
 
     def write(self, record: Record) -> None:
@@ -315,7 +316,7 @@ def is_lost(host: Host, layout: Layout, row: ConfigRow) -> bool:
     return row.original is not None and read_saved(host, layout, row.original) is None
 
 
-def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
+def _make_home(host: Host, layout: Layout) -> None:
     """Make the ledger's directory, and what is missing above it, with a first ledger in it, in one rename."""
     missing = [path for path in (layout.home, *layout.home.parents) if not host.exists(path)]
     if not missing:
@@ -324,7 +325,7 @@ def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
     held = Record(directories=tuple(reversed(missing[1:])))
     ledger = Text(layout.ledger.relative_to(first), dumps(held).decode(), PRIVATE.mode)
     lock = Text(layout.home.relative_to(first) / LOCK, "", PRIVATE.mode)
-    create_tree(host, first, [ledger, lock], check)
+    create_tree(host, first, [ledger, lock])
 
 
 def dumps(record: Record) -> bytes:

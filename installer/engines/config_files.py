@@ -15,7 +15,7 @@ from installer.engines.config_edits import tree_of
 from installer.engines.containerd.effective import list_imports, own_import
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import READ_ONLY, Host, is_read_only
-from installer.host.inodes import REMEDIES, changed_s
+from installer.host.inodes import REMEDIES
 from installer.host.kernel import find_free_memory
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import EngineSpec
@@ -220,7 +220,7 @@ def is_outdated(
     if since_s is None or not ENGINES[engine.name].reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
-    return any(changed_s(host.local_path(path)) > since_s + TICK_S for path in seen)
+    return any(host.changed_s(path) > since_s + TICK_S for path in seen)
 
 
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:

@@ -20,7 +20,6 @@ from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.systemd import Unit
 from installer.host.unit_jobs import Patience
@@ -92,7 +91,7 @@ def reload(
         if patience.may_rest and _is_left_stopped(host, engine, patience):
             return False
     gate()
-    began, made_s = time.time(), changed_s(host.local_path(engine.socket))
+    began, made_s = time.time(), host.changed_s(engine.socket)
     before = _begin(host, engine, replace(patience, start_s=deadline - time.monotonic()))
     if before is not None and not patience.hurried:
         deadline = time.monotonic() + limit_s(spec, patience)
@@ -115,7 +114,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
         # that has not done so until the deadline has nothing to restart for.
         waits = spec.reload is ReloadMethod.ITSELF and time.monotonic() < begun.deadline
-        still = waits and changed_s(socket) == begun.made_s
+        still = waits and host.changed_s(engine.socket) == begun.made_s
         left_s = max(0.1, min(ASK_S, begun.deadline - time.monotonic()))
         answer = ask(host, engine, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and reload.satisfied_by(answer.serving)

@@ -213,6 +213,12 @@ class Host(Places):
             return self.local_path(path, last=last).lstat()
         return None
 
+    def changed_s(self, path: PurePosixPath) -> float:
+        """Return when a file or directory was changed, its name included; 0 where there is none."""
+        with suppress(OSError):
+            return self.local_path(path).stat().st_ctime
+        return 0.0
+
     def size(self, path: PurePosixPath) -> int:
         """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
         status = self.status(path)

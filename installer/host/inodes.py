@@ -175,13 +175,6 @@ def is_mount_point(local: Path) -> bool:
     return any(point == named for point, _ in mounts())
 
 
-def changed_s(local: Path) -> float:
-    """Return when a file or directory was changed, its name included; 0 where there is none."""
-    with suppress(OSError):
-        return local.stat().st_ctime
-    return 0.0
-
-
 @contextmanager
 def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
     """Watch files for the block; yield what returns which of them somebody has opened so far.

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.inodes import changed_s
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -152,4 +151,4 @@ def replica_made(host: Host, since_s: float) -> bool | None:
     # The name of a pod is that of its DaemonSet and one more word.
     alike = re.compile(re.escape(f"{own.partition('_')[0]}_{name.rpartition('-')[0]}-") + "[^-_]*(_|$)")
     others = (each for each in directories if each != own and alike.match(each))
-    return any(changed_s(host.local_path(POD_LOGS / each)) > since_s for each in others)
+    return any(host.changed_s(POD_LOGS / each) > since_s for each in others)

@@ -1,17 +1,15 @@
 """Whole directories: a payload installed complete or not at all, and removed."""
 
-import fcntl
 import hashlib
 import os
 import re
 import stat
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
-from installer.errors import InstallerError, LockedError
+from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
@@ -32,8 +30,6 @@ Label = tuple[tuple[str, bytes], ...]
 
 PRIVATE: Final = 0o700
 WIDE: Final = 0o755
-WAIT_S: Final = 5.0
-WAIT_POLL_S: Final = 0.01
 
 
 def install_tree(
@@ -91,65 +87,22 @@ def _switch(switch: Move, directory: int, staged: str, name: str) -> None:
         raise
 
 
-def create_tree(
-    host: Host, path: PurePosixPath, files: Sequence[PayloadFile], check: Callable[[], None]
-) -> None:
+def create_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -> None:
     """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless it is there by then.
 
-    Of several that start at once one makes it: who holds the lock on what is staged, which only root opens.
-    LockedError where another one is at it for too long.
+    Of several that start at once one makes it: a directory takes no name of another one that holds something.
     """
     with translated("make", path), host.place(path, last=False).opened() as (directory, name):
-        staged = f"{name}{STAGED}"
-        with _claim(staged, name, directory, check) as is_free:
-            if not is_free:
-                return
-            try:
-                _fill(staged, directory, files, ())
-                _switch(rename_name, directory, staged, name)
-            except Exception:
-                _remove(staged, directory)
-                raise
-
-
-@contextmanager
-def _claim(staged: str, name: str, directory: int, check: Callable[[], None]) -> Iterator[bool]:
-    """Make the directory ``staged`` and lock it; yield False where ``name`` is taken by then."""
-    deadline = time.monotonic() + WAIT_S
-    while _status(name, directory) is None:
-        with suppress(FileExistsError):
+        staged = f"{name}.{os.urandom(4).hex()}{STAGED}"
+        try:
             os.mkdir(staged, PRIVATE, dir_fd=directory)
-        try:
-            fd = os.open(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-        except FileNotFoundError:  # the other one was quicker
-            continue
-        try:
-            if _lock(fd, staged, directory):
-                if _status(name, directory) is not None:  # finished between our look and our lock
-                    _remove(staged, directory)
-                    break
-                os.fchmod(fd, PRIVATE)
-                for left in os.listdir(fd):  # noqa: PTH208 - a Path has no descriptor
-                    _remove(left, fd)
-                yield True
-                return
+            _fill(staged, directory, files, ())
+            _switch(rename_name, directory, staged, name)
+        except OSError:  # another one was quicker, and has perhaps swept what is not finished
+            if _status(name, directory) is None:
+                raise
         finally:
-            os.close(fd)
-        check()
-        if time.monotonic() > deadline:
-            raise LockedError(f"start (another instance is making {name})", remedy="stop it first")
-        time.sleep(WAIT_POLL_S)
-    yield False
-
-
-def _lock(fd: int, staged: str, directory: int) -> bool:
-    """Lock what is staged; False where another one is at it."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    status = _status(staged, directory)
-    return status is not None and os.path.samestat(os.fstat(fd), status)
+            _remove(staged, directory)
 
 
 def _status(name: str, directory: int) -> os.stat_result | None:
@@ -229,14 +182,16 @@ def _copy(source: Path, target: str, top: int, size_bytes: int, meta: Meta) -> N
 
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:
-    """Remove what a killed ``install_tree`` or ``remove_tree`` of ``path`` left beside it."""
+    """Remove what a killed function of these left beside ``path``."""
     with (
         translated("remove", path),
         suppress(FileNotFoundError, NotADirectoryError),
         host.place(path, last=False).opened() as (directory, name),
     ):
-        _refuse_mounts_below(directory, (f"{name}{STAGED}",), path)
-        _remove(f"{name}{STAGED}", directory)
+        is_ours = re.compile(rf"{re.escape(name)}(\.[0-9a-f]{{8}})?{STAGED}").fullmatch
+        for staged in filter(is_ours, os.listdir(directory)):  # noqa: PTH208 - a Path has no descriptor
+            _refuse_mounts_below(directory, (staged,), path)
+            _remove(staged, directory)
 
 
 def remove_tree(host: Host, path: PurePosixPath) -> None:
@@ -256,13 +211,9 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         if _is_directory(name, directory):
             from shutil import rmtree
 
-            with opened(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as fd:
-                with suppress(BlockingIOError):  # it is our own ledger's, and locked as that
-                    # Who makes it anew fills nothing that is being removed under the staged name.
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                rename_name(directory, name, directory, staged)
-                os.fsync(directory)
-                rmtree(staged, dir_fd=directory)
+            rename_name(directory, name, directory, staged)
+            os.fsync(directory)
+            rmtree(staged, dir_fd=directory)
 
 
 LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up

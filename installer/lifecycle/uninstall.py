@@ -61,9 +61,7 @@ def uninstall(options: Options) -> Exit:
                     undo(host, options, ledger)
             else:
                 # What a run that was killed while it made or removed the first directory left beside it.
-                for path in (
-                    path for path in (options.layout.home, *options.layout.home.parents) if path.name
-                ):
+                for path in (options.layout.home, *options.layout.home.parents[:-1]):
                     remove_staged(host, path)
                 plugin_state.remove(host, options.nri)
                 log.info("nothing to undo", install_dir=str(options.install_dir))

@@ -11,7 +11,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host, entries, entry_of, restrict
-from installer.host.inodes import changed_s, translated
+from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK
 from installer.host.programs import find_file, run_in
@@ -181,10 +181,10 @@ def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
     """
     if record.toolkit is None or record.toolkit.version == ADOPTED or not is_foreign_toolkit(host, layout):
         return record
-    since_s = changed_s(host.local_path(layout.toolkit))
+    since_s = host.changed_s(layout.toolkit)
 
     def is_changed(path: PurePosixPath) -> bool:
-        return host.kind(path) is Kind.FILE and changed_s(host.local_path(path)) >= since_s
+        return host.kind(path) is Kind.FILE and host.changed_s(path) >= since_s
 
     specifications = (row for row in record.configs if row.engine == OWNER)
     return replace(

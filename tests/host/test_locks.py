@@ -11,10 +11,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.errors import InstallerError, LockedError, StoppedError
+from installer.errors import InstallerError, LockedError
 from installer.host.files import Host
 from installer.host.locks import lock_directory, lock_file, lock_pidfile, remove_pidfile, write_pid
-from installer.host.trees import create_tree
 from tests.support.neighbours import NOBODY, locking, only_as_root
 
 HOME = PurePosixPath("/home")
@@ -299,16 +298,3 @@ def test_a_pidfile_that_is_held_by_another_process_is_not_removed(host: Host, tm
         remove_pidfile(host, PIDFILE)
 
     assert (tmp_path / "toolkit.pid").exists()
-
-
-def test_who_makes_a_directory_waits_for_another_one_and_stops_when_told(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "new.toolkit-installer").mkdir(0o700)
-
-    def stop() -> None:
-        raise StoppedError
-
-    with locking(tmp_path / "new.toolkit-installer", os.geteuid()), pytest.raises(StoppedError):
-        create_tree(host, PurePosixPath("/new"), [], stop)
-    create_tree(host, PurePosixPath("/new"), [], lambda: None)
-
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o755

@@ -7,10 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.errors import StoppedError
 from installer.host.files import Host
 from installer.host.inodes import staged_name
-from installer.host.trees import create_tree, remove_tree
+from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.model.files import Text
 
 READ = ("*.toml", "*.conf", "*.json", "*")  # what imports, CRI-O's walk and shells take for a config
@@ -55,30 +54,54 @@ def test_who_stages_after_another_one_has_finished_leaves_it_as_it_is(
     monkeypatch.setattr(os, "mkdir", late)
     text = Text(PurePosixPath("ledger"), "ours", 0o600)
 
-    create_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [text], lambda: None)
+    create_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [text])
 
     assert (tmp_path / "new/ledger").read_text() == "the other one's"
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_who_makes_a_directory_that_is_being_removed_waits_until_it_is_gone(
+def test_who_is_swept_by_another_one_that_was_quicker_leaves_it_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, path, real = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), os.mkdir
+
+    def late(name: str, mode: int, *, dir_fd: int) -> None:
+        real(name, mode, dir_fd=dir_fd)
+        real(tmp_path / "new")
+        remove_staged(host, path)
+
+    monkeypatch.setattr(os, "mkdir", late)
+    create_tree(host, path, [Text(PurePosixPath("ledger"), "ours", 0o600)])
+
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_is_swept_is_what_was_staged_for_that_name_alone(tmp_path: Path) -> None:
+    ours = ["new.toolkit-installer", "new.0a1b2c3d.toolkit-installer"]
+    others = ["new", "new.d.toolkit-installer", "new-er.toolkit-installer", "anew.toolkit-installer"]
+    for name in (*ours, *others):
+        (tmp_path / name / "below").mkdir(parents=True)
+
+    remove_staged(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_who_makes_a_directory_that_is_being_removed_has_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, path, real = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), shutil.rmtree
-    ledger = Text(PurePosixPath("ledger"), "the next one's", 0o600)
-    (tmp_path / "new").mkdir()
-
-    def stop() -> None:
-        raise StoppedError
+    (tmp_path / "new/below").mkdir(parents=True)
 
     def slow(name: str, *, dir_fd: int) -> None:
-        with pytest.raises(StoppedError):
-            create_tree(host, path, [ledger], stop)
+        monkeypatch.undo()
+        create_tree(host, path, [Text(PurePosixPath("ledger"), "the next one's", 0o600)])
+        remove_staged(host, path)
         real(name, dir_fd=dir_fd)
 
     monkeypatch.setattr(shutil, "rmtree", slow)
     remove_tree(host, path)
-    assert list(tmp_path.iterdir()) == []
-    create_tree(host, path, [ledger], stop)
 
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert (tmp_path / "new/ledger").read_text() == "the next one's"
