@@ -122,11 +122,7 @@ OF_RUNTIMES: Final[Asked] = (
 
 
 def refuse_runtime_by_cdi(options: Options) -> None:
-    """Refuse options that leave engines alone and ask for a runtime.
-
-    Raises:
-        UsageError: they do.
-    """
+    """Raise UsageError for options that leave engines alone and ask for a runtime."""
     flags = _given(NEEDS_RUNTIME, options)
     if options.mode.by_cdi and flags:
         raise UsageError(

@@ -8,6 +8,7 @@ none of its devices is there.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import PurePosixPath
 from types import GenericAlias
@@ -48,9 +49,7 @@ def specification(text: str, kind: str, moves: Moves, highest: Version | None = 
 
     ``moves`` pairs a root as this process finds it with the host's. ``highest`` is the version up to which
     every engine reads, None for any: groups of devices, which need a later one, are left out below that.
-
-    Raises:
-        InstallerError: that is no specification of this kind, an empty one, or of too late a version.
+    InstallerError where it is no specification of this kind, an empty one, or of too late a version.
     """
     try:
         document = json.loads(text)
@@ -75,25 +74,19 @@ def specification(text: str, kind: str, moves: Moves, highest: Version | None = 
 
 def device_names(text: str) -> frozenset[str]:
     """Return the names of the devices of a specification of ours; none of another text."""
-    try:
+    with suppress(*MISTAKEN):
         return frozenset(str(device["name"]) for device in json.loads(text)["devices"])
-    except MISTAKEN:
-        return frozenset()
+    return frozenset()
 
 
 def named_paths(text: str) -> tuple[str, ...]:
     """Return the files and device nodes of the host that a specification names; none of another text."""
-    try:
-        document = json.loads(text)
-        paths = [path for edits in _edits(document) for path in _paths(edits)]
-    except MISTAKEN:
-        return ()
-    return tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path.startswith("/")))
-
-
-def _paths(edits: Mapping[str, Any]) -> Iterator[Any]:
-    yield from (node.get("hostPath") or node.get("path") for node in edits.get("deviceNodes") or ())
-    yield from (mount.get("hostPath") for mount in edits.get("mounts") or ())
+    with suppress(*MISTAKEN):
+        edits = list(_edits(json.loads(text)))
+        paths = [node.get("hostPath") or node.get("path") for node in _all(edits, "deviceNodes")]
+        paths += [mount.get("hostPath") for mount in _all(edits, "mounts")]
+        return tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path.startswith("/")))
+    return ()
 
 
 def _refuse_empty(document: Mapping[str, Any], kind: str) -> None:
@@ -143,11 +136,8 @@ def lowest_version(document: Mapping[str, Any]) -> Version | None:
     versions += [HOST_PATHS for node in _all(edits, "deviceNodes") if node.get("hostPath")]
     versions += [MOUNT_TYPES for mount in _all(edits, "mounts") if mount.get("type")]
     versions += [HOST_PATHS for device in document["devices"] if str(device["name"])[:1].isdigit()]
-    annotated = document.get("annotations") or any(
-        device.get("annotations") for device in document["devices"]
-    )
-    if annotated or "." in document["kind"].partition("/")[2]:
-        versions.append(ANNOTATIONS)
+    versions += [ANNOTATIONS for each in (document, *document["devices"]) if each.get("annotations")]
+    versions += [ANNOTATIONS] if "." in document["kind"].partition("/")[2] else []
     return max(versions)
 
 
@@ -219,26 +209,21 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
     """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
 
     They read none of a later version than ``highest``, None where nobody knows it. JSON is read as YAML.
-
-    Raises:
-        InstallerError: it is out of the bounds within which one is read.
+    InstallerError where it is out of the bounds within which one is read.
     """
     around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
     if not around.search(text) and "\\" not in text:
         return frozenset()
-    try:
+    with suppress(*MISTAKEN):
         document = _normalize_keys(read_yaml(text))
         version = _VERSION.fullmatch(document["cdiVersion"])
         number = tuple(map(int, version[1].split("."))) if version else ()
-        if document["kind"] != kind or not number or (highest is not None and number > highest):
-            return frozenset()
+        is_read = document["kind"] == kind and number and (highest is None or number <= highest)
         # Of a later one nobody knows all that is right.
-        if number <= max(_KNOWN) and not (number in _KNOWN and _is_whole(document, number)):
-            return frozenset()
-        return frozenset(device["name"] for device in document["devices"])
-    except MISTAKEN:
-        return frozenset()
+        if is_read and (number > max(_KNOWN) or (number in _KNOWN and _is_whole(document, number))):
+            return frozenset(device["name"] for device in document["devices"])
+    return frozenset()
 
 
 def _normalize_keys(value: Any) -> Any:
@@ -272,9 +257,7 @@ _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 def read_yaml(text: str) -> Any:
     """Return tables, lists, texts and None; a word without quotes is ``Plain``.
 
-    Raises:
-        ValueError: no engine reads it.
-        InstallerError: it is out of bounds, or has what is read by engines and not here.
+    ValueError where no engine reads it, InstallerError where it is out of bounds, or engines read more of it.
     """
     import yaml  # most nodes have no such file
     from yaml.events import DocumentStartEvent

@@ -102,15 +102,13 @@ def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
 def apply_metadata(fd: int, meta: Meta) -> None:
     """Make an open file what ``meta`` says."""
     status = os.fstat(fd)
-    uid = status.st_uid if meta.uid is None else meta.uid
-    gid = status.st_gid if meta.gid is None else meta.gid
-    if (status.st_uid, status.st_gid) != (uid, gid):
-        os.fchown(fd, uid, gid)
+    owner = (status.st_uid if meta.uid is None else meta.uid, status.st_gid if meta.gid is None else meta.gid)
+    if (status.st_uid, status.st_gid) != owner:
+        os.fchown(fd, *owner)
     if ACCESS not in dict(meta.xattrs):
         # What the file has by the default of its directory would be opened by the mode.
-        with suppress(OSError):  # not every file system has such
-            if ACCESS in os.listxattr(fd):
-                os.removexattr(fd, ACCESS)
+        with suppress(OSError):  # there is none, or not every file system has such
+            os.removexattr(fd, ACCESS)
     os.fchmod(fd, meta.mode)
     for name, value in meta.xattrs:
         try:

@@ -94,11 +94,7 @@ def run_until_stopped(
 ) -> Ran | None:
     """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``.
 
-    It may take long: it is ended where we are told to stop.
-
-    Raises:
-        LateError: it had not come to its end after ``timeout_s``.
-        StoppedError: a stop is pending.
+    It may take long: it is ended at a stop (StoppedError), and after ``timeout_s`` (LateError).
     """
     # Not by a pipe: communicate() takes a text once, and gives none of it on when it is called again.
     with os.fdopen(os.memfd_create("text"), "wb+") as file:

@@ -181,10 +181,9 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
         return late(purpose, timeout_s)
     if isinstance(error, BusError) and error.name != GONE:
         return InstallerError(f"{purpose} ({error})", remedy="check the unit on the node", code="unit-failed")
+    reason, remedy = f"lost the connection to systemd: {error}", "try again"
     if isinstance(error, MALFORMED):
         reason, remedy = NOT_SYSTEMD, "check the node's system bus"
-    else:
-        reason, remedy = f"lost the connection to systemd: {error}", "try again"
     return InstallerError(f"{purpose} ({reason})", remedy=remedy, code="systemd-unreachable")
 
 
@@ -244,9 +243,8 @@ class UnitStart(Struct, frozen=True):
     """How a unit starts its service, as systemd has read it: its program first, variables as written.
 
     ``needed`` are the environment files that have to be there, ``before`` the commands that have to succeed
-    first, by their setting. ``elsewhere`` tells that the service has a
-    root of its own, in which its programs are looked for. ``refuses`` are the settings for which systemd
-    lets nobody restart it; ``kill_mode`` says what a stop ends besides the service.
+    first, by their setting. A service ``elsewhere`` has a root of its own, in which its programs are looked
+    for. ``refuses`` are the settings for which systemd lets nobody restart it.
     """
 
     words: tuple[str, ...] = ()
@@ -360,11 +358,7 @@ def buses(host: Host) -> tuple[Path, ...]:
 
 
 def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
-    """Return what systemd tells of a unit; one that does not exist is "not-found".
-
-    Raises:
-        InstallerError: systemd cannot be reached, or does not answer.
-    """
+    """Return what systemd tells of a unit, "not-found" for none; raise where it cannot be asked."""
     show = ("systemctl", "show", f"--property={','.join(SHOWN)}", unit)
     return ask(
         host,

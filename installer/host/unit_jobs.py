@@ -45,8 +45,7 @@ class Patience(Struct, frozen=True):
 
     A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
     systemd grants it; a pod that ends has no time for that, and gives 0. ``check`` is called now and then and
-    may raise. An engine ``may_rest`` where its owner has stopped it: it reads its configs when it starts. It
-    is restarted only ``when_idle`` where that was asked for.
+    may raise. An engine ``may_rest`` where its owner has stopped it: it reads its configs when it starts.
     """
 
     start_s: float
@@ -129,12 +128,12 @@ def _restart(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
     if now.job:
         now = _outlast(host, unit, before, timeout_s, patience)
     if now.active == "active" and now.run == before.run:
+        if isinstance(failure, PendingError):
+            raise failure
         failure = failure or NotBegunError(
             f"{purpose} (somebody has cancelled it, or asked for something else of the unit)",
             remedy="see systemctl list-jobs and the journal of systemd on the node, then run again",
         )
-        if isinstance(failure, PendingError):
-            raise failure
         raise NotBegunError(failure.problem, remedy=failure.remedy, code=failure.code) from failure
     if failure and now.active != "active":
         raise failure
