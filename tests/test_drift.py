@@ -16,7 +16,7 @@ import pytest
 from tests.support.looks import asked, look, until
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, STATE, Site
 from tests.support.stand_in import CONFIGS
-from tests.support.waiting import stop, until_it_sleeps
+from tests.support.waiting import acts, stop, until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"
 CRIO = "etc/crio/crio.conf.d/99-nvidia.toml"
@@ -273,30 +273,45 @@ def test_whoever_changes_it_again_and_again_is_told_loudly_and_wins(site: Site) 
     assert "somebody changes it again and again: 5 repairs within an hour" in event["problem"]
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.9, 1.1, 1.2, 1.3, 1.4, 1.6])
-def test_a_stop_during_a_repair_undoes_everything(site: Site, wait_s: float) -> None:
+def _until_check(site: Site, pid: int) -> None:
+    until(lambda: acts(pid) or look(site)["repairs"])
+
+
+def _until_repair(site: Site, pid: int) -> None:  # noqa: ARG001 - as the other moment
+    until(lambda: look(site)["repairs"])  # which are written down ahead of their first step
+
+
+@pytest.mark.parametrize(
+    "moment", [None, _until_check, _until_repair], ids=["ahead of it", "check", "repair"]
+)
+def test_a_stop_during_a_repair_undoes_everything(
+    site: Site, moment: Callable[[Site, int], None] | None
+) -> None:
     before = site.tree()
     with site.running() as child:
         until_it_sleeps(child.pid)
         (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
-        time.sleep(wait_s)
+        if moment:
+            moment(site, child.pid)
         child.terminate()
 
         assert child.wait(30) == 0
     assert site.tree() == before
 
 
-@pytest.mark.parametrize("wait_s", [1.1, 1.2, 1.3, 1.4])
-def test_a_run_that_is_killed_in_a_repair_is_finished_by_uninstall(site: Site, wait_s: float) -> None:
+@pytest.mark.parametrize("moment", [_until_check, _until_repair], ids=["check", "repair"])
+def test_a_run_that_is_killed_in_a_repair_is_finished_by_uninstall(
+    site: Site, moment: Callable[[Site, int], None]
+) -> None:
     before = site.tree()
     with site.running() as child:
         until_it_sleeps(child.pid)
         (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
-        time.sleep(wait_s)
+        moment(site, child.pid)
         child.kill()
         child.wait()
 
-    assert site.call("uninstall").returncode == 0
+    until(lambda: site.call("uninstall").returncode == 0)  # a check that is under way ends first
     assert site.tree() == before
 
 
