@@ -153,9 +153,11 @@ def _list_toolkit(
     runtime = layout.cdi_hook if record.cdi else layout.toolkit / "nvidia-container-runtime"
     if not (flaw or host.exists(runtime)):  # a link that is as installed may lead to nothing
         damaged.setdefault(runtime.name, "missing")
+    file = host.read(layout.config)
+    if not flaw and toolkit.rendered and file is None:
+        damaged[str(layout.config)] = "missing"
     for name, damage in damaged.items():
         yield Line(str(layout.toolkit / name), f"{damage}: {REPAIR}")
-    file = host.read(layout.config)
     if file is not None:
         for key in edited_keys(toolkit.rendered, text_of(file, layout.config), name=str(layout.config)):
             yield Line(str(layout.config), f"{key} edited by an administrator", good=True)

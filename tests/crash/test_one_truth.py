@@ -42,7 +42,18 @@ def _opens_the_ledger(root: Path, _engine: str, _turn: int) -> None:
         path.chmod(0o644)
 
 
-OF_OURS = (_removes_the_ledger, _removes_all_that_is_saved, _damages_what_is_saved, _opens_the_ledger)
+def _removes_config_toml(root: Path, _engine: str, _turn: int) -> None:
+    for path in (root / HOME).glob("versions/*/.config/nvidia-container-runtime/config.toml"):
+        path.unlink()
+
+
+OF_OURS = (
+    _removes_the_ledger,
+    _removes_all_that_is_saved,
+    _damages_what_is_saved,
+    _opens_the_ledger,
+    _removes_config_toml,
+)
 
 
 class Node:
