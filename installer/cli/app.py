@@ -45,6 +45,7 @@ UNHEEDED: Final = {
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
     "uninstall": (GROUPS[WHAT] | GROUPS[NRI] | {"on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
 }
+click.ParamType.envvar_list_splitter = ","  # of several words in an environment variable
 OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
 
@@ -62,24 +63,14 @@ class Verb(click.Command):
                     formatter.write_dl(records)
 
 
-# In an environment variable several are separated by commas.
-class _Words(click.ParamType[str]):
-    name = "text"
-    envvar_list_splitter = ","
-
-
-class _Choices(click.Choice[str]):
-    envvar_list_splitter = ","
-
-
 def _option(flag: Flag, *, hidden: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     name, extra = flag.name, dict[str, Any]()
     if isinstance(flag.default, bool):
         name = f"{name}/--no-{name.removeprefix('--')}"
     elif flag.choices:
-        extra = {"type": _Choices(flag.choices)}
+        extra = {"type": click.Choice(flag.choices)}
     else:
-        extra = {"type": float if isinstance(flag.default, float) else _Words(), "metavar": flag.metavar}
+        extra = {"type": float if isinstance(flag.default, float) else str, "metavar": flag.metavar}
     extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "show_envvar": True}
     extra |= {"default": flag.default, "show_default": bool(flag.default)}
     return click.option(name, flag.field, help=flag.help, hidden=hidden, **extra)
