@@ -44,7 +44,7 @@ def choose_texts(
 
 
 def find_runtimes(choice: Choice) -> Part:
-    """Return the look whether the engine finds our programs, ahead of the first config of any engine."""
+    """Return the check that the engine finds our programs, ahead of the first config of any engine."""
     name = choice.engine.name
     if not choice.way.writes or choice.takes_up not in {TakesUp.NOW, TakesUp.LATER}:
         return Part(name_part(name))

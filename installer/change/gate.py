@@ -121,7 +121,7 @@ def choose(
         wrong = [*_find_unserved(wish, way.decision, after), *find_disturbances(before, after, names)]
         if not (wrong or lived.broken or lived.undefined):
             wrong += find_disturbances(lived, after, ours)
-        # The engine's program knows better than a look at the texts.
+        # The engine's program knows better than the texts do.
         if not wrong and (after.rest_digest or decision.doubt is None):
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
             return replace(_make_choice(wish, way, after), heals=heals)

@@ -46,7 +46,7 @@ from installer.model.steps import Reload, describe
 from installer.nri.state import is_registered
 from installer.watch import KEPT, THERE, fingerprint
 
-KEPT_LOOKS: Final = 16
+KEPT_CHECKS: Final = 16
 LOUD_FAILURES: Final = 2
 IGNORED_S: Final = 60.0  # as often as an engine that serves is asked for a sign of life
 PENDING_S: Final = 10.0  # a container is created and started within a second or two, where nothing is wrong
@@ -68,7 +68,7 @@ class Watch(Struct, frozen=True):
     """What is watched until the next check; no ``places`` is nothing.
 
     A place is a path as this process finds it, or a pattern, as ``watch.fingerprint`` has it. ``before`` is
-    the fingerprint that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time
+    the fingerprint that they had at the check. After ``due_s`` seconds (0 is never) it is time
     for a check whatever happens, and before ``rest_s`` no change is a reason for one.
     """
 
@@ -213,7 +213,7 @@ class _Check:
             work.carry_out(alone)
             self.baseline = CHECK_AGAIN
         elif any(reason == STALE for _, reason in plan.planned):
-            # It is nobody's drift.
+            # It is no drift.
             gpus.withdraw_stale(self.host, self.options, work.ledger.held, work.ledger.write)
         if ignored:
             refuse_stopped(self.find_stopped(plan))
@@ -272,7 +272,7 @@ class _Check:
         looks = (*now.looks, now.began_s) if found_nothing else now.looks if now.failures else ()
         unmade = proven.unmade if proven else None
         self.note(
-            looks=looks[-KEPT_LOOKS:],
+            looks=looks[-KEPT_CHECKS:],
             repairs=select_recent(now.repairs, moment),
             by_cdi=self.record.cdi is not None,
             unmade=unmade.problem if unmade else "",
@@ -404,7 +404,7 @@ def refuse_stopped(names: Iterable[str]) -> None:
 
 
 def list_places(host: Host, options: Options, record: Record, last: LastCheck) -> tuple[str, ...]:
-    """Return what is watched but for engines' processes: one that ends while we look had not ended before."""
+    """Return what is watched but for engines' processes: one that ends meanwhile had not ended before."""
     layout = options.layout
     whole = [layout.version(record.toolkit.version)] if record.toolkit else []
     for row in record.engines:

@@ -33,19 +33,19 @@ from installer.payload.plan import THEIRS
 HOUR_S: Final = 3600.0
 # Before the first repair of a thing within an hour, before the second, and so on; then comes the end.
 PAUSES_S: Final = (0.0, 10.0, 60.0, 300.0, 1800.0)
-# Before a node is looked at again where no look succeeds: an engine that starts takes its time, and one that
-# has hung tells nobody that it goes on.
+# Before a node is checked again where no check succeeds: an engine that starts takes its time, and one that
+# has hung does not say that it goes on.
 RETRIES_S: Final = (2.0, 10.0, 60.0)
 # Before nvidia-ctk is asked again that has failed with a loaded driver: what it waits for may change no file.
 UNMADE_S: Final = 60.0
-# A file beside a config that somebody writes all the time shall not cost a look each second.
-LOOKS: Final = 10
-LOOKS_WITHIN_S: Final = 600.0
+# A file beside a config that is written all the time shall not cost a check each second.
+CHECKS: Final = 10
+CHECKS_WITHIN_S: Final = 600.0
 REST_S: Final = 60.0
 TOOLKIT: Final = "the toolkit"
 RECONCILE: Final = "toolkit-installer reconcile"
 
-# What takes nothing back that somebody did: a look, and what nobody needs any more.
+# What takes nothing back that an administrator did: a check, and what is not needed any more.
 # A directory is made for a file alone, and that tells.
 HOUSEKEEPING: Final = (FindRuntimes, MakeDirectory, RemoveVersion, RemoveDirectory)
 
@@ -223,10 +223,10 @@ def add_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repai
 
 
 def retry_s(failures: int) -> float:
-    """Return in how many seconds a node is looked at again after so many looks in a row that failed."""
+    """Return in how many seconds a node is checked again after so many checks in a row that failed."""
     return RETRIES_S[min(failures, len(RETRIES_S)) - 1]
 
 
-def rest_s(looks: Sequence[float], now_s: float) -> float:
-    """Return for how many seconds no change leads to a look; ``looks`` are those that found nothing."""
-    return REST_S if sum(now_s - each < LOOKS_WITHIN_S for each in looks) >= LOOKS else 0.0
+def rest_s(idle: Sequence[float], now_s: float) -> float:
+    """Return for how many seconds no change leads to a check; ``idle`` are those that found nothing."""
+    return REST_S if sum(now_s - each < CHECKS_WITHIN_S for each in idle) >= CHECKS else 0.0

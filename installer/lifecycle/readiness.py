@@ -21,7 +21,7 @@ from installer.model.record import Record
 
 
 class Ready(Struct, frozen=True):
-    """What the file says, and among other things that of a look.
+    """What the file says, and among other things that of a check.
 
     ``probe`` compares the beginning of its text: boot and pid stay its first fields.
     """
@@ -29,7 +29,7 @@ class Ready(Struct, frozen=True):
     boot_id: str
     pid: int
     plan: str
-    engines: tuple[Any, ...]  # names; of a look, what it saw of each
+    engines: tuple[Any, ...]  # names; of a check, what it saw of each
     time: str
 
 
@@ -69,7 +69,7 @@ def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
 
 
 class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
-    """One engine at the last look: whether it served our runtimes, since when, and what it served otherwise.
+    """One engine at the last check: whether it served our runtimes, since when, and what it served otherwise.
 
     ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
     where that is not seen. ``refused`` is why it would not come up with the configs that lie there now.
@@ -98,10 +98,10 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
-    """A look at the node: who has looked and when, what he did, and what is not as it should be.
+    """A check of the node: by which process and when, what it did, and what is not as it should be.
 
-    ``number`` counts the looks, ``began_s`` is when this one began (on the clock that ``now_s`` reads), and
-    ``asked`` says that somebody wanted it. ``doing`` are the steps that are under way, ``did`` those that are
+    ``number`` counts the checks, ``began_s`` is when this one began (on the clock that ``now_s`` reads), and
+    ``asked`` is by ``reconcile``. ``doing`` are the steps that are under way, ``did`` those that are
     done. ``problem`` and ``remedy`` are "" where all is well. ``by_cdi`` is that no engine has a runtime of
     ours, ``ignores`` that drift keeps no node from being ready, ``hands_over_to`` the runtime that ours
     start, "" where it was never found. ``unmade`` and ``unmade_remedy`` are how nvidia-ctk has failed
@@ -134,7 +134,7 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
 
     @property
     def current(self) -> bool:
-        """Whether the process that has looked still waits, in this boot."""
+        """Whether the process that has checked still waits, in this boot."""
         return self.boot_id == boot_id() and Path(f"/proc/{self.pid}").exists()
 
     @property
@@ -151,9 +151,9 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
         return InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
 
     def with_failure(self, before: "LastCheck", signs: str) -> Self:
-        """Return a look that has failed; where ``signs`` of engines tell of a start its pauses begin anew.
+        """Return a check that has failed; where ``signs`` of engines tell of a start its pauses begin anew.
 
-        One that starts again and again is looked at like a file that somebody writes all the time.
+        One that starts again and again is checked like a file that is written all the time.
         """
         came = bool(before.failures) and signs != before.signs
         failures = 1 if came or self.asked else before.failures + 1  # who asks, too: the cause may go soon
@@ -161,7 +161,7 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
         return replace(self, failures=failures, signs=signs, looks=looks)
 
     def with_error(self, error: InstallerError | None) -> Self:
-        """Return the look with what is not as it should be."""
+        """Return the check with what is not as it should be."""
         if error is None:
             return replace(self, code="", problem="", remedy="", until_s=0.0)
         return replace(self, code=error.code, problem=error.problem, remedy=str(error.remedy))
@@ -183,17 +183,17 @@ def stamp() -> str:
 
 
 def read_check(host: Host, path: PurePosixPath) -> LastCheck | None:
-    """Return the last look; None where there is none, or it cannot be read, or is not root's."""
+    """Return the last check; None where there is none, or it cannot be read, or is not root's."""
     return told_by_root(host, path, LastCheck)
 
 
 def publish_check(host: Host, path: PurePosixPath, seen: LastCheck) -> None:
-    """Put a look in the place of the one before."""
+    """Put a check in the place of the one before."""
     host.replace(path, File(dumps(replace(seen, boot_id=boot_id(), pid=own_pid(), time=stamp()))))
 
 
 def read_check_of_boot(host: Host, path: PurePosixPath) -> LastCheck:
-    """Return the last look of this boot; the first one where there was none."""
+    """Return the last check of this boot; the first one where there was none."""
     found = read_check(host, path)
     return found if found is not None and found.boot_id == boot_id() else LastCheck()
 

@@ -15,7 +15,7 @@ from installer.host.files import Host
 from installer.lifecycle import check
 from installer.lifecycle import readiness as seen
 from installer.lifecycle.check import Watch
-from installer.lifecycle.drift import LOOKS, REST_S, UNMADE_S
+from installer.lifecycle.drift import CHECKS, REST_S, UNMADE_S
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.metrics import snapshot as metrics
 from installer.model.effective import EffectiveConfig, Runtime
@@ -354,11 +354,11 @@ def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_pa
     pidfile.parent.mkdir(parents=True)
 
     rests = []
-    for start in range(LOOKS + 1):
+    for start in range(CHECKS + 1):
         pidfile.write_text("1" * start)
         rests.append(node.check(plan=_stopped_docker).rest_s)
 
-    assert rests == [0] * LOOKS + [REST_S]
+    assert rests == [0] * CHECKS + [REST_S]
 
 
 def test_a_look_that_has_failed_does_not_wait_for_what_it_has_written_itself(
