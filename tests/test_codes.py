@@ -22,7 +22,7 @@ OF_ANY_KIND = frozenset({"InstallerError", "UndoIncompleteError"})
 OF_CONFIGS = (
     "config_text/*",
     "engines/containerd/*",
-    "engines/crio/*",
+    "engines/crio.py",
     "engines/docker/config.py",
     *(f"engines/{name}.py" for name in ("k0s", "microk8s")),
     "model/engine_spec.py",

@@ -12,14 +12,17 @@ from installer.config_text import leaves
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import (
     DEFAULT,
+    Ask,
+    digest_of,
     group_of,
+    in_force,
     notes_of,
+    present,
     runtime_of,
     tree_of,
     undo_config,
     without_us,
 )
-from installer.engines.texts import Ask, digest_of, in_force, present
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours

@@ -7,17 +7,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, reloading
-from installer.engines.config_edits import ConfigChange, change_config, record_foreign, runtime_of, withdraw
-from installer.engines.texts import (
+from installer.engines.config_edits import (
     Ask,
+    ConfigChange,
     Texts,
+    change_config,
     config_files,
     configs_of,
     digest_of,
     files_without_us,
     in_force,
     present,
+    record_foreign,
+    runtime_of,
     texts_alone,
+    withdraw,
 )
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Runtime, find_disturbances

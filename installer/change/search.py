@@ -18,7 +18,7 @@ from installer.engines.command_line import flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, copies_of, with_places, with_readable_configs
 from installer.engines.containers import COMMENT, find_paths, leads_to, list_places
-from installer.engines.crio.config import HOOK_DIR
+from installer.engines.crio import HOOK_DIR
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of

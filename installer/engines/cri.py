@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
-from installer.engines.crio.config import read_effective as crio_effect
+from installer.engines.crio import read_effective as crio_effect
 from installer.errors import InstallerError
 from installer.host import sockets
 from installer.host.sockets import AnswerError, ask_http, connectable

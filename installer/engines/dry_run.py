@@ -10,12 +10,19 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
 from installer.engines.command_line import drop_flags, next_start, read_start, unit_start
-from installer.engines.config_edits import RUNTIMES, runtime_of
+from installer.engines.config_edits import (
+    RUNTIMES,
+    Ask,
+    Texts,
+    config_files,
+    digest_of,
+    files_without_us,
+    runtime_of,
+)
 from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import explain_moved_places
-from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in

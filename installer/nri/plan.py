@@ -5,8 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.config_edits import withdraw
-from installer.engines.texts import Ask, texts_alone
+from installer.engines.config_edits import Ask, texts_alone, withdraw
 from installer.errors import InstallerError
 from installer.model.facts import EngineState, Facts
 from installer.model.options import Options

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.config_text import Syntax
 from installer.engines import ENGINES
-from installer.engines.texts import Texts, texts_alone
+from installer.engines.config_edits import Texts, texts_alone
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime, find_disturbances
 from installer.model.facts import EngineState

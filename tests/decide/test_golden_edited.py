@@ -10,9 +10,8 @@ from installer.change.plan import entries_for, plan_install, plan_undo
 from installer.config_text import Want, apply, value_at
 from installer.config_text.tree import same
 from installer.engines import ENGINES
-from installer.engines.config_edits import syntax_of, text_of, tree_of
+from installer.engines.config_edits import Texts, syntax_of, text_of, texts_alone, tree_of
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
-from installer.engines.texts import Texts, texts_alone
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.facts import EngineState

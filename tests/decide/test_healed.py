@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.change.plan import plan_install, plan_undo
-from installer.engines.texts import texts_alone
+from installer.engines.config_edits import texts_alone
 from installer.errors import InstallerError
 from installer.model.facts import EngineState
 from installer.model.files import File

@@ -20,7 +20,7 @@ from installer.engines.cri import (
     ask_status,
     list_unready_containers,
 )
-from installer.engines.crio.config import read_effective
+from installer.engines.crio import read_effective
 from installer.errors import InstallerError
 from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
 from installer.model.effective import EffectiveConfig, Runtime

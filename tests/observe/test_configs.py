@@ -7,9 +7,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.config_edits import tree_of
+from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.config_files import contents_of, with_configs
-from installer.engines.texts import texts_alone
 from installer.host.files import Host
 from installer.model.facts import EngineState
 

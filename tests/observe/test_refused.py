@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from installer.engines.config_edits import digest_of
 from installer.engines.dry_run import compare_configs
-from installer.engines.texts import digest_of
 from installer.host.files import Host
 from installer.model.files import File
 from installer.model.record import ConfigRow, EngineRow, Record

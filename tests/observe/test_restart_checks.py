@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import read_dump
-from installer.engines.crio.config import read_effective
+from installer.engines.crio import read_effective
 from installer.engines.reloading import explain_moved_places
 from installer.engines.restart_checks import (
     find_refusals,

@@ -1,4 +1,0 @@
-"""CRI-O: crio.conf.d, and what is in force.
-
-All of it is pure. Begin with config.py.
-"""
