@@ -17,8 +17,7 @@ from installer.change.gate import Choice, TakesUp
 from installer.change.references import find_references, find_taken_over
 from installer.config_text import flatten
 from installer.engines import ENGINES, reloading
-from installer.engines.config_edits import Ask, files_without_us, texts_alone, without_us
-from installer.engines.containers import toolkit_runtimes
+from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import Container, EngineState, Facts, names_of, observed

@@ -1,4 +1,4 @@
-"""The texts of an engine's configs: without us, as they should be with us, and the row by which each is undone."""
+"""The texts of configs: without us, as they should be with us, and the row by which one is undone."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -161,6 +161,14 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
     """Return what a config says, an empty tree where there is no file; raise where the text is not valid."""
     text = text_of(file, path)
     return parse(text, syntax_of(path, text), name=str(path))
+
+
+def toolkit_runtimes(config_toml: str) -> tuple[str, ...]:
+    """Return the low-level runtimes that the toolkit's config.toml names, preferred first; raise for none."""
+    tree = parse(config_toml, Syntax.TOML, name="config.toml")
+    section = tree.get("nvidia-container-runtime")
+    runtimes = section.get("runtimes") if isinstance(section, Mapping) else None
+    return tuple(map(str, runtimes)) if isinstance(runtimes, list) else ()
 
 
 def without_us(path: PurePosixPath, facts: Facts) -> File | None:

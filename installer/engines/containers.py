@@ -16,10 +16,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, parse
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
-from installer.engines.config_edits import text_of
+from installer.engines.config_edits import text_of, toolkit_runtimes
 from installer.engines.crio import CRIO
 from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
@@ -166,14 +165,6 @@ def _known_to_docker(
     config = path_of(engine.next_words, ENGINES[engine.name].cmdline.config) or engine.config
     data = data_of(host, replace(engine, config=config), engine.next_words)
     return dockerd.containers_on_disk(host, data) if data else ()
-
-
-def toolkit_runtimes(config_toml: str) -> tuple[str, ...]:
-    """Return the low-level runtimes that the toolkit's config.toml names, preferred first; raise for none."""
-    tree = parse(config_toml, Syntax.TOML, name="config.toml")
-    section = tree.get("nvidia-container-runtime")
-    runtimes = section.get("runtimes") if isinstance(section, Mapping) else None
-    return tuple(map(str, runtimes)) if isinstance(runtimes, list) else ()
 
 
 def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:

@@ -51,13 +51,13 @@ def find_refusals(
         yield refuse(f"{name} has {setting}=yes, so systemd refuses that", remedy)
     for move in _find_moves(engine):
         remedy = f"restart {name} at a time of your choice, or take that out of the unit"
-        yield refuse(f"at its next start {name} gives it {move}", remedy, "restart-moves-engine")
+        yield refuse(f"at its next start {name} gives it {move}", remedy, code="restart-moves-engine")
     with suppress(InstallerError):
         count = monitors_in_unit_of(process) if process and unit.kill_mode in KILLING else 0
         if count:
             shims = f"{count} shims of live containers run in it: a stop would kill them"
             reason = f"{name} has KillMode={unit.kill_mode}, and {shims}"
-            yield refuse(reason, f"say KillMode=process {override}", "restart-kills-containers")
+            yield refuse(reason, f"say KillMode=process {override}", code="restart-kills-containers")
 
 
 def _find_conditions(host: Host, unit: UnitStart) -> Iterator[str]:
