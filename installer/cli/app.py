@@ -137,9 +137,9 @@ def install(options: Options) -> Exit:
 @_verb
 def uninstall(options: Options) -> Exit:
     """Undo everything, whoever installed it."""
-    from installer.lifecycle.uninstall import uninstall as undo
+    from installer.lifecycle import uninstall as undo
 
-    return undo(options)
+    return undo.uninstall(options)
 
 
 @_verb
@@ -153,9 +153,9 @@ def uninstall(options: Options) -> Exit:
 )
 def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
     """Print what install would change, and change nothing. Exits 10 where it would change something."""
-    from installer.cli.output import show_plan
+    from installer.cli import output
 
-    return show_plan(options, show_secrets=show_secrets, as_json=as_json)
+    return output.show_plan(options, show_secrets=show_secrets, as_json=as_json)
 
 
 @_verb
@@ -178,9 +178,9 @@ def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: b
 @program.command()
 def demo() -> Exit:
     """Show the whole cycle in a throw-away root: no root rights, no engine."""
-    from installer.cli.demo import demo as show
+    from installer.cli import demo as cycle
 
-    return show()
+    return cycle.demo()
 
 
 @_verb
@@ -198,9 +198,9 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
 @_json
 def reconcile(options: Options, *, as_json: bool) -> Exit:
     """Have the run that waits on this node look now, repair it, and tell. Exits 3 if nobody waits."""
-    from installer.report.status import reconcile as ask
+    from installer.report import status as report
 
-    return ask(options, as_json=as_json)
+    return report.reconcile(options, as_json=as_json)
 
 
 @_verb
@@ -215,9 +215,9 @@ def nri(options: Options) -> Exit:
 @_json
 def verify(options: Options, *, as_json: bool) -> Exit:
     """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
-    from installer.report.verify import verify as prove
+    from installer.report import verify as report
 
-    return prove(options, as_json=as_json)
+    return report.verify(options, as_json=as_json)
 
 
 @_verb
@@ -225,9 +225,9 @@ def verify(options: Options, *, as_json: bool) -> Exit:
 def untaint(_: Options, name: str) -> Exit:
     """In a pod: free each node of its startup taint once the toolkit's pod there, labelled NAME, is ready."""
     from installer.host.kubernetes import Api
-    from installer.report.untaint import untaint as watch
+    from installer.report import untaint as report
 
-    watch(Api.of_this_pod(), name)
+    report.untaint(Api.of_this_pod(), name)
 
 
 def main(argv: Sequence[str]) -> int:

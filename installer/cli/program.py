@@ -44,9 +44,9 @@ def _verb(words: Sequence[str]) -> int:
     from installer.host.kernel import refuse_little_memory
 
     refuse_little_memory()  # the modules of a verb may not fit
-    from installer.cli.app import main as verb
+    from installer.cli import app
 
-    return verb(words)
+    return app.main(words)
 
 
 def _act(words: Sequence[str]) -> int:
@@ -62,9 +62,9 @@ def _act(words: Sequence[str]) -> int:
     from installer.supervisor import STOPPED
 
     def serve_metrics() -> int:
-        from installer.metrics.listening import serve_beside  # loads the library, which nobody else needs
+        from installer.metrics import listening  # loads the library, which nobody else needs
 
-        return serve_beside(options)
+        return listening.serve_beside(options)
 
     act, path, fds, ends, *more = words
     supervision.serve(Path(path), fds, ends)
@@ -83,9 +83,9 @@ def _act(words: Sequence[str]) -> int:
             "metrics": serve_metrics,
         }
         if wish.nvidia:
-            from installer.cli.nvidia import speak
+            from installer.cli import nvidia
 
-            speak(wish.log_format)
+            nvidia.speak(wish.log_format)
         else:
             logging.configure(wish.log_format)
         if act == "undo":

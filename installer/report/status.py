@@ -11,15 +11,12 @@ from msgspec.structs import replace
 from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.files import Host
-from installer.lifecycle import readiness
-from installer.lifecycle.drift import RECONCILE
-from installer.lifecycle.installation import REPAIR, explain_unproven, list_last_check, read_installation
-from installer.lifecycle.readiness import LastCheck
+from installer.lifecycle import drift, installation, readiness
 from installer.model.files import dumps, says
 from installer.model.options import Options
 
 Mode = Literal["runtime", "cdi"]
-RECONCILE_REPAIRS: Final = f"{RECONCILE} puts it right"
+RECONCILE_REPAIRS: Final = f"{drift.RECONCILE} puts it right"
 ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
 SOON_S: Final = 2.0
 POLL_S: Final = 0.05
@@ -105,14 +102,17 @@ class StatusDocument(Struct, frozen=True):
 def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> Exit:
     """Print what is held, or why ``run`` is not ``ready``; return 0 if all is good, 1 if not, 3 if none."""
     host = Host.under(options.host_root, options.mounts)
-    found = read_installation(host, options, deep=deep)
+    found = installation.read_installation(host, options, deep=deep)
     record, seen = found.record, found.last_check
     if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
-        lines = (replace(each, state=each.state.replace(REPAIR, RECONCILE_REPAIRS)) for each in found.lines)
+        lines = (
+            replace(each, state=each.state.replace(installation.REPAIR, RECONCILE_REPAIRS))
+            for each in found.lines
+        )
         found = replace(found, lines=tuple(lines))
     reason = found.obstacle
     if not (reason or readiness.is_ready(host, options.ready_file, options.pid_file)):
-        reason = explain_unproven(host, options.pid_file, record, seen)
+        reason = installation.explain_unproven(host, options.pid_file, record, seen)
     if ready:
         sys.stdout.write(f"{reason}\n" if reason else "")  # Kubernetes shows it: the event of a failed probe
         return Exit.FAILED if reason else Exit.OK
@@ -146,7 +146,7 @@ def alive(options: Options) -> Exit:
     return Exit.OK if locks.is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
 
 
-def _check_document(seen: LastCheck | None) -> CheckDocument | None:
+def _check_document(seen: readiness.LastCheck | None) -> CheckDocument | None:
     return convert(seen, CheckDocument | None, from_attributes=True)
 
 
@@ -166,14 +166,14 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         return Exit.FAILED if problems else Exit.OK
     if answer.error is None:
         sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
-        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in list_last_check(answer))
+        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in installation.list_last_check(answer))
     for problem in problems:
         raise problem
     sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
     return Exit.OK
 
 
-def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> LastCheck:
+def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> readiness.LastCheck:
     """Return the first check that was asked for and that began after ``sent_s``, once it is over."""
     written: set[str] = set()
 
