@@ -214,10 +214,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     """Return what takes our runtimes away from an engine that then has all else as it has it now.
 
     If its program refuses that text, or containers need our runtimes, all of ours stay, and are not the
-    default any more; if it refuses that, too, nothing is written.
-
-    Raises:
-        InstallerError: an administrator wrote since, and a text is not valid any more.
+    default any more; if it refuses that, too, nothing is written. Raise where a text is not valid any more.
     """
     row, spec = _add_earlier(row, facts), ENGINES[row.name]
     engine = next(each for each in facts.engines if each.name == row.name)

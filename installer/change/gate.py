@@ -85,13 +85,7 @@ class _Wish(Struct, frozen=True):
 def choose(
     engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
 ) -> Choice:
-    """Return the texts that make one engine serve our runtimes, and leave all else in force as it is.
-
-    Of the ways that its configs allow the first is taken whose texts come to just that.
-
-    Raises:
-        InstallerError: there is none.
-    """
+    """Return the first texts by which an engine serves ours and has all else as before; raise for none."""
     spec, names_of_ours = ENGINES[engine.name], frozenset(entry.name for entry in entries)
     wish = _Wish(engine, entries, facts, options, ask, names_of_ours, facts.held.engine(engine.name))
     texts = files_without_us(engine, facts)

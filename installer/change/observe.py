@@ -140,10 +140,9 @@ class _Node(Struct, frozen=True):
 
 
 def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
-    """Return everything that an install depends on; an engine that has crashed is waited for ``patience_s``.
+    """Return what an install depends on; raise where no engine runs, or a config is unusable.
 
-    Raises:
-        InstallerError: no engine runs here, or a config cannot be read or replaced.
+    An engine that has crashed is waited for ``patience_s``.
     """
     former, record = record, _list_held(host, options, record)
     found = find_engines(host, options, record, patience_s)
@@ -221,12 +220,9 @@ def observe_adoption(host: Host, options: Options) -> Facts:
 
 
 def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
-    """Return everything that an undo depends on: what the ledger names, and nothing else.
+    """Return what an undo depends on, what the ledger names; raise where a file of it cannot be read.
 
     An engine that is between two lives is waited for as long as it takes, ``awaits_s`` at most.
-
-    Raises:
-        InstallerError: a config or a saved copy cannot be read.
     """
     former, record = record, _list_held(host, options, record)
     engines = []

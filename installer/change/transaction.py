@@ -101,11 +101,7 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
 
 
 def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
-    """Carry an undo out; an engine that does not start without us gets the configs back that it ran with.
-
-    Raises:
-        InstallerError: something of ours is left; the ledger knows how to go on from there.
-    """
+    """Carry an undo out; an engine that fails without us gets its configs back. Raise where ours are left."""
     held = context.ledger.held
     done: list[Step] = []
     try:

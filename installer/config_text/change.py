@@ -100,13 +100,7 @@ class Draft(Struct):
 
 
 def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
-    """Return the tree of ``text``; an empty text is an empty tree, of a doubled name the last counts.
-
-    ``name`` is the host's path, for the message.
-
-    Raises:
-        InstallerError: the text is not valid.
-    """
+    """Return the tree of ``text``, called ``name``, of a doubled key the last; raise where it is invalid."""
     tree: Tree = _read(text.removeprefix(BOM), syntax, name)
     return tree if syntax is Syntax.TOML else drop_doubles(tree)
 

@@ -91,12 +91,9 @@ def conclude_install(work: Work, plan: Plan) -> Watch:
 
 
 def check_node(work: Work, *, asked: bool) -> Watch:
-    """Check the node, do what is to be done, and tell it; return what is watched from here on.
+    """Check the node, do what is to be done, and tell it; return what is watched. StoppedError at a stop.
 
-    ``asked`` says that somebody wants it put right now, whatever the policy.
-
-    Raises:
-        StoppedError: a stop is pending.
+    ``asked`` says that an administrator wants it put right now, whatever the policy.
     """
     supervision.raise_if_stopped()
     await_stopped(work.host, work.options, work.ledger.held)
@@ -307,12 +304,9 @@ class _Check:
         readiness.remove(self.host, self.options.ready_file)
 
     def ask_engines(self, plan: Plan, *, proven: bool, asking: bool = True) -> None:
-        """Note what each engine serves after a plan was carried out, or, where not ``proven``, without it.
+        """Note what engines serve, after a plan or, not ``proven``, without; raise where one starts nothing.
 
         ``asking`` has their own programs say whether they would come up with the configs that lie there.
-
-        Raises:
-            InstallerError: an engine that answers could start no container with its containerd and programs.
         """
         known = {each.name: each for each in self.before.engines}
         depends = {name: Dependencies() for name in plan.engines}

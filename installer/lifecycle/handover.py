@@ -51,12 +51,10 @@ def await_next_run(host: Host, lock: Lock) -> bool:
 
 
 def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) -> Ledger:
-    """Open the ledger; wait where one that does not serve this node holds it, and tell him that we do.
+    """Open the ledger; wait where one that does not serve this node holds it, and announce that we do.
 
-    From then on a stop is looked at when it is open: whoever left us what he was about to undo relies on us.
-
-    Raises:
-        LockedError: a run that serves this node holds it, or it is not free in time.
+    From then on a stop waits until it is open: whoever left us what he was about to undo relies on us. Raise
+    LockedError where a run that serves this node holds it, or it is not free in time.
     """
     try:
         return opening()
@@ -81,11 +79,7 @@ def _serves(host: Host, options: Options) -> bool:
 
 
 def hand_over(host: Host, options: Options, record: Record) -> bool:
-    """Hand the undo to a unit of systemd's if we are a container of an engine that cannot restart meanwhile.
-
-    Raises:
-        UndoIncompleteError: it cannot be handed over; nothing was changed.
-    """
+    """Hand the undo to a unit where our container holds up its engine; UndoIncompleteError: it cannot be."""
     rows = [row for row in record.engines if ENGINES[row.name].finishes_calls]
     pids = (find_own_pid(host, row.state or ENGINES[row.name].state.usual) for row in rows)
     pid = next((pid for pid in pids if pid is not None), None)

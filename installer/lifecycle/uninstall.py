@@ -88,11 +88,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
 
 
 def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> None:
-    """Undo what the ledger holds, and what configs show to be ours, ``within_s`` where a pod's grace ends.
-
-    Raises:
-        UndoIncompleteError: something of ours is left, and the ledger is kept.
-    """
+    """Undo what the ledger holds, ``within_s`` of a pod's grace; UndoIncompleteError: some of ours is left."""
     until_s, hurried = time.monotonic() + within_s, within_s < inf
     with as_incomplete_undo():
         remove_readiness(host, options, ledger)
@@ -188,11 +184,7 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
 
 
 def stop(options: Options, stopped_s: float) -> int:
-    """Do what a stop of ``run`` asks for, which has come at ``stopped_s`` of ``time.monotonic``.
-
-    Returns:
-        An exit code; ``HANDED_OVER`` where another process is to carry the undo on.
-    """
+    """Do what a stop at ``stopped_s`` of ``time.monotonic`` asks for; return an exit code or HANDED_OVER."""
     log.info("stop requested")
     host = Host.under(options.host_root, options.mounts)
     with as_incomplete_undo(), open_as_child(host, options, supervision.raise_if_orphan) as ledger:

@@ -227,11 +227,7 @@ def _read_version(pattern: re.Pattern[str], text: str) -> tuple[int, ...] | None
 
 
 def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifact, ...]:
-    """Return the files of the toolkit below ``root``, those in ``sums`` not read as a whole.
-
-    Raises:
-        InstallerError: one cannot be read.
-    """
+    """Return the files of the toolkit below ``root``, those in ``sums`` not read; raise if one cannot."""
     places = ((name, _find(root, name)) for name in REQUIRED)
     return tuple(_read(root, name, place, sums) for name, place in places if place)
 
