@@ -88,7 +88,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
 
 
 def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> None:
-    """Undo what the ledger holds, ``within_s`` of a pod's grace; UndoIncompleteError: some of ours is left."""
+    """Undo what the ledger holds, ``within_s`` of a pod's grace; UndoIncompleteError: ours is left."""
     until_s, hurried = time.monotonic() + within_s, within_s < inf
     with as_incomplete_undo():
         remove_readiness(host, options, ledger)
