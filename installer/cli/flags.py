@@ -88,11 +88,9 @@ def _listen(text: str) -> Listen | None:
         return Listen(PurePosixPath(text.removeprefix(UNIX)))
     found = ADDRESS.fullmatch(text)
     if found is None or not 0 < int(found[3]) <= HIGHEST_PORT:
-        raise UsageError(
-            f"listen on {text!r}",
-            remedy="give ADDRESS:PORT with an address in numbers, such as 127.0.0.1:9400 or [::1]:9400, or "
-            "unix:/run/toolkit-installer.sock",
-        )
+        such = "such as 127.0.0.1:9400 or [::1]:9400, or unix:/run/toolkit-installer.sock"
+        remedy = f"give ADDRESS:PORT with an address in numbers, {such}"
+        raise UsageError(f"listen on {text!r}", remedy=remedy)
     return Listen(None, found[1] or found[2], int(found[3]))
 
 
@@ -217,9 +215,8 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
     if without := [name for name in drop_ins if not ENGINES[name].drop_ins.takes_ours]:
-        raise UsageError(
-            f"give {ENGINES[without[0]].title} a drop-in", remedy="use --config: it reads no other file"
-        )
+        problem = f"give {ENGINES[without[0]].title} a drop-in"
+        raise UsageError(problem, remedy="use --config: it reads no other file")
     options = Options(
         **{flag.field: _convert(flag.field, values[flag.field]) for flag in FLAGS if flag.plain},
         engines=tuple(dict.fromkeys(engines)),
@@ -287,7 +284,6 @@ def _places(flag: str, texts: Sequence[str], engines: Sequence[str]) -> dict[str
         elif len(engines) == 1 and engines[0] in ENGINES:
             found[engines[0]] = PurePosixPath(text)
         else:
-            raise UsageError(
-                f"tell which engine --{flag} {text} is for", remedy=f"write --{flag} ENGINE={text}"
-            )
+            problem = f"tell which engine --{flag} {text} is for"
+            raise UsageError(problem, remedy=f"write --{flag} ENGINE={text}")
     return found

@@ -8,7 +8,6 @@ from typing import Annotated, Final, TypeAlias
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
 
 from installer.change.ledger import read_record
 from installer.change.observe import observe_install
@@ -82,7 +81,7 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     except InstallerError as error:
         if as_json:
             nothing = Plan((Part(NODE, obstacles=(error,)),), record, record, {})
-            click.echo(dumps(document_of(nothing, ()), indent=2), nl=False)
+            click.echo(dumps(document_of(nothing, (), changes=False), indent=2), nl=False)
         raise
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
@@ -101,7 +100,7 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
         if isinstance(step, WriteConfig)
     ]
     if as_json:
-        click.echo(dumps(replace(document_of(plan, diffs), would_change=changes), indent=2), nl=False)
+        click.echo(dumps(document_of(plan, diffs, changes=changes), indent=2), nl=False)
     else:
         for line in lines_of(plan, diffs):
             click.echo(line)
@@ -124,10 +123,10 @@ def lines_of(plan: Plan, diffs: Diffs) -> list[str]:
     return lines or ["nothing to do"]
 
 
-def document_of(plan: Plan, diffs: Diffs) -> PlanDocument:
+def document_of(plan: Plan, diffs: Diffs, *, changes: bool) -> PlanDocument:
     """Return the plan for programs: docs/plan.schema.json is made of its type."""
     return PlanDocument(
-        bool(plan.steps),
+        changes,
         tuple(
             PlannedStep(part.id, describe(step).text, reason)
             for part in plan.parts
