@@ -97,7 +97,7 @@ def test_a_pipe_or_a_link_in_its_place_stops_nothing(
 
     for name in ("pipe", "link"):
         monkeypatch.setattr(events, "TERMINATION_LOG", tmp_path / name)
-        events.leave("said")
+        events.write_termination_log("said")
 
     assert log.read_text() == "x" * 5000
 
@@ -105,6 +105,6 @@ def test_a_pipe_or_a_link_in_its_place_stops_nothing(
 def test_a_long_sentence_is_cut_between_characters(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "TERMINATION_LOG", log)
 
-    events.leave("é" * 3000)
+    events.write_termination_log("é" * 3000)
 
     assert log.read_bytes() == "é".encode() * 2047 + b"\n"

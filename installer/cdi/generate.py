@@ -14,14 +14,14 @@ from typing import Any, Final, TypeAlias
 from installer.cdi.mode import SPEC_DIR, highest_read
 from installer.cdi.mode import SPECIFICATION as PATH
 from installer.cdi.plan import without
-from installer.cdi.specification import ALL_GPUS, device_names, devices, named_paths, specification
+from installer.cdi.specification import ALL_GPUS, device_names, named_paths, read_devices, specification
 from installer.engines.dependencies import driver_root
 from installer.errors import InstallerError, Option, Remedy, StoppedError
 from installer.host.events import log
-from installer.host.files import Host, text, text_of, told_by_root
+from installer.host.files import Host, read_json_of_root, text, text_of
 from installer.host.kernel import boot_id
 from installer.host.programs import LateError, find_program, run_until_stopped
-from installer.host.supervision import run
+from installer.host.supervision import current_run
 from installer.model.engine_spec import Version
 from installer.model.facts import EngineState, GpuSpecification
 from installer.model.files import DRIVER_LIBRARY_DIRS, File, Layout
@@ -91,7 +91,7 @@ def gpu_specification(
 
 def _last_check_s(host: Host, options: Options) -> float:
     """Return when the last check of the ``run`` began whose child this is; 0 where there was none."""
-    last = told_by_root(host, options.state_file, dict[str, Any]) if run().pid else None
+    last = read_json_of_root(host, options.state_file, dict[str, Any]) if current_run().pid else None
     written_s, started_s = (host.changed_s(path) for path in (options.state_file, options.pid_file))
     if last is None or written_s <= started_s:  # that of another ``run``
         return 0.0
@@ -168,7 +168,7 @@ def _read_beside(
         for path in (directory / name for name in host.names(directory)):
             known = path.suffix not in SUFFIXES or (path == own and ours)
             try:
-                names = frozenset() if known else devices(text(host, path), GPU_KIND, highest)
+                names = frozenset() if known else read_devices(text(host, path), GPU_KIND, highest)
             except InstallerError as error:
                 if host.changed_s(path) > since_s:
                     log.warning("specification not read", path=str(path), error=error)
@@ -178,7 +178,7 @@ def _read_beside(
     return found
 
 
-def watched(host: Host, options: Options, record: Record) -> Iterator[str]:
+def list_watched(host: Host, options: Options, record: Record) -> Iterator[str]:
     """Yield the places whose change makes another specification; ``run`` watches them."""
     if record.cdi is None:
         return

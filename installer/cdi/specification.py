@@ -205,7 +205,7 @@ _KNOWN: Final = frozenset({(0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0)
 _VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 
 
-def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
+def read_devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
     """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
 
     They read none of a later version than ``highest``, None where nobody knows it. JSON is read as YAML.

@@ -21,7 +21,7 @@ from installer.engines.containers import COMMENT, find_paths, leads_to, list_pla
 from installer.engines.crio import HOOK_DIR
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, is_file, text
-from installer.host.processes import PROC, Seen, of_root, unit_of
+from installer.host.processes import PROC, HostProcess, list_root_processes, unit_of
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState, Reference, Started
 from installer.model.files import PATH, Artifact, File, Kind, Layout
@@ -137,7 +137,7 @@ class Search(Struct, frozen=True):
         None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
         """
         host = self.host
-        for seen in of_root(host):
+        for seen in list_root_processes(host):
             row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
             unit = unit_of(seen.pid, host.local_path(PROC))
             if row is None or not seen.of_host or self._is_known(seen, row, unit):
@@ -154,7 +154,7 @@ class Search(Struct, frozen=True):
                     for program in list_programs(files[path], path):
                         yield Reference(f"{runs} reads {path}, which names", program, remedy)
 
-    def _is_known(self, seen: Seen, spec: EngineSpec, unit: str) -> bool:
+    def _is_known(self, seen: HostProcess, spec: EngineSpec, unit: str) -> bool:
         """Tell whether a process is an engine of the ledger, or looks for the toolkit at its start."""
         for each in self.engines:
             is_it = each.pid == seen.pid or (each.pid is None and unit and each.unit == unit)

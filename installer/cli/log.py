@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from installer.errors import InstallerError, Remedy, Spelling
-from installer.host.events import STDERR, leave, line, log, patient, write
+from installer.host.events import STDERR, line, log, patient, write, write_termination_log
 
 
 class LogFormat(StrEnum):
@@ -53,7 +53,7 @@ def say_failed(error: InstallerError) -> None:
 def leave_outcome() -> None:
     """Leave the last sentence where Kubernetes looks for it, if we are in a container of its."""
     if _speech.outcome:
-        leave(_speech.outcome)
+        write_termination_log(_speech.outcome)
 
 
 def current_format() -> LogFormat:

@@ -37,7 +37,7 @@ from installer.engines.restart_checks import find_refusals, places_by_files
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
-from installer.host.sockets import listening
+from installer.host.sockets import list_listening
 from installer.model.effective import Flags
 from installer.model.engine_spec import EngineSpec, ReloadMethod, is_ours
 from installer.model.facts import EngineState
@@ -235,7 +235,7 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     with suppress(InstallerError):
         state = systemd.read_unit(host, unit)
         if state.active == "active" and state.main_pid:
-            for path in sorted(listening(host.local_path(PROC) / str(state.main_pid)), key=len):
+            for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
                 if PurePosixPath(path).name != NRI_SOCKET:
                     yield PurePosixPath(path)
 

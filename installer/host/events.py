@@ -199,7 +199,7 @@ def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(buffer, encoding, errors="backslashreplace", line_buffering=by_lines)
 
 
-def leave(text: str) -> None:
+def write_termination_log(text: str) -> None:
     """Let ``text`` be the container's last words, if it is one; that it cannot be written stops nothing."""
     content = text.encode(errors="backslashreplace")[: TERMINATION_BYTES - 1]
     content = content.decode(errors="ignore").encode() + b"\n"  # a character that is cut in two is none

@@ -362,7 +362,7 @@ def text_of(file: File | None) -> str:
     return file.content.decode(encoding, errors="replace")
 
 
-def told_by_root(host: Host, path: PurePosixPath, kind: type[T]) -> T | None:
+def read_json_of_root(host: Host, path: PurePosixPath, kind: type[T]) -> T | None:
     """Return what a file of root's says in JSON; None where that cannot be had, or is of another kind."""
     with suppress(InstallerError, RecursionError, ValueError):
         file = host.read(path)

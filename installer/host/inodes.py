@@ -15,7 +15,7 @@ from typing import Final, NoReturn, TypeAlias
 from msgspec.structs import replace
 
 from installer.errors import InstallerError
-from installer.host.kernel import LABEL, mounts
+from installer.host.kernel import LABEL, list_mounts
 from installer.model.files import Meta
 
 Move: TypeAlias = Callable[[int, str, int, str], None]  # a name in an open directory to another, there
@@ -170,7 +170,7 @@ def staged_name(local: Path) -> Path:
 def is_mount_point(local: Path) -> bool:
     """Tell whether something is mounted at just this place; the kernel names it without links."""
     named = str(local.parent.resolve() / local.name)
-    return any(point == named for point, _ in mounts())
+    return any(point == named for point, _ in list_mounts())
 
 
 @contextmanager

@@ -49,16 +49,16 @@ def is_roots(pid: int, proc: Path) -> bool:
 
 def status_field(name: str, pid: int, proc: Path) -> list[str]:
     """Return the words of a line of /proc/PID/status; none where it has no such line."""
-    lines = text_of(proc / f"{pid}/status").split("\n")
+    lines = read_proc(proc / f"{pid}/status").split("\n")
     return next((line.split()[1:] for line in lines if line.startswith(name)), [])
 
 
-def text_of(here: Path) -> str:
+def read_proc(here: Path) -> str:
     """Return a file of /proc as text that gives the same bytes again by os.fsencode."""
     return os.fsdecode(here.read_bytes())
 
 
-def pids(proc: Path) -> list[int]:
+def list_pids(proc: Path) -> list[int]:
     """Return the processes of a /proc, our own or the host's, in order; none where it shows none."""
     import psutil
 
@@ -71,7 +71,7 @@ def pids(proc: Path) -> list[int]:
         psutil.PROCFS_PATH = own
 
 
-def open_files(process: Path) -> list[str]:
+def list_open_files(process: Path) -> list[str]:
     """Return what a process, a directory of /proc, has open, as its links say; none where we may not look."""
     found = []
     with suppress(OSError):
@@ -81,7 +81,7 @@ def open_files(process: Path) -> list[str]:
     return found
 
 
-def mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
+def list_mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
     """Return each mount point this process sees, and what is mounted there within its file system.
 
     As proc(5) has them in mountinfo: a blank, a tab, a newline and a backslash are octal numbers, every other

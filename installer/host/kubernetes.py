@@ -138,7 +138,7 @@ def _object(content: bytes) -> dict[str, Any]:
     return found
 
 
-def replica_made(host: Host, since_s: float) -> bool | None:
+def is_replica_made(host: Host, since_s: float) -> bool | None:
     """Tell whether another pod of our DaemonSet was made since a moment; None where we are no pod."""
     name = os.environ.get(OWN_NAME, "")
     try:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from installer.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.inodes import opened, translated
-from installer.host.kernel import is_roots, status_field, text_of, trusted_uids
+from installer.host.kernel import is_roots, read_proc, status_field, trusted_uids
 from installer.host.processes import send_signal, started_of
 from installer.host.supervision import own_pid
 from installer.model.files import Layout
@@ -269,7 +269,7 @@ def is_awaited(lock: Lock) -> bool:
 def _read_flocks(proc: Path) -> list[tuple[int, int]] | None:
     """Return pid, and inode of the file, of each flock(2) that is held; None without such a table."""
     with suppress(OSError):
-        return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(text_of(proc / "locks"))]
+        return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(read_proc(proc / "locks"))]
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from installer.errors import InstallerError, Option, Remedy
-from installer.host.kernel import mounts, trusted_uids
+from installer.host.kernel import list_mounts, trusted_uids
 
 MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
 ROOT: Final = PurePosixPath("/")
@@ -60,7 +60,7 @@ def _step(fd: int, part: str, flags: int) -> int:
 LinkTarget: TypeAlias = Callable[[PurePosixPath], PurePosixPath | None]
 
 
-def follow(path: PurePosixPath, link_target: LinkTarget, *, last: bool = True) -> PurePosixPath:
+def follow_links(path: PurePosixPath, link_target: LinkTarget, *, last: bool = True) -> PurePosixPath:
     """Return ``path`` without ``..`` and links; ``link_target`` tells where one leads, None for what is none.
 
     With ``last`` false a link in the last place is kept. InstallerError where the links go round in a circle.
@@ -128,7 +128,7 @@ class Places:
         """
         with suppress(UnicodeEncodeError):
             if b"\0" not in os.fsencode(path):
-                return follow(path, self._link_target, last=last)
+                return follow_links(path, self._link_target, last=last)
         raise InstallerError(
             f"look at {str(path)!a:.200} (no file can have such a name)",
             remedy="correct what names it",
@@ -207,7 +207,7 @@ def resolve_local(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
                 return PurePosixPath(Path(path).readlink())
         return None
 
-    return follow(local, link_target)
+    return follow_links(local, link_target)
 
 
 def find_host_path(
@@ -221,7 +221,7 @@ def find_host_path(
     of that name; a wider one (the container's own /run) has nothing to do with the host.
     """
     real = resolve_local(local, root)
-    points = [(PurePosixPath(point), PurePosixPath(within)) for point, within in mounts()]
+    points = [(PurePosixPath(point), PurePosixPath(within)) for point, within in list_mounts()]
     above = [mount for mount in points if mount[0] != ROOT and real.is_relative_to(mount[0])]
     if not above:
         return None

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from installer.errors import InstallerError
 from installer.host.files import Host, text
-from installer.host.kernel import is_roots, open_files, pids, text_of, trusted_uids
+from installer.host.kernel import is_roots, list_open_files, list_pids, read_proc, trusted_uids
 from installer.host.sockets import connectable
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
@@ -183,7 +183,7 @@ def _service_in(cgroup: str) -> str:
 def unit_of(pid: int, proc: Path) -> str:
     """Return the systemd service that a process is part of, "" where it is in none."""
     with suppress(OSError):
-        return unit_in(text_of(proc / f"{pid}/cgroup")) or ""
+        return unit_in(read_proc(proc / f"{pid}/cgroup")) or ""
     return ""
 
 
@@ -194,16 +194,16 @@ def monitors_in_unit_of(process: Path) -> int:
     A conmon that CRI-O has started for a call in flight holds no container (engine-facts.md#crio-conmon).
     """
     with suppress(OSError):
-        if service := _service_in(text_of(process / "cgroup")):
+        if service := _service_in(read_proc(process / "cgroup")):
             proc = process.parent
-            return sum(_is_monitor_in(proc / str(pid), service, process.name) for pid in pids(proc))
+            return sum(_is_monitor_in(proc / str(pid), service, process.name) for pid in list_pids(proc))
     return 0
 
 
 def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
     with suppress(OSError):  # it ended meanwhile
-        name = text_of(process / "comm")
-        if name.startswith(_MONITORS) and _service_in(text_of(process / "cgroup")) == service:
+        name = read_proc(process / "comm")
+        if name.startswith(_MONITORS) and _service_in(read_proc(process / "cgroup")) == service:
             # A conmon of an exec has -e, and that of a container that is not made yet is the engine's child.
             return not name.startswith("conmon") or not (
                 "-e" in _command_line(process) or _fields(process)[1] == engine
@@ -217,7 +217,7 @@ def _describe(pid: int, proc: Path) -> Peer | None:
     with suppress(OSError):  # it ended meanwhile
         # A /proc of another namespace (the host's, mounted) has other processes under our numbers.
         if pid > 0 and int((proc / "self").readlink().name) == os.getpid():
-            unit = unit_in(text_of(process / "cgroup"))
+            unit = unit_in(read_proc(process / "cgroup"))
             exe = _link(process / "exe").removesuffix(DELETED) or None  # upgraded while it runs
             started = started_of(pid, proc)
             if started is not None:
@@ -235,15 +235,15 @@ def started_of(pid: int, proc: Path) -> float | None:
 
 def _fields(process: Path) -> list[str]:
     """Return the fields of /proc/PID/stat from the third on: the second may hold blanks and parentheses."""
-    return text_of(process / "stat").rpartition(")")[2].split()
+    return read_proc(process / "stat").rpartition(")")[2].split()
 
 
 def _name(process: Path) -> str:
-    return text_of(process / "comm").removesuffix("\n")
+    return read_proc(process / "comm").removesuffix("\n")
 
 
 def _command_line(process: Path) -> tuple[str, ...]:
-    return tuple(text_of(process / "cmdline").split("\0")[:-1])
+    return tuple(read_proc(process / "cmdline").split("\0")[:-1])
 
 
 def _link(link: Path) -> str:
@@ -253,7 +253,7 @@ def _link(link: Path) -> str:
     return ""
 
 
-class Seen(Struct, frozen=True):
+class HostProcess(Struct, frozen=True):
     """One process; ``file`` tells one program from another, also where both had the same path.
 
     ``program`` is "" where nobody may look at it: a container needs CAP_SYS_PTRACE for that.
@@ -270,13 +270,13 @@ class Seen(Struct, frozen=True):
     of_host: bool
 
 
-def sees_host(host: Host) -> bool:
+def can_see_host(host: Host) -> bool:
     """Tell whether the host's processes are in view: its first one, or the kernel's own."""
     firsts = (text(host, PROC / f"{pid}/comm").removesuffix("\n") for pid in (1, 2))
     return not {"systemd", "init", "kthreadd"}.isdisjoint(firsts)
 
 
-def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
+def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostProcess]:
     """Yield root's processes, less kernel threads; ``unread`` adds those whose program nobody may look at."""
     proc = host.local_path(PROC)
     init = _link(proc / "1/ns/mnt")
@@ -295,7 +295,7 @@ def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
             with suppress(OSError):
                 status = (process / "exe").stat()
                 file, safe = (status.st_dev, status.st_ino), _is_roots_alone(status)
-        yield Seen(
+        yield HostProcess(
             int(process.name),
             name,
             program.removesuffix(DELETED),
@@ -306,7 +306,7 @@ def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
         )
 
 
-def holds(host: Host, pid: int, mark: bytes) -> bool:
+def program_holds(host: Host, pid: int, mark: bytes) -> bool:
     """Tell whether the program of a process has ``mark`` in it; only its first 64 MB are looked at."""
     with (
         suppress(OSError, ValueError),
@@ -319,19 +319,19 @@ def holds(host: Host, pid: int, mark: bytes) -> bool:
 
 def inotify_instances(host: Host) -> int:
     """Return how many inotify instances root's processes hold: their limit is one for all of them."""
-    return sum(open_files(process).count(INOTIFY) for process in _list_of_root(host.local_path(PROC)))
+    return sum(list_open_files(process).count(INOTIFY) for process in _list_of_root(host.local_path(PROC)))
 
 
 def _list_of_root(proc: Path) -> Iterator[Path]:
     deadline = time.monotonic() + LOOK_S
-    for pid in pids(proc):
+    for pid in list_pids(proc):
         if time.monotonic() > deadline:
             return
         if is_roots(pid, proc):
             yield proc / str(pid)
 
 
-def root_wrote(host: Host, path: PurePosixPath) -> bool:
+def is_written_by_root(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a program of the host is one that root alone can have written."""
     with suppress(OSError):
         return _is_roots_alone(host.local_path(path).stat())

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from installer.host.kernel import open_files, text_of, trusted_uids
+from installer.host.kernel import list_open_files, read_proc, trusted_uids
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -215,13 +215,13 @@ def ended_after(connection: socket.socket, seconds: float) -> Iterator[None]:
     timer.cancel()
 
 
-def listening(process: Path) -> frozenset[str]:
+def list_listening(process: Path) -> frozenset[str]:
     """Return the paths of the unix sockets that a process, a directory of /proc, listens on.
 
     None are known of one whose descriptors we may not look at.
     """
     with suppress(OSError):
-        held = {*open_files(process)}
+        held = {*list_open_files(process)}
         return frozenset(path for path, inode in _listeners(process) if inode in held)
     return frozenset()
 
@@ -234,14 +234,14 @@ def has_closed(process: str, path: str) -> bool:
     name = PurePosixPath(path).name
     with suppress(OSError):  # it has ended, or nobody can tell
         listeners = {inode for each, inode in _listeners(Path(process)) if PurePosixPath(each).name == name}
-        held = {*open_files(Path(process))}
+        held = {*list_open_files(Path(process))}
         return bool(process and listeners and held and not listeners & held)
     return False
 
 
 def _listeners(process: Path) -> Iterator[tuple[str, str]]:
     """Yield path and inode of each listening socket in the network namespace of a process."""
-    for row in text_of(process / "net/unix").split("\n")[1:]:
+    for row in read_proc(process / "net/unix").split("\n")[1:]:
         # number, references, protocol, flags, type, state, inode, path (net/unix/af_unix.c: unix_seq_show)
         words = row.split(None, 7)
         if len(words) > 7 and words[3] == LISTENS:  # noqa: PLR2004 - others have no path

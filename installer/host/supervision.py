@@ -81,7 +81,7 @@ class _Own:
     run = Run()
 
 
-def run() -> Run:
+def current_run() -> Run:
     """Return the ``run`` that has started this process; one of pid 0 where none has."""
     return _Own.run
 
@@ -113,7 +113,7 @@ def own_pid() -> int:
     return _Own.run.pid or os.getpid()
 
 
-def answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> None:
+def send_answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> None:
     """Tell ``run`` what it is to watch, as ``Watch`` has it."""
     content = os.fsencode("\0".join((before, str(due_s), str(rest_s), *places)))
     with suppress(OSError):  # it has been killed
@@ -121,13 +121,13 @@ def answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> N
             content = content[os.write(_Own.run.answers, content) :]
 
 
-def command() -> tuple[str, ...]:
+def child_command() -> tuple[str, ...]:
     """Return the beginning of the command of a child: this very interpreter, however it was started."""
     flags = ("-I",) * sys.flags.isolated + ("-S",) * sys.flags.no_site + BARE[3:]
     return (sys.executable, *flags, START)
 
 
-def become(
+def become_supervisor(
     held: Sequence[tuple[Path, int]], options: Path, most: int, kept: str, left: Sequence[str]
 ) -> None:
     """Become the supervisor; return only where that cannot be started.
@@ -136,7 +136,7 @@ def become(
     was asked for, ``most`` the largest exit code, ``kept`` the children of the wait, ``left`` their files.
     """
     words = [word for path, fd in held for word in (str(path), str(fd))]
-    words += [str(options), str(most), kept, " ".join(left), *command()]
+    words += [str(options), str(most), kept, " ".join(left), *child_command()]
     _exec("supervisor", words, [fd for _, fd in held])
 
 
@@ -161,7 +161,7 @@ def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> None:
         os.execv(sys.executable, [*BARE, START, what, *words])  # noqa: S606 - no shell is meant to be there
 
 
-def describe_end(status: str) -> str:
+def describe_child_end(status: str) -> str:
     """Return how a child has ended, of which the kernel has told ``status``."""
     if status == HUNG:
         return "killed, for it hung"

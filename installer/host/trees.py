@@ -22,7 +22,7 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
-from installer.host.kernel import mounts, trusted_uids
+from installer.host.kernel import list_mounts, trusted_uids
 from installer.host.paths import DIRECTORY
 from installer.model.files import OTHERS_WRITE, Copy, Meta, PayloadFile, Symlink, Text
 
@@ -61,7 +61,7 @@ def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
     if _status(name, directory) is None:
         return None
     above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
-    points = (PurePosixPath(point) for point, _ in mounts())
+    points = (PurePosixPath(point) for point, _ in list_mounts())
     return next((point.relative_to(above) for point in points if point.is_relative_to(above / name)), None)
 
 

@@ -411,7 +411,7 @@ def list_places(host: Host, options: Options, record: Record, last: LastCheck) -
             # What is held open of a file system that somebody has mounted over ours keeps it from going.
             covered = path.is_relative_to(layout.home) and is_mount_point(local)
             found.append(f"{local}/" + "*" * covered if path in whole else str(local))
-    found += gpus.watched(host, options, record)
+    found += gpus.list_watched(host, options, record)
     if record.nri is not None:  # it tells of itself there: registered or not, and what it has missed
         found.append(str(host.local_path(options.nri.at(record.nri).state)))
     programs = (last.hands_over_to, *(each.monitor for each in last.engines))

@@ -16,9 +16,9 @@ from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteEr
 from installer.host import unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.kubernetes import replica_made
+from installer.host.kubernetes import is_replica_made
 from installer.host.locks import Lock, announce_wait, is_awaited, is_held_pidfile, lock_directory
-from installer.host.supervision import BARE, START, command, run
+from installer.host.supervision import BARE, START, child_command, current_run
 from installer.model.files import PATH, File, Kind, Layout, Meta
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
@@ -40,7 +40,7 @@ def await_next_run(host: Host, lock: Lock) -> bool:
     """
     stopped_s, until, comes = time.time(), time.monotonic() + SIGN_S, False
     while not is_awaited(lock):
-        made = replica_made(host, stopped_s - RECENT_S)
+        made = is_replica_made(host, stopped_s - RECENT_S)
         if made and not comes:
             log.info("waiting for the next pod", seconds=START_S, reason="the kubelet makes one like this")
             comes, until = True, time.monotonic() + START_S
@@ -100,9 +100,9 @@ def hand_over(host: Host, options: Options, record: Record) -> bool:
 def _command(host: Host, options: Options) -> tuple[str, ...]:
     """Return the command that undoes as this process would: with its environment, and options of its own."""
     copy = options.options_file.with_name(f"{options.options_file.name}.undo")
-    host.replace(copy, File(run().options.read_bytes(), Meta(0o600)))
-    again = (*command(), "undo", str(host.local_path(copy)), "", "0")
-    return (*BARE, START, "successor", str(run().pid), *again)
+    host.replace(copy, File(current_run().options.read_bytes(), Meta(0o600)))
+    again = (*child_command(), "undo", str(host.local_path(copy)), "", "0")
+    return (*BARE, START, "successor", str(current_run().pid), *again)
 
 
 def await_successor(options: Options) -> Exit:

@@ -102,7 +102,7 @@ def _become_supervisor(host: Host, wish: Wish, ledger: Ledger, pidfile: Lock) ->
     host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
     beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()
     kept = ("nri",) * options.serves_nri + ("metrics",) * (options.metrics_listen is not None)
-    supervision.become(
+    supervision.become_supervisor(
         [
             (host.local_path(options.pid_file), pidfile.fd),
             (host.local_path(options.layout.home / LOCK), ledger.lock.fd),
@@ -165,7 +165,7 @@ def check(options: Options, *, asked: bool) -> Exit:
 
 
 def _answer(watch: Watch, *, tells: bool = True) -> None:
-    supervision.answer(watch.before, watch.due_s, watch.rest_s, watch.places)
+    supervision.send_answer(watch.before, watch.due_s, watch.rest_s, watch.places)
     if tells:
         log.info("waiting for a signal")
 
@@ -209,7 +209,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
     except NotIdleError:  # since it was asked; what was written is taken back
         return _install(host, options, ledger)
     if before is not None and before != ledger.held.nri:  # nobody looks there any more
-        plugin_state.remove(host, options.nri.at(before))
+        plugin_state.remove_plugin(host, options.nri.at(before))
     _log_done(plan)
     metrics.publish_success(host, options, ledger, plan)
     return plan
@@ -241,7 +241,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
         readiness.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.held:
         context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
-        undo_follows = supervision.run().pid > 0 and options.on_exit is OnExit.UNDO
+        undo_follows = supervision.current_run().pid > 0 and options.on_exit is OnExit.UNDO
         with _stale_withdrawn(host, options, ledger):
             apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)
     else:

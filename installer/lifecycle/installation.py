@@ -23,7 +23,7 @@ from installer.lifecycle.readiness import LastCheck
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
-from installer.nri.state import lines as nri_lines
+from installer.nri.state import describe_plugin as nri_lines
 from installer.payload.config_toml import edited_keys
 from installer.payload.installed import (
     describe_in_place,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.change import ledger
 from installer.engines import ENGINES
 from installer.errors import InstallerError, Option, Remedy
-from installer.host.files import Host, told_by_root
+from installer.host.files import Host, read_json_of_root
 from installer.host.kernel import boot_id
 from installer.host.locks import is_held_pidfile
 from installer.host.supervision import own_pid
@@ -56,12 +56,12 @@ def refuse_foreign(host: Host, path: PurePosixPath) -> None:
 
 
 def _is_ours(host: Host, path: PurePosixPath) -> bool:
-    return host.kind(path, last=False) is Kind.FILE and told_by_root(host, path, Ready) is not None
+    return host.kind(path, last=False) is Kind.FILE and read_json_of_root(host, path, Ready) is not None
 
 
 def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
     """Tell whether readiness was published in this boot, by the process that holds the pidfile."""
-    said = told_by_root(host, path, Ready)
+    said = read_json_of_root(host, path, Ready)
     if said is None or said.boot_id != boot_id() or not is_held_pidfile(host.local_path(pid_file)):
         return False
     held = host.read(pid_file)
@@ -184,7 +184,7 @@ def stamp() -> str:
 
 def read_check(host: Host, path: PurePosixPath) -> LastCheck | None:
     """Return the last check; None where there is none, or it cannot be read, or is not root's."""
-    return told_by_root(host, path, LastCheck)
+    return read_json_of_root(host, path, LastCheck)
 
 
 def publish_check(host: Host, path: PurePosixPath, seen: LastCheck) -> None:

@@ -24,7 +24,7 @@ from installer.engines.trial_containers import MARK
 from installer.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
-from installer.host.files import Host, told_by_root
+from installer.host.files import Host, read_json_of_root
 from installer.host.locks import remove_pidfile
 from installer.host.systemd import buses
 from installer.host.trees import remove_staged
@@ -63,7 +63,7 @@ def uninstall(options: Options) -> Exit:
                 # What a run that was killed while it made or removed the first directory left beside it.
                 for path in (options.layout.home, *options.layout.home.parents[:-1]):
                     remove_staged(host, path)
-                plugin_state.remove(host, options.nri)
+                plugin_state.remove_plugin(host, options.nri)
                 log.info("nothing to undo", install_dir=str(options.install_dir))
             if options.adopt:
                 _undo_adopted(host, options)
@@ -107,9 +107,9 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         refuse_obstacles(plan)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(host, options.layout, ledger, min(options.timeout_s, share_s), until_s)
-        plugin = plugin_state.of_ledger(options.nri, ledger.held)
+        plugin = plugin_state.at_ledger_socket(options.nri, ledger.held)
         apply_undo(context, plan, supervision.raise_if_orphan)
-        plugin_state.remove(host, plugin)
+        plugin_state.remove_plugin(host, plugin)
     if plan.in_use:
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
@@ -145,7 +145,7 @@ def open_ledger(
 
 def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
     """Open the ledger with the lock that ``run`` holds, where that still has its name."""
-    opening = partial(Ledger.open, host, options.layout, supervision.run().lock, check)
+    opening = partial(Ledger.open, host, options.layout, supervision.current_run().lock, check)
     return open_ledger(host, options, opening)
 
 
@@ -280,7 +280,7 @@ def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
 
 
 def _read_made(host: Host, layout: Layout) -> list[Made]:
-    found = told_by_root(host, layout.made, dict[str, list[Made]]) or {}  # damaged: nothing is known
+    found = read_json_of_root(host, layout.made, dict[str, list[Made]]) or {}  # damaged: nothing is known
     made = found.get("made", ())
     return [each for each in made if each.engine in ENGINES and each.name.startswith(f"{MARK}-")]
 

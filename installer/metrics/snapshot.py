@@ -17,7 +17,7 @@ from installer.engines.dry_run import compare_configs
 from installer.errors import InstallerError, StoppedError
 from installer.host import supervision
 from installer.host.events import internal_errors, log
-from installer.host.files import Host, told_by_root
+from installer.host.files import Host, read_json_of_root
 from installer.model.engine_spec import ReloadMethod
 from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import Drift, Options
@@ -264,7 +264,7 @@ def counting_failures(host: Host, options: Options, ledger: Ledger) -> Iterator[
 
 def read_counts(host: Host, layout: Layout) -> Counts:
     """Return the counts; where nobody can tell them they begin anew, as counters may."""
-    return told_by_root(host, layout.counts, Counts) or Counts()
+    return read_json_of_root(host, layout.counts, Counts) or Counts()
 
 
 @log_failures()
@@ -340,10 +340,10 @@ def _take_snapshot(
     )
     plugin = None
     if record.nri is not None:
-        nri = plugin_state.of_ledger(options.nri, record)
-        state, registered = plugin_state.read(host, nri.state), plugin_state.is_registered(host, nri)
+        nri = plugin_state.at_ledger_socket(options.nri, record)
+        state, registered = plugin_state.read_state(host, nri.state), plugin_state.is_registered(host, nri)
         missed = state.missed_in_all if state else 0
-        plugin = PluginFigures(registered, missed, supervision.run().plugin_ends)
+        plugin = PluginFigures(registered, missed, supervision.current_run().plugin_ends)
     since = counts.ready_since_s  # as a text without colons: a label has none
     text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""
     return Snapshot(version("node-toolkit-installer"), counts, engines, time.time(), text, plugin)

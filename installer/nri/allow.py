@@ -24,15 +24,15 @@ _SHOWN: Final = 80
 _NAMED: Final = 10
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Return as much as is told of a text that a tenant has written."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def some(names: Sequence[str]) -> list[str]:
+def shorten_names(names: Sequence[str]) -> list[str]:
     """Return as many as are told of names that a tenant has written."""
     more = len(names) - _NAMED
-    return [*map(cut, names[:_NAMED]), *([f"... {more} more"] if more > 0 else [])]
+    return [*map(shorten, names[:_NAMED]), *([f"... {more} more"] if more > 0 else [])]
 
 
 class RefusedError(InstallerError):
@@ -45,7 +45,7 @@ class ForbiddenError(RefusedError):
     """A pod asks for what its namespace may not have."""
 
 
-def devices(
+def requested_devices(
     pod: Mapping[str, Any], container: Mapping[str, Any], allowed: Iterable[Allowed]
 ) -> tuple[str, ...]:
     """Return the CDI devices that a container is to get, each once; none where its pod does not ask.
@@ -68,13 +68,13 @@ def devices(
         found = DEVICE.fullmatch(name)
         if found is None:
             raise RefusedError(
-                f"create {where} (its annotation {key} asks for {cut(name)!r}, which is no CDI device)",
+                f"create {where} (its annotation {key} asks for {shorten(name)!r}, which is no CDI device)",
                 remedy="write VENDOR/CLASS=NAME there, several with commas",
             )
         if found["kind"] not in kinds:
-            wanted = Option("nri-allow", f"{pod['namespace']}={cut(found['kind'])}")
+            wanted = Option("nri-allow", f"{pod['namespace']}={shorten(found['kind'])}")
             raise ForbiddenError(
-                f"create {where} (its annotation {key} asks for {cut(name)}: its namespace may not)",
+                f"create {where} (its annotation {key} asks for {shorten(name)}: its namespace may not)",
                 remedy=Remedy("give the plugin ", wanted, " if it should, or remove the annotation"),
             )
     return names
@@ -86,7 +86,7 @@ def requested_by(pod: Mapping[str, Any], container: Mapping[str, Any]) -> str | 
     return next((key for key in keys if key in pod["annotations"]), None)
 
 
-def asks(annotations: Iterable[str]) -> bool:
+def may_ask(annotations: Iterable[str]) -> bool:
     """Tell whether annotations of a pod may ask for one of its containers."""
     return any(key in FOR_POD or key.startswith(FOR_CONTAINER) for key in annotations)
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from installer.errors import InstallerError, LockedError
-from installer.host.events import leave, log, writer
+from installer.host.events import log, write_termination_log, writer
 from installer.host.kernel import trusted_uids
 from installer.host.sockets import connectable
 from installer.host.supervision import STOP
 from installer.model.nri import Allowed, Identity
-from installer.nri.allow import RefusedError, some
+from installer.nri.allow import RefusedError, shorten_names
 from installer.nri.session import Configured, Given, Missed, Session, Synchronized
 from installer.watch import HeldLock
 
@@ -80,7 +80,7 @@ def main(words: Sequence[str]) -> int:
     except InstallerError as error:
         if not isinstance(error, LockedError):  # the state is that of another plugin
             plugin.tell_state(State(problem=str(error)))
-        leave(str(error))
+        write_termination_log(str(error))
         log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
         return int(error.exit)
     log.info("stopped", reason="asked to")
@@ -252,7 +252,7 @@ class Plugin:
                         remedy="delete their pods: they run without the devices that they ask for",
                     )
             case Given(pod, container, devices):
-                log.info("devices given", pod=pod, container=container, devices=some(devices))
+                log.info("devices given", pod=pod, container=container, devices=shorten_names(devices))
             case RefusedError() as error:
                 if self._is_news(str(error)):
                     log.warning("container refused", error=str(error), code=error.code)

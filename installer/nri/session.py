@@ -22,12 +22,12 @@ from installer.nri.allow import (
     GIVEN,
     ForbiddenError,
     RefusedError,
-    asks,
-    cut,
-    devices,
+    may_ask,
     refuse_dropping,
     requested_by,
-    some,
+    requested_devices,
+    shorten,
+    shorten_names,
 )
 
 # The connections that share the socket: on one the engine asks, on the other the plugin.
@@ -261,7 +261,7 @@ class Session:
     def _synchronize(self, payload: bytes) -> tuple[bytes, News | None]:
         """Gather what exists, in as many parts as it comes; only what may matter is kept."""
         request = unpack(SYNCHRONIZE, payload)
-        self._pods |= {pod["id"]: pod for pod in request["pods"] if asks(pod["annotations"])}
+        self._pods |= {pod["id"]: pod for pod in request["pods"] if may_ask(pod["annotations"])}
         self._containers += [
             {"pod": each["pod"], "name": each["name"]}
             for each in request["containers"]
@@ -278,7 +278,8 @@ class Session:
         for container in self._containers:
             pod = self._pods.get(container["pod"])
             if pod is not None and (key := requested_by(pod, container)) is not None:
-                yield Missed(pod["namespace"], pod["name"], container["name"], cut(pod["annotations"][key]))
+                asked = shorten(pod["annotations"][key])
+                yield Missed(pod["namespace"], pod["name"], container["name"], asked)
 
     def _create(self, payload: bytes) -> tuple[bytes, News | None]:
         try:
@@ -288,9 +289,9 @@ class Session:
                 f"create a container ({error.problem})", remedy=error.remedy, code="nri-failed"
             ) from error
         pod, container = request["pod"], request["container"]
-        names = devices(pod, container, self._allowed)
+        names = requested_devices(pod, container, self._allowed)
         if not names:
             return b"", None
-        marks, wishes = {GIVEN: ",".join(some(names))}, [{"name": name} for name in names]
+        marks, wishes = {GIVEN: ",".join(shorten_names(names))}, [{"name": name} for name in names]
         answer = pack(CREATED, {"adjust": {"annotations": marks, "devices": wishes}})
         return answer, Given(f"{pod['namespace']}/{pod['name']}", container["name"], names)

@@ -9,7 +9,7 @@ from typing import Final
 from installer.errors import Exit, InstallerError
 from installer.host import supervision
 from installer.host.events import log
-from installer.host.files import Host, told_by_root
+from installer.host.files import Host, read_json_of_root
 from installer.host.locks import (
     describe_halt,
     holder_of,
@@ -30,25 +30,25 @@ BESIDE_RUN: Final = "start run again, or uninstall"
 NAMED: Final = 5
 
 
-def read(host: Host, path: PurePosixPath) -> State | None:
+def read_state(host: Host, path: PurePosixPath) -> State | None:
     """Return the state that the plugin has written; None where there is none of root's."""
-    return told_by_root(host, path, State)
+    return read_json_of_root(host, path, State)
 
 
-def of_ledger(nri: Nri, record: Record | None) -> Nri:
+def at_ledger_socket(nri: Nri, record: Record | None) -> Nri:
     """Return the plugin with the socket that ``run`` has written down, where it has."""
     return nri.at(record.nri) if record and record.nri else nri
 
 
-def lines(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, str, bool, bool]]:
+def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, str, bool, bool]]:
     """Yield what there is to tell of the plugin: about what, how it was, and whether that is good.
 
     The last tells of what is not good whether the node is ready so: what was missed stays missed, and a
     plugin that no ``run`` has beside itself is nothing that this installation promises.
     """
     beside_run = record is not None and record.nri is not None
-    nri = of_ledger(nri, record)
-    state = read(host, nri.state)
+    nri = at_ledger_socket(nri, record)
+    state = read_state(host, nri.state)
     if state is None and not beside_run:
         return
     state = state or State()
@@ -78,16 +78,16 @@ def lines(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, st
 
 def is_registered(host: Host, nri: Nri) -> bool:
     """Tell whether an engine has configured the plugin and asks it by now."""
-    state, lock = read(host, nri.state) or State(), host.local_path(nri.lock)
+    state, lock = read_state(host, nri.state) or State(), host.local_path(nri.lock)
     return state.registered and is_held_pidfile(lock) and not describe_halt(lock)
 
 
-def remove(host: Host, nri: Nri) -> None:
+def remove_plugin(host: Host, nri: Nri) -> None:
     """Remove what a ``run`` that was killed has left; a plugin that runs does so itself."""
     if is_held_pidfile(host.local_path(nri.lock)):
         return
     with suppress(InstallerError):
-        if read(host, nri.state) is not None:
+        if read_state(host, nri.state) is not None:
             host.remove(nri.state)
         remove_pidfile(host, nri.lock)
 
@@ -113,7 +113,7 @@ def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
     if not supervision.end_with_run():
         return Exit.OK  # nobody is left to serve for
     if ended != "-":
-        log.warning("plugin started again", ended=supervision.describe_end(ended))
+        log.warning("plugin started again", ended=supervision.describe_child_end(ended))
     return serve(options, log_format)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.generate import gpu_specification, roots, watched
+from installer.cdi.generate import gpu_specification, list_watched, roots
 from installer.change.observe import observe_install
 from installer.errors import StoppedError
 from installer.host.files import Host
@@ -336,11 +336,13 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
     text = node.found().text
     node.write(OWN, text)
 
-    places = {place.removeprefix(str(node.root)) for place in watched(node.host, node.options(), held(text))}
+    places = {
+        place.removeprefix(str(node.root)) for place in list_watched(node.host, node.options(), held(text))
+    }
 
     assert places >= {
         *("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*", "/proc/driver/nvidia/version"),
         *("/driver/usr/lib64/libcuda.so.1", "/driver/usr/lib64", "/driver", "/run/cdi/", "/etc/cdi/"),
     }
     assert "/dev/nvidia0" not in places, "a device is written to all the time"
-    assert [*watched(node.host, node.options(), Record())] == []
+    assert [*list_watched(node.host, node.options(), Record())] == []

@@ -11,7 +11,7 @@ from installer.errors import InstallerError, UsageError
 from installer.model.nri import Allowed, Identity
 from installer.model.protobuf import ENTRY, Schema, pack
 from installer.nri import session
-from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, devices, refuse_dropping
+from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, refuse_dropping, requested_devices
 from installer.nri.session import (
     MAX_MESSAGE_BYTES,
     PLUGIN,
@@ -273,7 +273,7 @@ def test_whoever_may_use_nothing_gets_nothing() -> None:
     pod = {"namespace": "team", "name": "pod", "annotations": {OF_POD: "nvidia.com/gpu=0"}}
 
     with pytest.raises(ForbiddenError):
-        devices(pod, {"name": "main"}, ())
+        requested_devices(pod, {"name": "main"}, ())
 
 
 def test_what_runs_without_its_devices_is_named_when_the_engine_tells_what_exists() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from installer.cdi.specification import devices
+from installer.cdi.specification import read_devices
 from installer.errors import InstallerError
 from installer.host.files import text_of
 from installer.model.files import File, Meta
@@ -18,7 +18,7 @@ DEEPER = YAML.replace(KIND, "foo.com/gpu") + f"annotations:\n  kind: {KIND}\n"
 
 def _has(text: str | bytes) -> bool:
     content = text.encode() if isinstance(text, str) else text
-    return bool(devices(text_of(File(content, Meta())), KIND, HIGHEST))
+    return bool(read_devices(text_of(File(content, Meta())), KIND, HIGHEST))
 
 
 def _refused(text: str | bytes) -> bool:
@@ -86,4 +86,4 @@ def test_only_what_an_engine_reads_gives_devices_of_a_kind() -> None:
 def test_what_an_engine_of_a_later_time_may_know_has_devices() -> None:
     text = YAML.replace("0.5.0", "9.9.0") + "later: 1\n"
 
-    assert devices(text, KIND)
+    assert read_devices(text, KIND)

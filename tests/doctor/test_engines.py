@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.host.files import Host
-from installer.host.processes import Seen
+from installer.host.processes import HostProcess
 from installer.model.options import Options, Places
 from installer.report.doctor.model import EngineExam
 from installer.report.doctor.read import read_engines, read_unit_state
@@ -17,13 +17,13 @@ from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import SOCKET, STATUS, UNIT, Live, live
 
-SEEN = Seen(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
+SEEN = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
 CONFIG = PurePosixPath("/etc/containerd/config.toml")
 OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
 FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
 
 
-def read(node: Live, *seen: Seen, socket: PurePosixPath = SOCKET) -> list[EngineExam]:
+def read(node: Live, *seen: HostProcess, socket: PurePosixPath = SOCKET) -> list[EngineExam]:
     places = {"containerd": Places(socket=socket)}
     return [*read_engines(node.host, replace(Options(), places=places), seen)]
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.host.files import Host
-from installer.host.processes import Seen, holds, of_root, root_wrote
+from installer.host.processes import HostProcess, is_written_by_root, list_root_processes, program_holds
 from installer.host.programs import run_in
 from installer.host.sockets import is_listened_on
 from installer.model.options import Options
@@ -58,8 +58,8 @@ def shim(directory: Path, *, marked: bool) -> Iterator["subprocess.Popen[bytes]"
             child.kill()
 
 
-def seen(pid: int) -> Seen:
-    return next(each for each in of_root(HOST) if each.pid == pid)
+def seen(pid: int) -> HostProcess:
+    return next(each for each in list_root_processes(HOST) if each.pid == pid)
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -83,7 +83,7 @@ def test_a_running_shim_is_known_by_its_program_though_the_file_was_replaced(
 
 
 @contextmanager
-def waiting(program: Path) -> Iterator[Seen]:
+def waiting(program: Path) -> Iterator[HostProcess]:
     """Yield a shell that has the name of an engine, and waits."""
     with subprocess.Popen([program, "-c", "read word"], stdin=subprocess.PIPE) as child:
         _until_named(child.pid, program.name)
@@ -159,7 +159,7 @@ def test_only_processes_of_roots_are_seen(tmp_path: Path) -> None:
         root, 53, 65534, name="Uid:\t0\t0\t0"
     )  # anybody may call himself so, and psutil takes that for uids
 
-    assert [each.pid for each in of_root(Host.under(PurePosixPath(root)))] == [51, 900]
+    assert [each.pid for each in list_root_processes(Host.under(PurePosixPath(root)))] == [51, 900]
 
 
 def test_a_program_is_started_only_out_of_the_hosts_own_files_and_if_root_wrote_it(tmp_path: Path) -> None:
@@ -169,12 +169,12 @@ def test_a_program_is_started_only_out_of_the_hosts_own_files_and_if_root_wrote_
     process(root, 52, 0, namespace="mnt:[4026539999]")  # of a container
     host = Host.under(PurePosixPath(root))
 
-    before = {each.pid: each.of_host for each in of_root(host)}
+    before = {each.pid: each.of_host for each in list_root_processes(host)}
     (root / "usr/bin/kubelet").chmod(0o777)
-    after = {each.pid: each.of_host for each in of_root(host)}
+    after = {each.pid: each.of_host for each in list_root_processes(host)}
 
     assert (before[51], before[52], after[51]) == (True, False, False)
-    assert not root_wrote(host, PurePosixPath("/usr/bin/kubelet"))
+    assert not is_written_by_root(host, PurePosixPath("/usr/bin/kubelet"))
 
 
 def test_a_kubelet_is_one_of_the_hosts_own_not_what_a_pod_calls_so(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_kubelet_is_one_of_the_hosts_own_not_what_a_pod_calls_so(tmp_path: Pat
 
 
 def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
-    assert not holds(Host.under(PurePosixPath(tmp_path)), 7, NIL_POINTER)
+    assert not program_holds(Host.under(PurePosixPath(tmp_path)), 7, NIL_POINTER)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_host_whose_proc_is_not_in_view_has_no_process(tmp_path: Path, made: t
     for name in made:
         (tmp_path / name).mkdir()
 
-    assert list(of_root(Host.under(PurePosixPath(tmp_path)))) == []
+    assert list(list_root_processes(Host.under(PurePosixPath(tmp_path)))) == []
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from installer.engines.docker import api as dockerd
 from installer.errors import InstallerError
 from installer.host import kubernetes, systemd
 from installer.host.files import Host
-from installer.host.kernel import find_free_memory, mounts
+from installer.host.kernel import find_free_memory, list_mounts
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.host.systemd import Unit
@@ -51,7 +51,7 @@ from installer.model.nri import Allowed, Identity, Nri
 from installer.model.options import GPU_KIND, Options, RestartMode
 from installer.model.record import Record
 from installer.nri.session import Given, Message, Session, encoded
-from installer.nri.state import lines as nri_lines
+from installer.nri.state import describe_plugin as nri_lines
 from installer.payload.config_toml import edited_keys
 from installer.report.untaint import KEY, find_ready_node, make_patch
 from tests.decide.golden import Case
@@ -207,7 +207,7 @@ def _pidfile(directory: Path) -> Reader:
 def _kernel(path: Path) -> Reader:
     def read(content: bytes) -> object:
         path.write_bytes(content)
-        return mounts(path), find_free_memory(path, path.parent)
+        return list_mounts(path), find_free_memory(path, path.parent)
 
     return read
 

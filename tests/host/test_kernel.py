@@ -15,7 +15,7 @@ def test_a_mount_point_may_have_any_bytes(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "mountinfo").write_bytes(LINE + b"\n\nnot a mount\n")
     monkeypatch.setattr(kernel, "MOUNTINFO", tmp_path / "mountinfo")
 
-    ((point, source),) = kernel.mounts()
+    ((point, source),) = kernel.list_mounts()
 
     assert os.fsencode(point) == STRANGE
     assert os.fsencode(source) == b"/x \xff"

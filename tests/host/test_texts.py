@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.host.files import MOST_BYTES, Host, is_absent, is_file, text, told_by_root
+from installer.host.files import MOST_BYTES, Host, is_absent, is_file, read_json_of_root, text
 
 FILE = PurePosixPath("/file")
 
@@ -55,7 +55,7 @@ def test_what_can_be_had(
     host = Host.under(PurePosixPath(tmp_path))
 
     assert (text(host, FILE), is_file(host, FILE), is_absent(host, FILE)) == (said, file, absent)
-    assert told_by_root(host, FILE, dict[str, int]) is None
+    assert read_json_of_root(host, FILE, dict[str, int]) is None
 
 
 def test_a_text_may_be_as_large_as_that(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_an_object_of_roots_alone_is_believed(tmp_path: Path, said: str) -> None
     path.write_bytes(said.encode("latin-1"))
     is_object = said.startswith("{")
 
-    assert told_by_root(host, FILE, dict[str, int]) == (json.loads(said) if is_object else None)
+    assert read_json_of_root(host, FILE, dict[str, int]) == (json.loads(said) if is_object else None)
     if os.geteuid() == 0:
         os.chown(path, 1234, 1234)
-        assert told_by_root(host, FILE, dict[str, int]) is None
+        assert read_json_of_root(host, FILE, dict[str, int]) is None

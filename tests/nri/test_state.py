@@ -11,7 +11,7 @@ import pytest
 from installer.host.files import Host
 from installer.model.nri import Nri
 from installer.nri.plugin import VERSION
-from installer.nri.state import NAMED, lines, read
+from installer.nri.state import NAMED, describe_plugin, read_state
 
 NRI = Nri(PurePosixPath("/nri/nri.sock"))
 MISSED = {"namespace": "n", "pod": "p", "container": "c"}
@@ -40,7 +40,9 @@ def told(root: Path, *, holds: bool, **changed: Any) -> list[tuple[str, bool]]:
         os.write(lock, f"{os.getpid()}\n".encode())
         fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        return [(state, good) for what, state, good, _ in lines(host, NRI, None) if what == "NRI plugin"]
+        return [
+            (state, good) for what, state, good, _ in describe_plugin(host, NRI, None) if what == "NRI plugin"
+        ]
     finally:
         os.close(lock)
 
@@ -96,5 +98,5 @@ def test_what_it_has_missed_is_told_with_the_first_names(tmp_path: Path, listed:
 def test_what_is_no_state_tells_nothing(tmp_path: Path, said: object) -> None:
     host = put(tmp_path, said)
 
-    assert read(host, NRI.state) is None
-    assert [*lines(host, NRI, None)] == []
+    assert read_state(host, NRI.state) is None
+    assert [*describe_plugin(host, NRI, None)] == []

@@ -14,7 +14,7 @@ from installer.engines.containers import in_use
 from installer.engines.observe import ask_for, locate, look_for
 from installer.engines.trial_containers import MARK, Tools
 from installer.host.files import Host
-from installer.host.processes import Seen
+from installer.host.processes import HostProcess
 from installer.lifecycle import uninstall
 from installer.model.facts import EngineState
 from installer.model.files import Layout
@@ -30,7 +30,7 @@ SOCKET = PurePosixPath("/d.sock")  # short: below a test's directory a name has 
 OTHER = PurePosixPath("/other.sock")
 OPTIONS = Options(places={"docker": Places(socket=SOCKET)})
 ROW = EngineRow("docker", SOCKET, UNIT, {"nvidia": PurePosixPath("/toolkit/nvidia-container-runtime")})
-DOCKERD = Seen(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
+DOCKERD = HostProcess(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from installer.errors import InstallerError
-from installer.host.files import Host, told_by_root
+from installer.host.files import Host, read_json_of_root
 from installer.model.effective import EffectiveConfig, Runtime
 
 if TYPE_CHECKING:
@@ -178,5 +178,5 @@ def _read_on_disk(host: Host, path: PurePosixPath) -> _OnDisk:
     """Return what a file of root's says; nothing where there is none."""
     with suppress(InstallerError):
         if host.size(path) <= MAX_BYTES:
-            return told_by_root(host, path, _OnDisk) or _OnDisk()
+            return read_json_of_root(host, path, _OnDisk) or _OnDisk()
     return _OnDisk()

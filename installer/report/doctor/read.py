@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from installer.cdi.specification import devices, named_paths
+from installer.cdi.specification import named_paths, read_devices
 from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.config_text import Tree
 from installer.engines import ENGINES
@@ -27,7 +27,14 @@ from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
 from installer.host.kernel import character_devices, kernel_log
-from installer.host.processes import Seen, holds, inotify_instances, of_root, root_wrote, sees_host
+from installer.host.processes import (
+    HostProcess,
+    can_see_host,
+    inotify_instances,
+    is_written_by_root,
+    list_root_processes,
+    program_holds,
+)
 from installer.host.programs import run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import Installation, Line, read_installation
@@ -35,7 +42,7 @@ from installer.model.engine_spec import Api, EngineSpec
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
 from installer.model.record import Record
-from installer.nri.state import lines as plugin_lines
+from installer.nri.state import describe_plugin as plugin_lines
 from installer.report.doctor import model, system
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
@@ -89,7 +96,7 @@ def read_node(host: Host, options: Options) -> model.Node:
     except InstallerError as error:
         installation = Installation(None, None, (Line("status", error.problem, good=False),), ())
     record = installation.record or Record()
-    processes = tuple(of_root(host, unread=True))
+    processes = tuple(list_root_processes(host, unread=True))
     toolkits = tuple(read_toolkits(host, options))
     engines = read_engines(host, options, processes)
     return model.Node(
@@ -105,7 +112,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
         configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
         system=_read_system(host, processes),
-        sees_host=sees_host(host),
+        sees_host=can_see_host(host),
     )
 
 
@@ -201,12 +208,12 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
             paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
             gone = tuple(each for each in paths if is_absent(host, PurePosixPath(each)))
             try:
-                yield model.Spec(path, content, gone, devices(content, GPU_KIND))
+                yield model.Spec(path, content, gone, read_devices(content, GPU_KIND))
             except InstallerError as error:
                 yield model.Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
 
 
-def _read_system(host: Host, processes: Sequence[Seen]) -> model.System:
+def _read_system(host: Host, processes: Sequence[HostProcess]) -> model.System:
     names = sorted({unit for each in ENGINES.values() for unit in (each.unit, *each.units)})
     selinux = SYS / "fs/selinux"
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
@@ -241,7 +248,7 @@ def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
                     yield from ((unit, f"{path} {reason}") for unit in engine.units)
 
 
-def _read_kubelet_cgroups(host: Host, processes: Sequence[Seen]) -> str:
+def _read_kubelet_cgroups(host: Host, processes: Sequence[HostProcess]) -> str:
     kubelet = next((each for each in processes if each.name == "kubelet" and each.of_host), None)
     if kubelet is None:
         return ""
@@ -290,7 +297,7 @@ def find_version(text: str) -> tuple[model.Version, str]:
 
 def ask_version(host: Host, program: PurePosixPath) -> str:
     """Return what a program of the host's says about its version; "" where it may not be run."""
-    allowed = is_file(host, program) and root_wrote(host, program)
+    allowed = is_file(host, program) and is_written_by_root(host, program)
     return _run(host, str(program), "--version") if allowed else ""
 
 
@@ -299,7 +306,7 @@ def _run(host: Host, *words: str) -> str:
     return ran.stdout if ran is not None and ran.returncode == 0 else ""
 
 
-def ask_processes(host: Host, processes: Sequence[Seen]) -> tuple[model.Process, ...]:
+def ask_processes(host: Host, processes: Sequence[HostProcess]) -> tuple[model.Process, ...]:
     """Return the processes that count here, each program asked once, whatever it was replaced by since."""
     wanted = [each for each in processes if each.name in PROCESS_NAMES]
     files = {each.file: each for each in wanted}
@@ -309,14 +316,14 @@ def ask_processes(host: Host, processes: Sequence[Seen]) -> tuple[model.Process,
     )
 
 
-def _ask_process(host: Host, process: Seen) -> tuple[model.Version, str, bool]:
+def _ask_process(host: Host, process: HostProcess) -> tuple[model.Version, str, bool]:
     name, words = PurePosixPath(process.program).name, ""
     if process.of_host and name in VERSION_FLAGS and name[:NAME_LETTERS] == process.name:
         # By its process and not by its path: that may lead to a later program.
         words = _run(host, f"/proc/{process.pid}/exe", VERSION_FLAGS[name])
     version, spelled = find_version(words)
     # The shim of containerd 1.2 has no word for its version.
-    dies = process.name == SHIM and holds(host, process.pid, NIL_POINTER)
+    dies = process.name == SHIM and program_holds(host, process.pid, NIL_POINTER)
     return version, f"{process.name} {spelled}" if spelled else "", dies
 
 
@@ -330,7 +337,9 @@ def ask_runc(host: Host) -> dict[str, tuple[model.Version, str]]:
     return programs
 
 
-def read_engines(host: Host, options: Options, processes: Sequence[Seen]) -> tuple[model.EngineExam, ...]:
+def read_engines(
+    host: Host, options: Options, processes: Sequence[HostProcess]
+) -> tuple[model.EngineExam, ...]:
     """Return each engine whose process runs; a connection could start one that does not."""
     running = {each.name for each in processes}
     exams = (_examine(host, options, spec) for spec in ENGINES.values() if spec.process in running)
