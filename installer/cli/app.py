@@ -45,6 +45,7 @@ UNHEEDED: Final = {
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
     "uninstall": (GROUPS[WHAT] | GROUPS[NRI] | {"on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
 }
+SECRETS: Final = "Show passwords and tokens of the configs, too."
 click.ParamType.envvar_list_splitter = ","  # of several words in an environment variable
 OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
@@ -144,13 +145,7 @@ def uninstall(options: Options) -> Exit:
 
 @_verb
 @_json
-@click.option(
-    "--show-secrets",
-    is_flag=True,
-    envvar=SHOW_SECRETS,
-    show_envvar=True,
-    help="Show passwords and tokens of the configs, too.",
-)
+@click.option("--show-secrets", is_flag=True, envvar=SHOW_SECRETS, show_envvar=True, help=SECRETS)
 def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
     """Print what install would change, and change nothing. Exits 10 where it would change something."""
     from installer.cli import output

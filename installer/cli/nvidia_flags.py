@@ -193,9 +193,8 @@ def _resolve(
 def _read_value(row: Row, text: str, by: str) -> Any:
     match row.kind:
         case "bool" if text not in TRUE | FALSE:
-            raise UsageError(
-                f"read {text!r} in {by} (it is neither true nor false)", remedy="write true or false"
-            )
+            problem = f"read {text!r} in {by} (it is neither true nor false)"
+            raise UsageError(problem, remedy="write true or false")
         case "bool":
             return text in TRUE
         case "list":

@@ -80,8 +80,6 @@ def bind(host: Host, where: Listen) -> Listener:
             host.remove(where.path)
         return listen_unix(local)
     except OSError as error:
-        raise InstallerError(
-            f"listen on {where} ({(error.strerror or str(error)).lower()})",
-            remedy=Remedy("free it, or choose another address with ", Option("metrics-listen")),
-            code="name-taken",
-        ) from error
+        problem = f"listen on {where} ({(error.strerror or str(error)).lower()})"
+        remedy = Remedy("free it, or choose another address with ", Option("metrics-listen"))
+        raise InstallerError(problem, remedy=remedy, code="name-taken") from error

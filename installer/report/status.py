@@ -190,19 +190,11 @@ def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> read
                 return found
             write_once(f"under way: {', '.join(found.doing)}\n")
         if readiness.now_s() > sent_s + SOON_S:
-            write_once(
-                f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
-                "or a GPU that nvidia-ctk asks, does not answer\n"
-            )
+            longer = "longer where an engine, or a GPU that nvidia-ctk asks, does not answer"
+            write_once(f"asked run (pid {pid}) to look at the node, which takes seconds; {longer}\n")
         if locks.holder_of(host.local_path(options.pid_file)) != pid:
-            raise InstallerError(
-                "reconcile (the run that waited has ended)",
-                remedy="see its log, then start it again, or use install",
-                code="no-answer",
-            )
+            remedy = "see its log, then start it again, or use install"
+            raise InstallerError("reconcile (the run that waited has ended)", remedy=remedy, code="no-answer")
         time.sleep(POLL_S)
-    raise InstallerError(
-        f"reconcile (pid {pid} has not answered within {ANSWER_S:g} s)",
-        remedy="see its log: it may still be at work",
-        code="no-answer",
-    )
+    problem = f"reconcile (pid {pid} has not answered within {ANSWER_S:g} s)"
+    raise InstallerError(problem, remedy="see its log: it may still be at work", code="no-answer")
