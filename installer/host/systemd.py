@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
@@ -212,22 +211,6 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
     return ask_bus(shared, lambda bus: bool(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
 
 
-def run_program(root: Path, words: Sequence[str], *, purpose: str, timeout_s: float) -> Ran:
-    """Run the host's systemctl or systemd-run, in the host's root."""
-    deadline = time.monotonic() + timeout_s
-    ran = run_in(root, words, timeout_s=timeout_s, environment=ENVIRONMENT | REAL)
-    if ran is None and time.monotonic() > deadline:
-        raise late(purpose, timeout_s)
-    if ran is None or (ran.returncode and any(text in ran.stderr for text in UNREACHABLE)):
-        reason = ran.last_line if ran else f"the host's {words[0]} cannot be run"
-        raise NoBusError(f"reach systemd ({reason})", remedy=MOUNT)
-    if ran.returncode:
-        raise InstallerError(
-            f"{purpose} ({ran.last_line})", remedy="check the unit on the node", code="unit-failed"
-        )
-    return ran
-
-
 class Condition(Struct, frozen=True):
     """What has to hold by itself; of those that are written with a ``|`` another may do."""
 
@@ -360,32 +343,32 @@ def buses(host: Host) -> tuple[Path, ...]:
 def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
     """Return what systemd tells of a unit, "not-found" for none; raise where it cannot be asked."""
     show = ("systemctl", "show", f"--property={','.join(SHOWN)}", unit)
-    return ask(
-        host,
-        f"look at {unit}",
-        lambda bus: Unit.of(bus.properties(unit)),
-        lambda run: Unit.shown(run(show).stdout),
-        timeout_s=timeout_s,
-    )
+
+    def over_bus(bus: Bus) -> Unit:
+        return Unit.of(bus.properties(unit))
+
+    answer = ask(host, f"look at {unit}", over_bus, show, timeout_s=timeout_s)
+    return Unit.shown(answer.stdout) if isinstance(answer, Ran) else answer
 
 
 def ask(
-    host: Host,
-    purpose: str,
-    over_bus: Callable[[Bus], T],
-    by_program: Callable[[Callable[[Sequence[str]], Ran]], T],
-    *,
-    timeout_s: float,
-) -> T:
-    """Ask systemd over a bus; where none leads to it, by a program in the host's root."""
+    host: Host, purpose: str, over_bus: Callable[[Bus], T], words: Sequence[str], *, timeout_s: float
+) -> T | Ran:
+    """Ask systemd over a bus; where none leads to it, by the host's systemctl or systemd-run, in its root."""
     try:
         return ask_bus(buses(host), over_bus, purpose=purpose, timeout_s=timeout_s)
-    except NoBusError as error:
-        run = partial(run_program, host.local_path(HOST_ROOT), purpose=purpose, timeout_s=timeout_s)
-        try:
-            return by_program(run)
-        except NoBusError:
-            raise error from None
+    except NoBusError:
+        root, deadline = host.local_path(HOST_ROOT), time.monotonic() + timeout_s
+        ran = run_in(root, words, timeout_s=timeout_s, environment=ENVIRONMENT | REAL)
+        if ran is None and time.monotonic() > deadline:
+            raise late(purpose, timeout_s) from None
+        if ran is None or (ran.returncode and any(text in ran.stderr for text in UNREACHABLE)):
+            raise
+    if ran.returncode:
+        raise InstallerError(
+            f"{purpose} ({ran.last_line})", remedy="check the unit on the node", code="unit-failed"
+        )
+    return ran
 
 
 def is_socket_held(host: Host, unit: str, socket: PurePosixPath) -> bool:
