@@ -140,7 +140,7 @@ class _Check:
     def run(self) -> Watch:
         """Plan, then repair or leave alone what differs."""
         plan = self.plan()
-        drifted = Drifted.of(plan, self.record)
+        drifted = Drifted.of(plan, self.record, self.before.edited)
         if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
             return self.leave(
                 plan, refusal, ignored=self.options.drift is Drift.IGNORE and bool(drifted.things)
@@ -274,6 +274,7 @@ class _Check:
             by_cdi=self.record.cdi is not None,
             unmade=unmade.problem if unmade else "",
             unmade_remedy=str(unmade.remedy) if unmade else "",
+            edited=tuple(self.list_edited()),
         )
         watched = self.places()
         found = fingerprint(watched)
@@ -299,6 +300,14 @@ class _Check:
                 readiness.publish(host, options.ready_file, self.record)
             watched = (*watched, *list_published(host, options, self.record))
         return Watch(watched, baseline, due, rest_s(looks, moment))
+
+    def list_edited(self) -> Iterator[str]:
+        """Yield the configs that hold more than we wrote, or did when they were removed."""
+        for row in (each for each in self.record.configs if each.syntax):
+            with suppress(InstallerError):
+                now = self.host.read(row.path)
+                if now.digest not in row.ours if now else str(row.path) in self.before.edited:
+                    yield str(row.path)
 
     def withdraw(self) -> None:
         readiness.remove(self.host, self.options.ready_file)

@@ -73,8 +73,8 @@ class Drifted(Struct, frozen=True):
     removed: tuple[PurePosixPath, ...] = ()
 
     @classmethod
-    def of(cls, plan: Plan, record: Record) -> "Drifted":
-        """Return what a plan is about to change of what is ``record``."""
+    def of(cls, plan: Plan, record: Record, edited: Collection[str] = ()) -> "Drifted":
+        """Return what a plan is about to change of what is ``record``; ``edited`` held more than we wrote."""
         things: dict[str, str] = {}
         engines: dict[str, None] = {}
         removed = []
@@ -85,7 +85,7 @@ class Drifted(Struct, frozen=True):
                 engines[step.engine] = None
             if isinstance(step, WriteConfig) and step.before is None:
                 row = record.config(step.path)
-                removed += [step.path] if row is not None and row.original else []
+                removed += [step.path] if row and (row.original or str(row.path) in edited) else []
         # One that is to be restarted once it is idle, and one that was to be since the install: no drift.
         things |= dict.fromkeys(plan.pending, "it does not serve our runtimes")
         return cls(

@@ -105,7 +105,8 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
     done. ``problem`` and ``remedy`` are "" where all is well. ``by_cdi`` is that no engine has a runtime of
     ours, ``ignores`` that drift keeps no node from being ready, ``hands_over_to`` the runtime that ours
     start, "" where it was never found. ``unmade`` and ``unmade_remedy`` are how nvidia-ctk has failed
-    although a driver is loaded, "" where it has not. The rest is what the next decision needs.
+    although a driver is loaded, "" where it has not. ``edited`` are configs that hold more than we wrote, or
+    did when they were removed. The rest is what the next decision needs.
     """
 
     boot_id: str = ""
@@ -131,6 +132,7 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
     hands_over_to: str = ""
     unmade: str = ""
     unmade_remedy: str = ""
+    edited: tuple[str, ...] = ()
 
     @property
     def current(self) -> bool:

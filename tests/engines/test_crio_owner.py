@@ -217,6 +217,49 @@ def test_what_ours_inherited_stays_over_another_default_and_an_edit_of_our_drop_
     assert after == before
 
 
+def test_our_drop_in_is_not_written_without_the_handler_that_its_owner_had_in_it(crio: Node) -> None:
+    process = crio.start_installer("run", *ASKED)
+    process.wait_for("waiting for a signal")
+    crio.write(OURS, f'{crio.read(OURS)}{HANDLER}monitor_path = "/usr/libexec/crio/conmon"\n')
+    crio.restart("crio")
+    asked = crio.installer("reconcile")
+    crio.run(["mv", OURS, "/root/kept"])
+
+    process.wait_for("drift not repaired")
+    written, told = (crio.root / OURS[1:]).exists(), crio.installer("status")
+    crio.run(["mv", "/root/kept", OURS])
+    crio.wait_for("ready", ["sh", "-c", "test -e /run/nvidia/toolkit/ready && echo ready"], timeout_s=20)
+    crio.run(["rm", OURS])
+    time.sleep(3)
+    again = crio.installer("reconcile")
+
+    text = crio.read(OURS)
+    process.terminate()
+    assert process.wait() == 0, process.log
+    assert (asked.returncode, written, told.returncode) == (0, False, 1), told.stdout
+    assert f"somebody has removed {OURS}, with more in it than our runtimes" in told.stdout
+    assert (again.returncode, "gpu" in text, "nvidia" in text) == (0, False, True), text
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["with a restart", "unread"])
+def test_status_and_plan_agree_on_another_default_and_a_comment_in_our_drop_in(
+    crio: Node, *, read: bool
+) -> None:
+    crio.installer("install", *ASKED, check=True)
+    crio.write(OWNERS, OTHER_DEFAULT)
+    if read:
+        crio.restart("crio")
+    comment(crio)
+
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+
+    crio.run(["rm", OWNERS])
+    crio.restart("crio")
+    crio.installer("uninstall", check=True)
+    forget_the_comment(crio)
+    assert (told.returncode, plan.returncode) == (0, 0), (told.stdout, plan.stdout)
+
+
 def test_what_a_reload_makes_crio_forget_changes_nothing(crio: Node) -> None:
     crio.installer("install", *ASKED, check=True)
     count, files = starts(crio), snapshot(crio)
