@@ -45,3 +45,18 @@ def test_an_install_that_changes_nothing_proves_no_config_that_the_next_start_re
     assert site.call("install").returncode == 0
 
     assert site.status().stdout == before.stdout
+
+
+def test_a_comment_keeps_no_built_in_runtime_that_was_not_named_before_the_install(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    path = site.root / CONTAINERD
+    runtime = f'[plugins."{PLUGIN}".containerd.runtimes.nvidia'
+    options = f'{runtime}.options]\nBinaryName = "/usr/bin/nvidia-container-runtime"\n'
+    text = f'version = 2\n{runtime}]\nruntime_type = "io.containerd.runc.v2"\n{options}'
+    path.write_text(text)
+    assert site.call("install").returncode == 0
+    path.write_text(path.read_text() + "# mine\n")
+
+    assert site.call("uninstall").returncode == 0
+
+    assert path.read_text() == f"{text}# mine\n"

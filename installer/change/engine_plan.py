@@ -324,8 +324,13 @@ def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
         return _refuse_texts(row, way, f"it would not come up again with the config it has: {after.fatal}")
     edits = [edit for each in way.rows for edit in each.edits]
     texts = {digest for each in way.rows for digest in each.ours}
-    edited = any(write.before is not None and write.before.digest not in texts for write in way.writes)
-    # A default that had no definition before us either: what stood there comes back to the byte.
+    edited = any(
+        write.before is not None
+        and write.before.digest not in texts
+        and tree_of(write.after, write.path) != tree_of(facts.originals.get(write.path), write.path)
+        for write in way.writes
+    )
+    # A default that had no definition before us either: what stood there comes back.
     as_before = bool(after.undefined) and after.undefined in {runtime_of(each.key) for each in edits}
     if (as_before and not edited) or not way.changes:
         return None
