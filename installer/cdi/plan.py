@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from installer.cdi.mode import against_cdi, without_effect
 from installer.engines.config_edits import withdraw, without_us
-from installer.model.facts import Facts, GpuSpecification, list_some, observed
+from installer.model.facts import Facts, GpuSpecification, list_some, require
 from installer.model.files import File, Meta
 from installer.model.options import GPU_KIND, Mode, Options
 from installer.model.record import OWNER, CdiRow, ConfigRow, Record, Saved
@@ -38,7 +38,7 @@ FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 
 def install_device_nodes(facts: Facts, options: Options) -> Part:
     """Return how the control device nodes that are absent are made."""
-    wanted, cdi = options.cdi, observed(facts.cdi)
+    wanted, cdi = options.cdi, require(facts.cdi)
     if wanted is None or not cdi.absent_nodes:
         return Part(DEVICE_NODES, rows=Record(nodes=cdi.held_nodes))
     return Part(
@@ -67,7 +67,7 @@ def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
 
 def install_specification(facts: Facts, options: Options) -> Part:
     """Return how management's specification comes to its place, and one that is not wanted any more goes."""
-    wanted, cdi = options.cdi, observed(facts.cdi)
+    wanted, cdi = options.cdi, require(facts.cdi)
     held = {row.path: row for row in facts.held.configs if row.engine == OWNER}
     others = {cdi.gpus.path} if cdi.gpus else set()  # planned in a part of its own
     going = [row for row in held.values() if row.path not in others | ({wanted.path} if wanted else set())]
@@ -131,7 +131,7 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
     ``reason`` is that of the mode, where somebody wants to know it. Engines drop both of two devices of
     one name in one directory, and hide one in another: so each has one owner.
     """
-    spec = observed(facts.cdi).gpus
+    spec = require(facts.cdi).gpus
     if spec is None:
         return Part(GPUS, notes=(f"mode {Mode.RUNTIME}: {reason}",) if reason else ())
     planned, row, lacking = _plan_gpus(facts, spec)

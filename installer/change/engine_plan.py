@@ -13,11 +13,11 @@ from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import (
     DEFAULT,
     Ask,
+    ask_in_force,
     digest_of,
     group_of,
-    in_force,
     notes_of,
-    present,
+    read_present,
     runtime_of,
     tree_of,
     undo_config,
@@ -74,7 +74,7 @@ def install(
         restart_due=choice.takes_up is TakesUp.LATER,
         proven=_find_proven(choice, held, facts, ask),
     )
-    rows = tuple(reloading.rows_for(choice.way.changes, choice.steps))
+    rows = tuple(reloading.list_rows(choice.way.changes, choice.steps))
     later = choice.takes_up is TakesUp.LATER
     restarting = (*choice.steps, choice.reload) if later else choice.steps
     refused = reloading.explain_refusals(engine, restarting, choice.after, facts)
@@ -88,7 +88,7 @@ def install(
         backups=tuple(original for _, original in rows if original is not None),
         notes=(
             *decision.notes,
-            *(reloading.stale_runtimes(engine, choice.after, ours) if is_known else ()),
+            *(reloading.explain_stale_runtimes(engine, choice.after, ours) if is_known else ()),
             *reloading.explain_stale_state(engine, facts, entries),
             *([f"{row.name}, pending: {pending}"] if pending else []),
         ),
@@ -104,7 +104,7 @@ def install(
 def _find_proven(choice: Choice, held: EngineRow | None, facts: Facts, ask: Ask) -> str:
     """Return the digest of the texts that are proven: those that are found, only if the engine takes them."""
     engine, known = choice.engine, held.proven if held else ""
-    texts = present(engine, facts)
+    texts = read_present(engine, facts)
     digest = digest_of({**texts, **choice.way.texts})
     is_unread = digest != known and not choice.way.writes and ask(engine, texts).fatal
     return known if is_unread else digest
@@ -117,7 +117,7 @@ def _explain_pending(choice: Choice, options: Options) -> str:
         return reloading.DUE
     if reloading.is_left(engine, choice.reload, options):
         return reloading.LEFT
-    return reloading.pending(engine, options.extras, told=choice.way.decision.cdi)
+    return reloading.explain_pending(engine, options.extras, told=choice.way.decision.cdi)
 
 
 def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
@@ -242,7 +242,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         notes=(
             *way.notes,
             *([f"{row.title} does not start without our edits either: {dead}"] if dead else []),
-            *reloading.stale_runtimes(engine, way.after, _list_ours(row, way)),
+            *reloading.explain_stale_runtimes(engine, way.after, _list_ours(row, way)),
         ),
         obstacles=tuple(reloading.explain_refusals(engine, steps, way.after, facts)),
         needed=tuple(needed[:1]),
@@ -289,7 +289,7 @@ def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
         notes += notes_of(path, undone)
     way = WayBack(tuple(rows), tuple(held), tuple(writes), tuple(notes), demoted)
     if engine.hook is None and not ENGINES[engine.name].finds:
-        texts, asked = present(engine, facts), undoing.asked
+        texts, asked = read_present(engine, facts), undoing.asked
         written = {write.path: write.after for write in writes}
         way = replace(way, now=undoing.ask(asked, texts), after=undoing.ask(asked, {**texts, **written}))
     reload = _plan_reload(undoing, way)
@@ -336,7 +336,7 @@ def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
         return None
     given = any(group_of(edit.key, row.name) == DEFAULT for edit in edits)
     wrong: list[str] = []
-    for before in (now, in_force(undoing.asked, facts, present(engine, facts), undoing.ask)):
+    for before in (now, ask_in_force(undoing.asked, facts, read_present(engine, facts), undoing.ask)):
         # What our own file had taken from the others comes back, and the default that we gave goes.
         wrong = [*find_disturbances(replace(before, default=after.default) if given else before, after, ours)]
         if not wrong:
@@ -391,7 +391,7 @@ def _refuse_texts(
 
 def _list_files_naming(engine: EngineState, way: WayBack, facts: Facts, default: str) -> str:
     """Return the files that name the default runtime; a value that is put together stands in none."""
-    texts = {**present(engine, facts), **{write.path: write.after for write in way.writes}}
+    texts = {**read_present(engine, facts), **{write.path: write.after for write in way.writes}}
     wanted = (ENGINES[engine.name].default_key, default)
     naming = (
         path

@@ -11,13 +11,13 @@ from installer.engines.config_edits import (
     Ask,
     ConfigChange,
     Texts,
+    ask_in_force,
     change_config,
     config_files,
     configs_of,
     digest_of,
     files_without_us,
-    in_force,
-    present,
+    read_present,
     record_foreign,
     runtime_of,
     texts_alone,
@@ -105,7 +105,7 @@ def choose(
     former = {runtime_of(edit.key) for edit in edits} | {*(wish.row.runtimes if wish.row else ())}
     ours = wish.names | former
     # What others have put into a file of ours is in force as well, and has to stay so.
-    lived = in_force(engine, facts, now, ask) if now != texts else before
+    lived = ask_in_force(engine, facts, now, ask) if now != texts else before
     names = wish.names | (lived.handlers.keys() - before.handlers.keys())
     found, refusals = ask(engine, now), []
     for decision in spec.draft(replace(files, before=before), entries, options.extras):
@@ -155,7 +155,7 @@ def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
 
 def _is_in_force(wish: _Wish, way: Way) -> bool:
     """Tell whether texts that hold what is wanted still come to it, whatever others have written since."""
-    now = present(wish.engine, wish.facts)
+    now = read_present(wish.engine, wish.facts)
     if wish.row is None or wish.row.proven in {"", digest_of(now)}:
         return True
     found = wish.ask(wish.engine, now)
@@ -232,13 +232,13 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         for name, binary in (wish.row.runtimes.items() if wish.row else ())
         if name not in names and back.get(name) != str(binary)
     )
-    writes = reloading.writes_for(engine, way.changes, wish.facts.contents)
+    writes = reloading.list_writes(engine, way.changes, wish.facts.contents)
     ours = {*names, *(entry.name for entry in absent)}
     reload = Reload(
         engine.name,
         asked,
         absent,
-        reloading.unwanted_defaults(engine, (*asked, *absent), writes),
+        reloading.list_unwanted_defaults(engine, (*asked, *absent), writes),
         expect_others(engine, after, ours),
         expect_defaults(engine, after, ours),
         cdi=decision.cdi,

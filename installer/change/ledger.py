@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.config_files import missing_above, usual_configs
+from installer.engines.config_files import list_missing_directories, usual_configs
 from installer.errors import InstallerError, Option, Remedy, StoppedError, UndoIncompleteError
 from installer.host.events import internal_errors
 from installer.host.files import Host, entry_of
@@ -153,7 +153,9 @@ class Ledger:
 
     def make_directories(self, path: PurePosixPath) -> None:
         """Make ``path`` and what is missing above it, recorded so that undo removes them again."""
-        missing = sorted(missing_above(self._host, [path / "any"]), key=lambda each: len(each.parts))
+        missing = sorted(
+            list_missing_directories(self._host, [path / "any"]), key=lambda each: len(each.parts)
+        )
         if not missing:
             return
         known = dict.fromkeys((*self.held.directories, *missing))

@@ -19,16 +19,16 @@ from installer.engines.config_edits import holds_ours, text_of
 from installer.engines.config_files import (
     contents_of,
     copies_of,
-    led_elsewhere,
-    linked_since,
-    missing_above,
-    targets_of,
-    unwritable,
+    explain_unwritable,
+    find_links,
+    find_new_links,
+    list_missing_directories,
+    list_targets,
     usual_configs,
 )
-from installer.engines.containers import find_substitute_runtime, in_use, list_hooks
+from installer.engines.containers import find_in_use, find_substitute_runtime, list_hooks
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
-from installer.engines.observe import find_engines, observe_row, without_unused
+from installer.engines.observe import drop_unused, find_engines, observe_row
 from installer.engines.restart import ASK_S, with_creating
 from installer.engines.restart_checks import unit_obstacles
 from installer.errors import InstallerError
@@ -82,7 +82,7 @@ class _Node(Struct, frozen=True):
         ``deep`` hashes the payload in place; ``writes`` are files besides the ledger's that may be written.
         """
         host, layout, rows = self.host, self.options.layout, self.record.configs
-        relinked = linked_since(host, rows)
+        relinked = find_new_links(host, rows)
         search = Search(host, layout, self.engines, self.contents, self.record)
         references = tuple(search.find_references()) if seeks_references else ()
         links, returning = search.follow_links(references)
@@ -92,7 +92,7 @@ class _Node(Struct, frozen=True):
             tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines),
             self.contents,
             originals,
-            frozenset(missing_above(host, writes or {row.path for row in rows})),
+            frozenset(list_missing_directories(host, writes or {row.path for row in rows})),
             self._read_toolkit(deep=deep),
             self.record,
             lost=frozenset(row.path for row in rows if row.original and originals[row.path] is None),
@@ -146,7 +146,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     """
     former, record = record, _list_held(host, options, record)
     found = find_engines(host, options, record, patience_s)
-    engines, unused = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
+    engines, unused = drop_unused(host, record, found.engines) if options.auto else (found.engines, ())
     if options.restart_mode is RestartMode.WHEN_IDLE:
         engines = with_creating(host, engines)
     # Read once: whose it is and what is replaced are the same text, also where it is written meanwhile.
@@ -154,12 +154,12 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     gpu_file = {SPECIFICATION: host.read(SPECIFICATION)} if by_cdi else {}
     cdi = _read_cdi(host, options, engines, record, gpu_file)
     specifications = {options.cdi.path} if options.cdi is not None else set()
-    targets = {path for engine in engines for path in targets_of(engine)} if not by_cdi else set()
+    targets = {path for engine in engines for path in list_targets(engine)} if not by_cdi else set()
     targets |= specifications | gpu_file.keys()
     contents = _read_configs(host, record, engines, specifications) | gpu_file
     node = _Node(host, options, former, record, engines, contents)
     obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
-    running = in_use(host, options.layout, record, engines)[0]
+    running = find_in_use(host, options.layout, record, engines)[0]
     payload = _read_payload(host, options)
     driver, notes = driver_root(host, options)
     ldconfig_real = host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE
@@ -171,9 +171,9 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         driver=DriverFacts(driver, ldconfig_real, is_suse(host)),
         cdi=cdi,
         containers=ContainerFacts(running),
-        targets=led_elsewhere(host, targets.union(*(engine.files for engine in engines))),
+        targets=find_links(host, targets.union(*(engine.files for engine in engines))),
         refused=found.refused,
-        unwritable=unwritable(host, targets),
+        unwritable=explain_unwritable(host, targets),
         obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops),
         notes=(*found.notes, *unused, *notes),
     )
@@ -238,7 +238,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
     }
     contents = _read_configs(host, record, engines, more)
-    running, idle = in_use(
+    running, idle = find_in_use(
         host, options.layout, record, engines, restarts=options.restart_mode is not RestartMode.NONE
     )
     low_level = find_substitute_runtime(host, record) if running else None
@@ -265,7 +265,7 @@ def _read_configs(
     host: Host, record: Record, engines: Iterable[EngineState], more: Iterable[PurePosixPath] = ()
 ) -> dict[PurePosixPath, File | None]:
     """Return all configs that engines read or that are held, and those that may be written."""
-    of_engines = (path for each in engines for path in (*each.files, *each.hooks, *targets_of(each)))
+    of_engines = (path for each in engines for path in (*each.files, *each.hooks, *list_targets(each)))
     return contents_of(host, {*more, *of_engines, *(row.path for row in record.configs)})
 
 

@@ -20,7 +20,7 @@ from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
-from installer.model.facts import Container, EngineState, Facts, names_of, observed
+from installer.model.facts import Container, EngineState, Facts, names_of, require
 from installer.model.files import File
 from installer.model.options import Drift, Options, RestartMode
 from installer.model.record import OWNER, Record, ToolkitRow
@@ -168,7 +168,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 
 
 def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: tuple[Choice, ...]) -> Plan:
-    held, rows, gpus = facts.held, sum_rows(parts), observed(facts.cdi).gpus
+    held, rows, gpus = facts.held, sum_rows(parts), require(facts.cdi).gpus
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(
         rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
@@ -192,7 +192,7 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
             )
         ),
         seen=facts.digests,
-        release=observed(facts.payload).version,
+        release=require(facts.payload).version,
         pending=pending,
         due=frozenset(row.name for row in held.engines if row.restart_due),
         earlier=tuple(write for each in chosen for write in _find_earlier(each, facts)),
@@ -261,7 +261,7 @@ def _check_install(facts: Facts, names: set[str]) -> Part:
     return Part(
         NODE,
         rows=Record(directories=held.directories, engines=held.engines, configs=others),
-        notes=(*facts.notes, *advise(observed(facts.payload).version)),
+        notes=(*facts.notes, *advise(require(facts.payload).version)),
         obstacles=(*facts.obstacles, *_find_renamed(facts, names)),
     )
 
@@ -360,7 +360,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     left = f"our runtime runs {names_of(running)}" if running else next(problems, "")
     in_progress, final = held, None
     if steps:
-        known = tuple(reloading.knowing_texts_of(configs, steps))
+        known = tuple(reloading.add_known_texts(configs, steps))
         in_progress = replace(held, configs=known, directories=rows.directories, finished=False)
     if stays:
         final = replace(rows, pid_file=held.pid_file, published=held.published, finished=True, left=left)
@@ -435,7 +435,7 @@ def plan_rollback(
     if not used:
         backs = (describe(step).undo for step in reversed(done) if step not in of_engines)
         steps += [back for back in backs if back is not None]
-    rows = tuple(reloading.knowing_texts_of(plan.in_progress.configs, (*done, *steps)))
+    rows = tuple(reloading.add_known_texts(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
     final = in_progress if used else cdi.roll_back_gpus(record, done)
     return Plan(

@@ -90,7 +90,7 @@ def configs_of(engine: EngineState, facts: Facts) -> Iterator[ConfigRow]:
             yield row
 
 
-def present(engine: EngineState, facts: Facts) -> Texts:
+def read_present(engine: EngineState, facts: Facts) -> Texts:
     """Return the configs of an engine as they lie there."""
     return {path: facts.contents.get(path) for path in engine.files}
 
@@ -101,13 +101,13 @@ def digest_of(texts: Texts) -> str:
     return sha256(repr(there).encode()).hexdigest()
 
 
-def in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> EffectiveConfig:
+def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> EffectiveConfig:
     """Return what an engine has in force that was not put there by us alone.
 
     A file that we created and nobody has edited does not count, and what it takes from the others is taken by
     us: a drop-in that adds to them in containerd 2.x replaces what they say of CRI in 1.x.
     """
-    there = present(engine, facts)
+    there = read_present(engine, facts)
     texts = {**now, **there}
     for row in facts.held.configs:
         file = there.get(row.path)

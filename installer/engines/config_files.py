@@ -242,7 +242,7 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
     )
 
 
-def targets_of(engine: EngineState) -> Iterator[PurePosixPath]:
+def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the files that an install may write for an engine."""
     if ENGINES[engine.name].finds:
         return
@@ -255,12 +255,12 @@ def targets_of(engine: EngineState) -> Iterator[PurePosixPath]:
         yield engine.config
 
 
-def led_elsewhere(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
+def find_links(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
     """Return the paths that symbolic links lead elsewhere, and where to."""
     return {path: real for path in paths if (real := host.resolve(path)) != path}
 
 
-def unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, InstallerError]:
+def explain_unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, InstallerError]:
     """Return why files could be neither written nor removed where they are to be."""
     found = {}
     for path in paths:
@@ -276,7 +276,7 @@ def unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath
     return found
 
 
-def missing_above(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
+def list_missing_directories(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
     """Return the directories that would have to be made for files.
 
     A link that leads nowhere is an administrator's: what it leads to is missing, and the link stays.
@@ -311,7 +311,7 @@ def write_config(host: Host, write: WriteConfig) -> None:
     host.replace(write.path, write.after)
 
 
-def linked_since(host: Host, rows: Iterable[ConfigRow]) -> dict[PurePosixPath, str]:
+def find_new_links(host: Host, rows: Iterable[ConfigRow]) -> dict[PurePosixPath, str]:
     """Return what the links hold in the place of files that we created; of one to nowhere nobody knows."""
     found = {}
     for row in rows:

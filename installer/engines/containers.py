@@ -124,7 +124,7 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
     }
 
 
-def in_use(
+def find_in_use(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
     """Return the containers that need our runtimes, and the names of Docker's stopped ones that do.

@@ -304,7 +304,7 @@ def refuse_generated(engine: EngineState) -> None:
         )
 
 
-def without_unused(
+def drop_unused(
     host: Host, record: Record, engines: tuple[EngineState, ...]
 ) -> tuple[tuple[EngineState, ...], tuple[str, ...]]:
     """Return the engines less a containerd that only serves Docker, CRI switched on or not; and a note of it.

@@ -56,7 +56,7 @@ def take_up(
     return steps
 
 
-def writes_for(
+def list_writes(
     engine: EngineState, changes: Iterable[ConfigChange], contents: Mapping[PurePosixPath, File | None]
 ) -> tuple[WriteConfig, ...]:
     """Return what an engine's configs take; one that is signalled may need a text in between."""
@@ -67,7 +67,7 @@ def writes_for(
     return (WriteConfig(engine.name, engine.config, now, now),)
 
 
-def rows_for(
+def list_rows(
     changes: Collection[ConfigChange], steps: Iterable[Step]
 ) -> Iterator[tuple[ConfigRow, File | None]]:
     """Yield the row of each config that is ours or written to, with the file as it would be without us."""
@@ -85,7 +85,7 @@ def rows_for(
             yield ConfigRow(step.engine, step.path, syntax, saved, (step.before.digest,), ()), step.before
 
 
-def unwanted_defaults(
+def list_unwanted_defaults(
     engine: EngineState, entries: Iterable[RuntimeEntry], writes: Iterable[WriteConfig]
 ) -> frozenset[str]:
     """Return our runtimes that an engine may not have as its default any more.
@@ -119,10 +119,10 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
             f"{engine.title} serves {' and '.join(names_gone)}, which this release forgets in each reload "
             "until its next start"
         )
-    yield from stale_runtimes(engine, wanted, ours)
+    yield from explain_stale_runtimes(engine, wanted, ours)
 
 
-def stale_runtimes(
+def explain_stale_runtimes(
     engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
 ) -> Iterator[str]:
     """Yield which runtimes of others an engine serves otherwise than its files would have it: ``wanted``.
@@ -153,7 +153,7 @@ def _find_not_shown(serving: EffectiveConfig, wanted: EffectiveConfig) -> Iterat
             yield name, defined is None
 
 
-def pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
+def explain_pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
     """Return what an engine will not have in force after its reload, and when it will; "" for nothing.
 
     ``told`` is that its config asks for CDI, which a restart brings into force.
@@ -179,13 +179,13 @@ def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:
         edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
         configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
     going = [row for row in record.configs if final.config(row.path) is None]
-    known = knowing_texts_of((*configs, *going), steps)
+    known = add_known_texts((*configs, *going), steps)
     due = {row.name for row in record.engines if row.restart_due}
     engines = tuple(replace(row, restart_due=row.restart_due or row.name in due) for row in final.engines)
     return replace(final, engines=engines, configs=tuple(known), finished=False, failed=record.failed)
 
 
-def knowing_texts_of(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+def add_known_texts(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
     """Yield the rows, each knowing every text of ours that a step may leave there, and how to undo it."""
     for row in rows:
         texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]

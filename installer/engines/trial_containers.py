@@ -16,7 +16,7 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
 from installer.host.sockets import AnswerError
-from installer.model.protobuf import Schema, message
+from installer.model.protobuf import Schema, pack_fields
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client
@@ -175,24 +175,24 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     Its image is that of the pod's own sandbox, which is on the node (engine-facts.md#crio-sandbox-image).
     """
     status = cri.ask_status(socket, timeout_s=timeout_s)
-    metadata = message((1, name), (2, name), (3, "default"))
-    security = message((1, message((1, NODE), (2, CONTAINER))))
+    metadata = pack_fields((1, name), (2, name), (3, "default"))
+    security = pack_fields((1, pack_fields((1, NODE), (2, CONTAINER))))
     runtime = status.serving.handlers.get(handler)
     # Where a kubelet would put the pod: containerd fails without a slice for systemd's cgroups.
     parent = SYSTEMD if runtime and runtime.options.get("systemdcgroup") else "/"
-    linux = message((1, "" if status.name == "cri-o" else parent), (2, security))
-    pod = message((1, metadata), (8, linux))
+    linux = pack_fields((1, "" if status.name == "cri-o" else parent), (2, security))
+    pod = pack_fields((1, metadata), (8, linux))
     try:
         with open_calls(socket, timeout_s) as engine:
-            sandbox = engine.call("RunPodSandbox", message((1, pod), (2, handler)), ID)["id"]
+            sandbox = engine.call("RunPodSandbox", pack_fields((1, pod), (2, handler)), ID)["id"]
             config = _container(status.pause_image or _image(engine, sandbox), tools, environment)
-            request = message((1, sandbox), (2, config), (3, pod))
+            request = pack_fields((1, sandbox), (2, config), (3, pod))
             made = engine.call("CreateContainer", request, ID)["id"]
-            engine.call("StartContainer", message((1, made)))
+            engine.call("StartContainer", pack_fields((1, made)))
 
             def run(script: str) -> str:
                 words = [(2, word) for word in tools.command(script)]
-                request = message((1, made), *words, (3, EXEC_S))
+                request = pack_fields((1, made), *words, (3, EXEC_S))
                 return str(engine.call("ExecSync", request, {1: ("stdout", str)})["stdout"])
 
             yield made, run
@@ -205,7 +205,7 @@ def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
     """Remove the pods of a name, the stopped ones included; return what was there of them, or raise."""
     with open_calls(socket, timeout_s) as engine:
         listed = engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]
-        found = [message((1, each["id"])) for each in listed if each["metadata"]["name"] == name]
+        found = [pack_fields((1, each["id"])) for each in listed if each["metadata"]["name"] == name]
         for request in found:
             while True:
                 with suppress(InstallerError):  # removal stops what runs, too
@@ -222,7 +222,7 @@ def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
 
 def _image(calls: Calls, sandbox: str) -> str:
     """Return the image that a sandbox was made of, as the engine tells."""
-    answer = calls.call("PodSandboxStatus", message((1, sandbox), (2, 1)), {2: ("info", dict)})
+    answer = calls.call("PodSandboxStatus", pack_fields((1, sandbox), (2, 1)), {2: ("info", dict)})
     with suppress(ValueError, AttributeError):
         image = json.loads(answer["info"].get("info", "")).get("image")
         if isinstance(image, str) and image:
@@ -236,11 +236,11 @@ def _image(calls: Calls, sandbox: str) -> str:
 
 def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> bytes:
     # As a kubelet does, the image as its user names it, too: a signature is verified by that name.
-    named = message((1, image), (USER_SPECIFIED, image))
+    named = pack_fields((1, image), (USER_SPECIFIED, image))
     words = [(3, word) for word in tools.command(WAITS)]
-    variables = [(6, message(*enumerate(pair, 1))) for pair in environment.items()]
-    mounts = [(7, message((1, str(inside)), (2, str(there)), (3, 1))) for there, inside in tools.files]
+    variables = [(6, pack_fields(*enumerate(pair, 1))) for pair in environment.items()]
+    mounts = [(7, pack_fields((1, str(inside)), (2, str(there)), (3, 1))) for there, inside in tools.files]
     terminal = [(12, 1), (14, 1)]  # that nobody types at: reading from it waits
-    security = message((3, message((1, NODE), (2, CONTAINER))))
-    about = ((1, message((1, MARK))), (2, named))
-    return message(*about, *words, *variables, *mounts, *terminal, (15, message((2, security))))
+    security = pack_fields((3, pack_fields((1, NODE), (2, CONTAINER))))
+    about = ((1, pack_fields((1, MARK))), (2, named))
+    return pack_fields(*about, *words, *variables, *mounts, *terminal, (15, pack_fields((2, security))))

@@ -17,7 +17,7 @@ from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
 from installer.engines import ENGINES, trial_containers
-from installer.engines.containers import find_running_containers, in_use
+from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import Trials
 from installer.engines.restart import is_held
 from installer.engines.trial_containers import MARK
@@ -165,7 +165,7 @@ def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts
     where = (host, options.layout, ledger.held, facts.engines)
     # To ask Docker takes a call for each container: not while the shims tell enough.
     while time.monotonic() < deadline and (
-        find_running_containers(*where, restarts=restarts) or in_use(*where, restarts=restarts)[0]
+        find_running_containers(*where, restarts=restarts) or find_in_use(*where, restarts=restarts)[0]
     ):
         time.sleep(IN_USE_POLL_S)
     return observe_undo(host, options, ledger.held, awaits_s=0.0 if until_s < inf else inf)

@@ -18,7 +18,7 @@ NAMED: Final = 8
 T = TypeVar("T")
 
 
-def observed(fact: T | None) -> T:
+def require(fact: T | None) -> T:
     """Return a fact that the observation of this verb includes; LookupError, a bug, where it does not."""
     if fact is None:
         raise LookupError("not observed for this verb")

@@ -22,7 +22,7 @@ def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
         found: Any = values.get(name)
         if kind is dict:
             entries = ({"key": key, "value": text} for key, text in (found or {}).items())
-            packed += message(*((number, pack(ENTRY, entry)) for entry in entries))
+            packed += pack_fields(*((number, pack(ENTRY, entry)) for entry in entries))
         elif isinstance(kind, list):
             packed += b"".join(pack({number: (name, kind[0])}, {name: each}) for each in found or ())
         elif found:
@@ -36,7 +36,7 @@ def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
     Raises ValueError for what is no protobuf, or a field of another type.
     """
     values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
-    for number, value in fields(content):
+    for number, value in read_fields(content):
         if number not in schema:
             continue
         name, kind = schema[number]
@@ -64,24 +64,24 @@ def _unpack_value(kind: Kind, value: Any) -> Any:
     return value.decode(errors="replace") if kind is str else value
 
 
-def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def read_fields(content: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a message, an int for a varint, else bytes; raise ValueError for no protobuf."""
     at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
+    while at < len(content):
+        tag, at = _varint(content, at)
         if tag & 7 == _VARINT:
-            value, at = _varint(message, at)
+            value, at = _varint(content, at)
             yield tag >> 3, value
             continue
         if tag & 7 == _BYTES:
-            size, at = _varint(message, at)
+            size, at = _varint(content, at)
         elif tag & 7 in _FIXED:
             size = _FIXED[tag & 7]
         else:
             raise ValueError(f"a field of type {tag & 7}")
-        if at + size > len(message):
-            raise ValueError(f"a field of {size} bytes where {len(message) - at} are left")
-        yield tag >> 3, message[at : at + size]
+        if at + size > len(content):
+            raise ValueError(f"a field of {size} bytes where {len(content) - at} are left")
+        yield tag >> 3, content[at : at + size]
         at += size
 
 
@@ -92,7 +92,7 @@ def _field(number: int, value: int | str | bytes) -> bytes:
     return _number(number << 3 | _BYTES) + _number(len(content)) + content
 
 
-def message(*pairs: tuple[int, int | str | bytes]) -> bytes:
+def pack_fields(*pairs: tuple[int, int | str | bytes]) -> bytes:
     """Return a message as bytes, of the numbers and values of its fields."""
     return b"".join(_field(number, value) for number, value in pairs)
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.facts import Facts, names_of, observed
+from installer.model.facts import Facts, names_of, require
 from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options
 from installer.model.record import NAME, Record, ToolkitRow
@@ -49,12 +49,12 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
     not as it was installed.
     """
-    found = observed(facts.payload)
+    found = require(facts.payload)
     for error in check_artifacts(found, options.toolkit_source, by_cdi=by_cdi):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
     rendered = ""
     if not by_cdi:
-        toolkit_dir, driver = options.layout.toolkit, observed(facts.driver)
+        toolkit_dir, driver = options.layout.toolkit, require(facts.driver)
         tree = config_tree(options.toolkit, driver, toolkit_dir=toolkit_dir, low_level=low_level)
         rendered = render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
     files = list_payload(
@@ -247,7 +247,7 @@ def _find_lack_of_room(
     facts: Facts, options: Options, files: tuple[PayloadFile, ...]
 ) -> Iterator[InstallerError]:
     need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
-    free_bytes = observed(facts.payload).free_bytes
+    free_bytes = require(facts.payload).free_bytes
     if free_bytes is not None and free_bytes < need:
         yield InstallerError(
             f"install into {options.install_dir} ({_format_size(free_bytes)} are free, "

@@ -7,7 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.reloading import explain_stale_state, pending, stale_runtimes, unwanted_defaults
+from installer.engines.reloading import (
+    explain_pending,
+    explain_stale_runtimes,
+    explain_stale_state,
+    list_unwanted_defaults,
+)
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Extras, RuntimeEntry
 from installer.model.facts import EngineState, Facts, ToolkitFacts
@@ -111,13 +116,13 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
 
     line = f"containerd serves the runtime x, {told}" if told else None
 
-    assert [*stale_runtimes(now, wanted, ())] == ([line] if line else [])
-    assert [*stale_runtimes(now, wanted, {"x"})] == []
+    assert [*explain_stale_runtimes(now, wanted, ())] == ([line] if line else [])
+    assert [*explain_stale_runtimes(now, wanted, {"x"})] == []
     # Where the texts alone tell, or nobody, or it would not start at all, nothing is said.
-    assert [*stale_runtimes(now, replace(wanted, rest_digest=""), ())] == []
-    assert [*stale_runtimes(now, replace(wanted, broken="why"), ())] == []
-    assert [*stale_runtimes(now, None, ())] == []
-    assert [*stale_runtimes(replace(now, serving=None), wanted, ())] == []
+    assert [*explain_stale_runtimes(now, replace(wanted, rest_digest=""), ())] == []
+    assert [*explain_stale_runtimes(now, replace(wanted, broken="why"), ())] == []
+    assert [*explain_stale_runtimes(now, None, ())] == []
+    assert [*explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
 
 
 @pytest.mark.parametrize(
@@ -139,11 +144,11 @@ def test_what_becomes_of_cdi_after_a_reload(
 ) -> None:
     facts = engine(name, EffectiveConfig({}, "runc", cdi=cdi))
 
-    found = pending(facts, Extras(cdi=asked), told=told)
+    found = explain_pending(facts, Extras(cdi=asked), told=told)
 
     assert found.endswith(said_of_it)
     assert bool(found) == bool(said_of_it)
-    assert pending(replace(facts, serving=None), Extras(cdi=asked), told=told) == ""
+    assert explain_pending(replace(facts, serving=None), Extras(cdi=asked), told=told) == ""
 
 
 @pytest.mark.parametrize(
@@ -159,4 +164,4 @@ def test_which_of_ours_may_not_stay_the_default(name: str, default: str | None, 
     text = {"runtimes": {"nvidia": {"path": str(OURS)}}} | ({"default-runtime": default} if default else {})
     write = WriteConfig(name, facts.config, None, File(json.dumps(text).encode()))
 
-    assert unwanted_defaults(facts, ENTRIES, [write] if name == "docker" else []) == unwanted
+    assert list_unwanted_defaults(facts, ENTRIES, [write] if name == "docker" else []) == unwanted

@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.engines.reloading import stale_runtimes
+from installer.engines.reloading import explain_stale_runtimes
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.facts import EngineState
 
@@ -26,7 +26,7 @@ def test_what_the_next_start_takes_from_others_is_told_and_ours_is_not(
     places = (path, None, None, (path,), PurePosixPath("/run/docker.sock"), "docker.service")
     engine = EngineState("docker", *places, serving=EffectiveConfig(SERVED, "runc"))
 
-    said = list(stale_runtimes(engine, EffectiveConfig(DEFINED, "runc"), ours))
+    said = list(explain_stale_runtimes(engine, EffectiveConfig(DEFINED, "runc"), ours))
 
     assert len(said) == len(told)
     assert all(f"Docker serves the runtime {words}" in line for words, line in zip(told, said, strict=True))

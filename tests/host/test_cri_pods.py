@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from installer.engines.trial_containers import Tools, cri_container
-from installer.model.protobuf import fields
+from installer.model.protobuf import read_fields
 from tests.host.servers import either, engine, message, serving
 from tests.support.cri import CRI, cri_status, version
 
@@ -35,9 +35,9 @@ def test_the_image_is_crios_pause_image_by_the_name_that_a_signature_is_verified
 
     assert made == "made"
     request = next(
-        dict(fields(each))
+        dict(read_fields(each))
         for each in asked
-        if dict(fields(each)).get(1) == b"pod" and 3 in dict(fields(each))
+        if dict(read_fields(each)).get(1) == b"pod" and 3 in dict(read_fields(each))
     )
-    spec = dict(fields(dict(fields(request[CONFIG]))[IMAGE_SPEC]))
+    spec = dict(read_fields(dict(read_fields(request[CONFIG]))[IMAGE_SPEC]))
     assert spec == {NAME: IMAGE, USER_SPECIFIED: IMAGE}

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.containers import in_use
+from installer.engines.containers import find_in_use
 from installer.engines.observe import ask_for, locate, look_for
 from installer.engines.trial_containers import MARK, Tools
 from installer.host.files import Host
@@ -82,7 +82,7 @@ ACTS: dict[str, Callable[[Host], object]] = {
     "a socket that is named now": lambda host: locate(
         host, replace(facts(), socket=OTHER, stopped=True), ROW, OPTIONS
     ),
-    "what is in use": lambda host: in_use(host, Layout(), Record(engines=(ROW,)), [facts()]),
+    "what is in use": lambda host: find_in_use(host, Layout(), Record(engines=(ROW,)), [facts()]),
     "doctor, where another dockerd runs": lambda host: read_engines(host, OPTIONS, [DOCKERD]),
     "a removal of what verify has made": remove_made,
 }

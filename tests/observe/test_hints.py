@@ -14,7 +14,7 @@ from installer.engines.dependencies import (
     served_by_image,
     without_cri,
 )
-from installer.engines.observe import refuse_generated, refuse_unknown, without_unused
+from installer.engines.observe import drop_unused, refuse_generated, refuse_unknown
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
@@ -166,7 +166,7 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act:
         if act == "silent":
             del there.answers[PODS]
         beside = replace(beside, serving=OURS if act == "serving" else None)
-        engines, notes = without_unused(there.host, held, (docker, beside))
+        engines, notes = drop_unused(there.host, held, (docker, beside))
 
     assert [each.name for each in engines] == (["docker"] if left else ["docker", "containerd"])
     assert notes == (
@@ -174,7 +174,7 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act:
         if left
         else ()
     )
-    assert without_unused(there.host, held, (beside,)) == ((beside,), ())
+    assert drop_unused(there.host, held, (beside,)) == ((beside,), ())
 
 
 @pytest.mark.parametrize("runs", [True, False])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.engines.containers import in_use
+from installer.engines.containers import find_in_use
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineState
@@ -65,7 +65,7 @@ def test_what_docker_starts_again_needs_our_runtime_as_what_runs_does(
 
     with serving(tmp_path / "docker.sock", docker):
         host = Host.under(PurePosixPath(tmp_path))
-        assert in_use(host, LAYOUT, HELD, (replace(STOPPED, stopped=False),)) == found
+        assert find_in_use(host, LAYOUT, HELD, (replace(STOPPED, stopped=False),)) == found
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_what_a_stopped_docker_has_left_is_listed(tmp_path: Path, said: str | No
         (tmp_path / "etc/docker/daemon.json").write_text(said)
     host = Host.under(PurePosixPath(tmp_path))
 
-    assert in_use(host, LAYOUT, HELD, (STOPPED,)) == ((), ("trainer",))
-    assert in_use(host, LAYOUT, HELD, (replace(STOPPED, stopped=False),)) == ((), ())
+    assert find_in_use(host, LAYOUT, HELD, (STOPPED,)) == ((), ("trainer",))
+    assert find_in_use(host, LAYOUT, HELD, (replace(STOPPED, stopped=False),)) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
         serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd(units)),
         serving(tmp_path / "docker.sock", docker),
     ):
-        assert in_use(Host.under(PurePosixPath(tmp_path)), LAYOUT, HELD, (engine,)) == ((), ())
+        assert find_in_use(Host.under(PurePosixPath(tmp_path)), LAYOUT, HELD, (engine,)) == ((), ())
 
     assert bool(questions) is asked
 
@@ -139,6 +139,8 @@ def test_a_pod_of_crio_on_a_handler_of_its_owners_needs_what_that_starts(
         "crio", CONFIG, None, None, (), SOCKET, "", serving=EffectiveConfig({"gpu": Runtime(binary)}, "runc")
     )
 
-    running, _ = in_use(Host.under(PurePosixPath(tmp_path)), LAYOUT, replace(HELD, engines=(row,)), (engine,))
+    running, _ = find_in_use(
+        Host.under(PurePosixPath(tmp_path)), LAYOUT, replace(HELD, engines=(row,)), (engine,)
+    )
 
     assert [each.id for each in running] == ([ID] if found else [])
