@@ -80,7 +80,7 @@ def test_run_tells_that_a_restart_is_pending_until_the_engine_is_idle(
 
     assert served(node)[0] >= OURS
     assert creating.lives()
-    assert process.log.count("engine reloaded") == 1, process.log
+    assert process.log.count('"event": "engine re') == 1, process.log
     assert 'engine_restart_pending{engine="containerd"} 0' in node.read(TEXTFILE)
     assert "/engine-containerd=true\n" in node.read(FEATURES)
     assert "pending" not in node.installer("status").stdout
