@@ -190,7 +190,7 @@ Planned: TypeAlias = tuple[tuple[Step, str], ...]  # steps, each with its reason
 
 TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
     ReloadMethod.HUP: ("reload {}", "engine reloaded"),
-    ReloadMethod.RESTART: ("restart {}", "engine reloaded"),
+    ReloadMethod.RESTART: ("restart {}", "engine restarted"),
     ReloadMethod.ITSELF: ("wait until {} has restarted containerd by itself", "engine restarted by itself"),
 }
 PROOF: Final = " and prove that it serves the runtimes"

@@ -18,7 +18,7 @@ PATH = PurePosixPath("/etc/docker/daemon.json")
         (WriteConfig("docker", PATH, None, File(b"{}")), "config written"),
         (WriteConfig("docker", PATH, File(b"{}"), None), "config removed"),
         (Reload("docker", ()), "engine reloaded"),
-        (Reload("microk8s", ()), "engine reloaded"),
+        (Reload("microk8s", ()), "engine restarted"),
         (Reload("k0s", ()), "engine restarted by itself"),
     ],
 )
