@@ -107,8 +107,9 @@ def apply_metadata(fd: int, meta: Meta) -> None:
         os.fchown(fd, *owner)
     if ACCESS not in dict(meta.xattrs):
         # What the file has by the default of its directory would be opened by the mode.
-        with suppress(OSError):  # there is none, or not every file system has such
-            os.removexattr(fd, ACCESS)
+        with suppress(OSError):  # not every file system has such
+            if ACCESS in os.listxattr(fd):
+                os.removexattr(fd, ACCESS)
     os.fchmod(fd, meta.mode)
     for name, value in meta.xattrs:
         try:
