@@ -82,12 +82,14 @@ def _kills(event: str) -> bool:
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    if (event in AUDITED or (event == "open" and _writes(arguments[2]))) and _kills(event):
+    if (event in AUDITED or (event == "open" and _writes(*arguments))) and _kills(event):
         os._exit(KILLED)
 
 
-def _writes(flags: object) -> bool:
-    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+def _writes(path: object, _: object, flags: object) -> bool:
+    """Tell whether a file is opened for writing; a stream over a descriptor that is open is no effect."""
+    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+    return not isinstance(path, int) and isinstance(flags, int) and bool(flags & writing)
 
 
 sys.addaudithook(_audit)
