@@ -205,7 +205,7 @@ def write_termination_log(text: str) -> None:
     content = content.decode(errors="ignore").encode() + b"\n"  # a character that is cut in two is none
     # Whatever it is: a FIFO is opened without waiting for somebody to read it.
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with suppress(OSError), os.fdopen(os.open(TERMINATION_LOG, flags), "wb", 0) as file:
+    with suppress(Exception), os.fdopen(os.open(TERMINATION_LOG, flags), "wb", 0) as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.truncate(0)
             file.write(content)
