@@ -326,8 +326,11 @@ def _publish(
 def _take_snapshot(
     host: Host, options: Options, record: Record, counts: Counts, serving: Mapping[str, bool]
 ) -> Snapshot:
-    from importlib.metadata import version  # where metrics are asked for alone
+    from importlib.metadata import PackageNotFoundError, version  # where metrics are asked for alone
 
+    ours = "unknown"  # of a source tree
+    with suppress(PackageNotFoundError):
+        ours = version("node-toolkit-installer")
     engines = tuple(
         EngineFigures(
             row.name,
@@ -346,7 +349,7 @@ def _take_snapshot(
         plugin = PluginFigures(registered, missed, supervision.current_run().plugin_ends)
     since = counts.ready_since_s  # as a text without colons: a label has none
     text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""
-    return Snapshot(version("node-toolkit-installer"), counts, engines, time.time(), text, plugin)
+    return Snapshot(ours, counts, engines, time.time(), text, plugin)
 
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:
