@@ -4,11 +4,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from installer.errors import Exit, InstallerError, InternalError, StoppedError
 from installer.host import supervision
 from installer.host.events import internal_errors, log, open_standard_streams
+
+if TYPE_CHECKING:
+    from installer.model.options import Options
 
 # The acts of a child whose end is not that of ``run``: Kubernetes asks why that has ended.
 PASSING: Final = frozenset({"check", "asked", "nri", "metrics"})
@@ -55,33 +58,15 @@ def _act(words: Sequence[str]) -> int:
     The words are those of ``Supervisor.start``: act, file of the options, descriptors, the plugin's ends.
     """
     from installer.cli import log as logging
-    from installer.lifecycle import handover, install, uninstall
     from installer.model.files import loads
     from installer.model.options import Wish
-    from installer.nri import state as nri
     from installer.supervisor import STOPPED
-
-    def serve_metrics() -> int:
-        from installer.metrics import listening  # loads the library, which nobody else needs
-
-        return listening.serve_beside(options)
 
     act, path, fds, ends, *more = words
     supervision.serve(Path(path), fds, ends)
     code: int = Exit.UNDO_INCOMPLETE
     try:
         wish = loads(Path(path).read_bytes(), Wish)
-        options = wish.options
-        acts: dict[str, Callable[[], int]] = {
-            "install": lambda: install.first_install(options),
-            "check": lambda: install.check(options, asked=False),
-            "asked": lambda: install.check(options, asked=True),
-            "stop": lambda: uninstall.stop(options, float(more[0])),
-            "handover": lambda: handover.await_successor(options),
-            "undo": lambda: uninstall.carry_on(options),
-            "nri": lambda: nri.serve_beside(options, more[0], logging.current_format()),
-            "metrics": serve_metrics,
-        }
         if wish.nvidia:
             from installer.cli import nvidia
 
@@ -91,7 +76,7 @@ def _act(words: Sequence[str]) -> int:
         if act == "undo":
             Path(path).unlink()  # a copy of its own
         with internal_errors():
-            code = acts[act]()
+            code = _find_act(act, wish.options, more)()
     except StoppedError:
         code = STOPPED
     except InstallerError as error:
@@ -100,3 +85,25 @@ def _act(words: Sequence[str]) -> int:
     if act not in PASSING and code != STOPPED and not (act == "install" and code == Exit.OK):
         logging.leave_outcome()
     return code
+
+
+def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[], int]:
+    if act == "metrics":  # it stays, and loads nothing that acts
+        from installer.metrics import listening
+
+        return lambda: listening.serve_beside(options)
+
+    from installer.cli import log as logging
+    from installer.lifecycle import handover, install, uninstall
+    from installer.nri import state as nri
+
+    acts: dict[str, Callable[[], int]] = {
+        "install": lambda: install.first_install(options),
+        "check": lambda: install.check(options, asked=False),
+        "asked": lambda: install.check(options, asked=True),
+        "stop": lambda: uninstall.stop(options, float(words[0])),
+        "handover": lambda: handover.await_successor(options),
+        "undo": lambda: uninstall.carry_on(options),
+        "nri": lambda: nri.serve_beside(options, words[0], logging.current_format()),
+    }
+    return acts[act]

@@ -87,6 +87,16 @@ def internal_errors() -> Iterator[None]:
         raise internal from error
 
 
+@contextmanager
+def log_failures() -> Iterator[None]:
+    """Tell what keeps figures from being written or answered, and go on."""
+    try:
+        with internal_errors():
+            yield
+    except InstallerError as error:
+        log.warning("figures not written", error=error)
+
+
 def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
     """Do what ``write_all`` does; False also where the reader has gone, or its disk is full."""
     with suppress(OSError):

@@ -13,9 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from installer.errors import Exit, InstallerError, Option, Remedy
 from installer.host import supervision
+from installer.host.events import log_failures
 from installer.host.files import Host
 from installer.host.sockets import Listener, ended_after, is_abandoned, listen_tcp, listen_unix
-from installer.metrics.snapshot import log_failures
 from installer.model.options import Listen, Options
 
 LOOK_S: Final = 1.0

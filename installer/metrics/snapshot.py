@@ -16,7 +16,7 @@ from installer.engines import ENGINES
 from installer.engines.dry_run import compare_configs
 from installer.errors import InstallerError, StoppedError
 from installer.host import supervision
-from installer.host.events import internal_errors, log
+from installer.host.events import internal_errors, log_failures
 from installer.host.files import Host, read_json_of_root
 from installer.model.engine_spec import ReloadMethod
 from installer.model.files import File, Layout, Meta, dumps
@@ -215,16 +215,6 @@ def render(suffix: str, node: Snapshot) -> str | None:
 
         return str(generate_openmetrics(node).decode())  # type: ignore[no-untyped-call]
     return None if suffix == SOCKET else f"{MARK}\n{features(node)}"  # for NFD
-
-
-@contextmanager
-def log_failures() -> Iterator[None]:
-    """Tell what keeps the block from its end, and go on."""
-    try:
-        with internal_errors():
-            yield
-    except InstallerError as error:
-        log.warning("figures not written", error=error)
 
 
 def claim(host: Host, options: Options, ledger: Ledger) -> None:
