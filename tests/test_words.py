@@ -41,9 +41,9 @@ def figures(document: str) -> tuple[int, float, int]:
 # Words of the whole file. A number goes up only where another goes down.
 WORDS = {
     "README.md": 750,
-    "CONTRIBUTING.md": 1700,
+    "CONTRIBUTING.md": 1750,
     "docs/compatibility.md": 2000,
-    "docs/deploy.md": 2900,
+    "docs/deploy.md": 2850,
     "docs/doctor.md": 1825,
     "docs/engine-facts.md": 2300,
     "docs/gpu-operator.md": 850,
