@@ -154,7 +154,7 @@ def _list_toolkit(
     if not (flaw or host.exists(runtime)):  # a link that is as installed may lead to nothing
         damaged.setdefault(runtime.name, "missing")
     file = host.read(layout.config)
-    if not flaw and toolkit.rendered and file is None:
+    if not flaw and toolkit.rendered and file is None and not record.left:
         damaged[str(layout.config)] = "missing"
     for name, damage in damaged.items():
         yield Line(str(layout.toolkit / name), f"{damage}: {REPAIR}")
