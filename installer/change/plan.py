@@ -272,15 +272,17 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
         "stop them, run toolkit-installer uninstall, then try again; or keep ", Option("mode", "runtime")
     )
     renamed = Remedy("stop them first, or keep ", Option("runtime-name"), " as it was")
+    hooked = {engine.name for engine in facts.engines if engine.hook is not None}
     for row in facts.held.engines:
+        remedy = "stop them first, or do without the OCI hook" if row.name in hooked else renamed
         for name, binary in row.runtimes.items():
             used = [
                 each for each in facts.containers.running if (each.engine, each.binary) == (row.name, binary)
             ]
-            if name not in names and used:
+            if used and (name not in names or row.name in hooked):
                 yield InstallerError(
                     f"take the runtime {name} away from {row.title} (it runs {names_of(used)})",
-                    remedy=renamed if names else by_cdi,
+                    remedy=remedy if names else by_cdi,
                     code="in-use",
                 )
 

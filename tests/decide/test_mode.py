@@ -157,6 +157,24 @@ def test_all_that_stands_against_cdi_is_told_with_the_release_that_has_it() -> N
     }
 
 
+def test_a_runtime_in_use_does_not_go_for_an_oci_hook() -> None:
+    ours = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    hook = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
+    given = next(iter(cases("crio"))).facts({}, Record(), {})
+    facts = replace(
+        given,
+        engines=(replace(given.engines[0], hook=hook),),
+        contents={**given.contents, hook: None},
+        held=Record(engines=(replace(HELD.engines[0], name="crio", runtimes={"nvidia": ours}),)),
+        containers=ContainerFacts((Container("crio", "3f6c0d5e8a9b", "default/trainer", ours),)),
+    )
+
+    first = plan_install(facts, Options(engines=("crio",))).obstacles[0]
+
+    assert first.problem == "take the runtime nvidia away from CRI-O (it runs default/trainer (crio))"
+    assert (first.code, str(first.remedy)) == ("in-use", "stop them first, or do without the OCI hook")
+
+
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
