@@ -13,6 +13,7 @@ from installer.change.plan import Plan
 from installer.change.transaction import Context, apply, carry_out, never_stop
 from installer.config_text import Edit
 from installer.errors import InstallerError, NotIdleError
+from installer.host.events import log
 from installer.model.engine_spec import RuntimeEntry
 from installer.model.files import Layout
 from installer.model.options import RestartMode
@@ -113,9 +114,11 @@ def test_a_pod_that_ends_waits_no_longer_than_its_grace(node: Live) -> None:
 
 
 def test_a_config_that_a_failed_reload_leaves_between_two_texts_is_named(
-    node: Live, capsys: pytest.CaptureFixture[str]
+    node: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.serve("runc")
+    said = list[tuple[str, object]]()
+    monkeypatch.setattr(log, "write", lambda _, event, fields: said.append((event, fields.get("path"))))
     ledger = Ledger.open(node.host, Layout())
     engine = replace(containerd(), files=())
     edit = Edit(("default-runtime",), None, '"runc"')
@@ -126,6 +129,5 @@ def test_a_config_that_a_failed_reload_leaves_between_two_texts_is_named(
     with pytest.raises(InstallerError, match="prove that containerd serves our runtimes"):
         carry_out(Context(node.host, Layout(), ledger, 0.5), plan, never_stop)
 
-    said = capsys.readouterr().err
-    assert ("config is an intermediate text" in said, "/etc/site.json" in said) == (True, True)
+    assert ("config is an intermediate text", "/etc/site.json") in said
     ledger.lock.release()
