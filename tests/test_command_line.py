@@ -9,12 +9,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from installer.cli.app import UNHEEDED
+from installer.cli.app import UNHEEDED, program
 from installer.cli.flags import FLAGS, GROUPS, options_from
+from installer.cli.nvidia_flags import rows
 from installer.model.options import Options, Places
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
@@ -68,11 +70,29 @@ def test_it_tells_its_version() -> None:
 def test_a_verb_shows_what_it_heeds_in_groups(verb: str) -> None:
     said = _call(verb, "--help").stdout
 
-    shown = set(re.findall(r"^  (--[\w-]+)", said, re.MULTILINE))
+    shown = set(re.findall(r"^  (--[\w-]+)", said.replace("--[no-]", "--"), re.MULTILINE))
     heeded = {flag.name for flag in FLAGS if flag.field not in UNHEEDED[verb]}
     assert shown - {"--json", "--show-secrets"} == heeded
     titles = {title for title, fields in GROUPS.items() if not UNHEEDED[verb].issuperset(fields)}
     assert {title for title in GROUPS if f"\n{title}:\n" in said} == titles
+    assert titles <= {"Engine", "Toolkit", "Paths", "Behaviour", "Monitoring", "NRI", "Output"}
+
+
+@pytest.mark.parametrize("verb", program.commands)
+def test_help_is_short_and_fits_a_terminal(verb: str) -> None:
+    said = _call(verb, "--help", COLUMNS="80").stdout
+
+    assert [line for line in said.splitlines() if len(line) > 80] == []
+    options = [each for each in program.commands[verb].params if isinstance(each, click.Option)]
+    assert [each.help for each in options if len((each.help or "").split()) > 12] == []
+
+
+def test_the_help_of_nvidias_command_line_is_short_and_fits_a_terminal() -> None:
+    call = [sys.executable, "-c", "from installer.cli.nvidia import main; main()", "--help"]
+    said = subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert [line for line in said.splitlines() if len(line) > 80] == []
+    assert [row.help for row in rows() if len(row.help.split()) > 12] == []
 
 
 def test_one_environment_serves_every_verb(host: dict[str, str]) -> None:

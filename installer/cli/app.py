@@ -1,6 +1,7 @@
 """Our own command line: every verb, and what click makes of the one table of flags."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Final
@@ -11,12 +12,13 @@ from click.core import ParameterSource
 from installer.cli import log as logging
 from installer.cli.flags import (
     DEFAULTS,
+    ENGINE,
     FLAGS,
     GROUPS,
     NRI,
     OUTPUT,
     SHOW_SECRETS,
-    WHAT,
+    TOOLKIT,
     Flag,
     options_from,
     unknown_variables,
@@ -43,9 +45,16 @@ UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
     "install": GROUPS[NRI] | {"on_exit", "in_use", "drift", "adopt", "metrics_listen"},
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
-    "uninstall": (GROUPS[WHAT] | GROUPS[NRI] | {"on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
+    "uninstall": (GROUPS[ENGINE] - {"runtime"})
+    | GROUPS[TOOLKIT]
+    | GROUPS[NRI]
+    | {"on_exit", "drift", "retry", "metrics_listen"},
 }
 SECRETS: Final = "Show passwords and tokens of the configs, too."
+VARIABLES: Final = (
+    "A flag with a value, or with --[no-], can also be set by a variable: --runtime-name by"
+    " TOOLKIT_INSTALLER_RUNTIME_NAME."
+)
 click.ParamType.envvar_list_splitter = ","  # of several words in an environment variable
 OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
@@ -59,9 +68,17 @@ class Verb(click.Command):
         own = [each for each in options if each.name not in DEFAULTS]
         for title, fields in GROUPS.items():
             listed = [*(own if title == OUTPUT else ()), *(each for each in options if each.name in fields)]
-            if records := [record for each in listed if (record := each.get_help_record(ctx))]:
+            if records := [_short(record) for each in listed if (record := each.get_help_record(ctx))]:
                 with formatter.section(title):
                     formatter.write_dl(records)
+        formatter.write_paragraph()
+        formatter.write_text(VARIABLES)
+
+
+def _short(record: tuple[str, str]) -> tuple[str, str]:
+    """Return a line of help with ``--[no-]x`` for both names of a switch: together they can be too long."""
+    names, text = record
+    return re.sub(r"^--(\S+) / --no-\1$", r"--[no-]\1", names), text.replace("(on)", "on")
 
 
 def _option(flag: Flag, *, hidden: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -72,8 +89,8 @@ def _option(flag: Flag, *, hidden: bool) -> Callable[[Callable[..., Any]], Calla
         extra = {"type": click.Choice(flag.choices)}
     else:
         extra = {"type": float if isinstance(flag.default, float) else str, "metavar": flag.metavar}
-    extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "show_envvar": True}
-    extra |= {"default": flag.default, "show_default": bool(flag.default)}
+    extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable}
+    extra |= {"default": flag.default, "show_default": "on" if flag.default is True else bool(flag.default)}
     return click.option(name, flag.field, help=flag.help, hidden=hidden, **extra)
 
 
@@ -121,7 +138,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @_verb
 def run(options: Options) -> Exit:
-    """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT undoes everything."""
+    """Install, publish readiness, then repair drift until stopped. TERM, INT and QUIT undo everything."""
     from installer.lifecycle import install as daemon
 
     return daemon.run(Wish(options, nvidia=False, log_format=logging.current_format()))
@@ -129,7 +146,7 @@ def run(options: Options) -> Exit:
 
 @_verb
 def install(options: Options) -> Exit:
-    """Install, configure and prove, and leave it in place."""
+    """Install the toolkit, configure the engines, verify, exit."""
     from installer.lifecycle import install as daemon
 
     return daemon.install(options)
@@ -137,7 +154,7 @@ def install(options: Options) -> Exit:
 
 @_verb
 def uninstall(options: Options) -> Exit:
-    """Undo everything, whoever installed it."""
+    """Undo everything that install or run did on this node."""
     from installer.lifecycle import uninstall as undo
 
     return undo.uninstall(options)
@@ -145,23 +162,21 @@ def uninstall(options: Options) -> Exit:
 
 @_verb
 @_json
-@click.option("--show-secrets", is_flag=True, envvar=SHOW_SECRETS, show_envvar=True, help=SECRETS)
+@click.option("--show-secrets", is_flag=True, envvar=SHOW_SECRETS, help=SECRETS)
 def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
-    """Print what install would change, and change nothing. Exits 10 where it would change something."""
+    """Print what install would change, and change nothing. Exits 10 if something would change."""
     from installer.cli import output
 
     return output.show_plan(options, show_secrets=show_secrets, as_json=as_json)
 
 
 @_verb
-@click.option(
-    "--ready", is_flag=True, help="Only tell, by exit code 0 or 1, whether run is ready, and why not."
-)
-@click.option("--alive", is_flag=True, help="Only tell, by exit code 0 or 1, whether run holds its pidfile.")
-@click.option("--deep", is_flag=True, help="Read the installed programs, and compare their digests.")
+@click.option("--ready", is_flag=True, help="Exit with 0 if run is ready, else 1 and a reason.")
+@click.option("--alive", is_flag=True, help="Exit with 0 if run holds its pidfile, else with 1.")
+@click.option("--deep", is_flag=True, help="Compare the digests of the installed programs.")
 @_json
 def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: bool) -> Exit:
-    """Tell what is installed, drifted or pending."""
+    """Show what is installed, drifted or pending."""
     from installer.report import status as report
 
     if ready and alive:
@@ -172,7 +187,7 @@ def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: b
 
 @program.command()
 def demo() -> Exit:
-    """Show the whole cycle in a throw-away root: no root rights, no engine."""
+    """Show install and uninstall in a temporary directory. Needs no root rights and no engine."""
     from installer.cli import demo as cycle
 
     return cycle.demo()
@@ -181,7 +196,7 @@ def demo() -> Exit:
 @_verb
 @_json
 def doctor(options: Options, *, as_json: bool) -> Exit:
-    """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
+    """Check this node, installed or not, and change nothing. Exits 1 if something is wrong."""
     from shutil import get_terminal_size
 
     from installer.report.doctor import verb
@@ -192,7 +207,7 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
 @_verb
 @_json
 def reconcile(options: Options, *, as_json: bool) -> Exit:
-    """Have the run that waits on this node look now, repair it, and tell. Exits 3 if nobody waits."""
+    """Make the waiting run check and repair this node now. Exits 3 if no run waits."""
     from installer.report import status as report
 
     return report.reconcile(options, as_json=as_json)
@@ -200,7 +215,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
 
 @_verb
 def nri(options: Options) -> Exit:
-    """Serve an engine over NRI until told to stop: CDI devices for the pods that may ask for them."""
+    """Run the NRI plugin: CDI devices for pods that may request them."""
     from installer.nri.state import serve
 
     return serve(options, logging.current_format())
@@ -209,7 +224,7 @@ def nri(options: Options) -> Exit:
 @_verb
 @_json
 def verify(options: Options, *, as_json: bool) -> Exit:
-    """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
+    """Run and remove a test container on each of our runtimes. Exits 1 if one fails."""
     from installer.report import verify as report
 
     return report.verify(options, as_json=as_json)
@@ -218,7 +233,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
 @_verb
 @click.argument("name", default="node-toolkit-installer")
 def untaint(_: Options, name: str) -> Exit:
-    """In a pod: free each node of its startup taint once the toolkit's pod there, labelled NAME, is ready."""
+    """Remove the startup taint of nodes whose toolkit pod is ready. Runs in a pod; NAME is their label."""
     from installer.host.kubernetes import Api
     from installer.report import untaint as report
 

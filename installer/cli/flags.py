@@ -31,8 +31,8 @@ ADDRESS: Final = re.compile(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45}
 HIGHEST_PORT: Final = 65535
 BY_DEFAULT: Final = Options()
 # The groups of --help.
-WHAT, PLACES, HOW = "What to install", "Where things are", "How it is done"
-MONITORING, NRI, OUTPUT = "What monitoring is told", "The NRI plugin", "Output"
+ENGINE, TOOLKIT, PATHS, BEHAVIOUR = "Engine", "Toolkit", "Paths", "Behaviour"
+MONITORING, NRI, OUTPUT = "Monitoring", "NRI", "Output"
 
 
 class Flag(Struct, frozen=True):
@@ -97,94 +97,91 @@ def _listen(text: str) -> Listen | None:
 FLAGS: Final = (
     Flag(
         "--runtime",
-        WHAT,
-        "Engine to configure; auto takes every one that runs here.",
+        ENGINE,
+        "Engine to configure; auto takes every engine that runs here.",
         (AUTO,),
         (AUTO, *ENGINES),
     ),
     _plain(
         "--mode",
-        WHAT,
-        "How containers get GPUs: by runtimes of ours, or, with no engine changed, by CDI or CDI and NRI.",
+        ENGINE,
+        "How containers get GPUs: by our runtimes, by CDI, or by NRI.",
     ),
     _plain(
         "--toolkit-source PATH",
-        WHAT,
-        "Root of the toolkit to install, as this process sees it; the host's own root is used in place.",
+        TOOLKIT,
+        "Root directory of the toolkit; the host's own is used in place.",
     ),
-    _plain("--install-dir PATH", PLACES, "Directory on the host that gets toolkit/."),
-    _plain("--host-root PATH", PLACES, "Where this process finds the host's root."),
-    Flag("--mount HOST=HERE", PLACES, "Where this process finds one more directory of the host.", ()),
+    _plain("--install-dir PATH", PATHS, "Directory on the host that gets toolkit/."),
+    _plain("--host-root PATH", PATHS, "Where this process finds the host's root."),
+    Flag("--mount HOST=HERE", PATHS, "Another directory of the host, and where this process finds it.", ()),
     _plain(
         "--driver-root PATH",
-        WHAT,
-        "Where the host finds the driver; auto is /run/nvidia/driver, or / if only the host itself has one.",
+        TOOLKIT,
+        "The driver's root on the host; auto looks in /run/nvidia/driver and /.",
     ),
-    _plain("--runtime-name NAME", WHAT, "Name of our runtime in the engine's config."),
-    _plain("--set-as-default", WHAT, "Make our runtime the engine's default."),
-    Flag("--config [ENGINE=]PATH", PLACES, "The engine's config, as this process sees it.", ()),
-    Flag("--drop-in-config [ENGINE=]PATH", PLACES, "Drop-in for our runtimes, as this process sees it.", ()),
-    Flag("--socket [ENGINE=]PATH", PLACES, "The engine's socket, as this process sees it.", ()),
-    Flag("--crio-hook", WHAT, "Write CRI-O's OCI hook instead of runtimes.", default=False),
+    _plain("--runtime-name NAME", ENGINE, "Name of our runtime in the engine's config."),
+    _plain("--set-as-default", ENGINE, "Make our runtime the engine's default."),
+    Flag("--config [ENGINE=]PATH", PATHS, "The engine's config, as this process sees it.", ()),
+    Flag(
+        "--drop-in-config [ENGINE=]PATH", PATHS, "Drop-in file for our runtimes, as this process sees it.", ()
+    ),
+    Flag("--socket [ENGINE=]PATH", PATHS, "The engine's socket, as this process sees it.", ()),
+    Flag("--crio-hook", ENGINE, "Write CRI-O's OCI hook instead of runtimes.", default=False),
     _plain(
         "--restart-mode",
-        HOW,
-        "Whether an engine is brought to read its config: now, when it is idle, or not at all (unproven).",
+        BEHAVIOUR,
+        "When to reload or restart the engine: now, when idle, never.",
     ),
     Flag(
         "--accept-nvidia-visible-devices-envvar-when-unprivileged",
-        WHAT,
-        "Let an unprivileged container choose GPUs by NVIDIA_VISIBLE_DEVICES in its environment.",
+        TOOLKIT,
+        "Let unprivileged containers choose GPUs by the variable NVIDIA_VISIBLE_DEVICES.",
         default=True,
     ),
     Flag(
         "--accept-nvidia-visible-devices-as-volume-mounts",
-        WHAT,
-        "Let a container choose GPUs by volume mounts, as NVIDIA's device plugin can hand them out.",
+        TOOLKIT,
+        "Let containers choose GPUs by volume mounts (NVIDIA's device plugin).",
         default=False,
     ),
-    Flag("--pid-file PATH", PLACES, "Pidfile of run, as this process sees it.", str(PID_FILE)),
-    Flag("--timeout SECONDS", HOW, "Seconds until an engine must serve what its config says.", 20.0),
-    _plain("--on-exit", HOW, "What run does when it is told to stop."),
-    _plain("--in-use", HOW, "What an undo does while containers run on ours."),
+    Flag("--pid-file PATH", PATHS, "Pidfile of run, as this process sees it.", str(PID_FILE)),
+    Flag("--timeout SECONDS", BEHAVIOUR, "Seconds until an engine must serve what its config says.", 20.0),
+    _plain("--on-exit", BEHAVIOUR, "What run does when it is stopped: uninstall, or keep everything."),
+    _plain("--in-use", BEHAVIOUR, "What uninstall does while containers use our runtimes."),
     _plain(
         "--drift",
-        HOW,
-        "What run does, while it waits, when somebody has changed what it installed (ignore: nothing, as long"
-        " as the engines serve).",
+        BEHAVIOUR,
+        "What run does when the node no longer matches the install.",
     ),
-    _plain("--retry", HOW, "Try a plan again although it failed before."),
-    _plain("--adopt", HOW, "Let uninstall remove what NVIDIA's own installer left, too."),
+    _plain("--retry", BEHAVIOUR, "Try a plan again although it failed before."),
+    _plain("--adopt", BEHAVIOUR, "Let uninstall remove what NVIDIA's own installer left, too."),
     _plain(
         "--metrics-textfile PATH",
         MONITORING,
-        "File on the host for node_exporter's textfile collector, named *.prom, in a directory that exists.",
+        "File (*.prom) on the host for node_exporter, in an existing directory.",
     ),
     _plain(
         "--nfd-features PATH",
         MONITORING,
-        "File on the host for the node's labels, in the directory features.d of Node Feature Discovery.",
+        "File on the host for Node Feature Discovery, in its features.d.",
     ),
     Flag(
         "--metrics-listen WHERE",
         MONITORING,
-        "Where run answers with metrics while it waits: ADDRESS:PORT, or unix:PATH of the host (*.sock).",
+        "Where run serves metrics: ADDRESS:PORT, or unix:PATH of the host (*.sock).",
         "",
     ),
-    Flag(
-        "--nri", NRI, "Let run have the NRI plugin run beside itself; --mode nri does as well.", default=False
-    ),
-    Flag(
-        "--nri-socket PATH", NRI, "NRI's socket of the engine, as this process sees it.", str(DEFAULT_SOCKET)
-    ),
+    Flag("--nri", NRI, "Start the NRI plugin together with run; implied by --mode nri.", default=False),
+    Flag("--nri-socket PATH", NRI, "The engine's NRI socket, as this process sees it.", str(DEFAULT_SOCKET)),
     Flag(
         "--nri-allow NAMESPACE=VENDOR/CLASS",
         NRI,
-        "Namespace whose pods may ask by annotation for CDI devices of a kind.",
+        "Namespace whose pods may request CDI devices of a kind by annotation.",
         (),
     ),
     Flag("--nri-name NAME", NRI, "Name of the NRI plugin.", Identity().name),
-    Flag("--nri-index NUMBER", NRI, "Place of the NRI plugin among others, 0 to 99.", Identity().index),
+    Flag("--nri-index NUMBER", NRI, "Order of the NRI plugin among others, 0 to 99.", Identity().index),
     Flag("--log-format", OUTPUT, "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 

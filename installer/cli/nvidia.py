@@ -289,10 +289,9 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         if line.special == "help":
             lines = [f"usage: {NAME} [DIRECTORY] [flags]", ""]
             for row in rows():
-                lines.append(
-                    "  " + ", ".join(f"{'--' if len(name) > 1 else '-'}{name}" for name in row.names)
-                )
-                lines.append(f"      {row.help} {' '.join(f'[${name}]' for name in row.env)}".rstrip())
+                names = (f"{'--' if len(name) > 1 else '-'}{name}" for name in row.names)
+                lines += _wrap("  ", ", ".join(names))
+                lines += _wrap("      ", " ".join((row.help, *(f"[${name}]" for name in row.env))))
         sys.stdout.write("\n".join(lines) + "\n")
         return Exit.OK
     options = options_from(line)
@@ -305,6 +304,12 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if line["no-daemon"]:
         return int(daemon.install(options))
     return int(daemon.run(Wish(options, nvidia=True, log_format=logging.current_format())))
+
+
+def _wrap(indent: str, text: str) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, 80, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
