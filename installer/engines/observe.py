@@ -74,7 +74,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         spec, places = ENGINES[name], options.places.get(name, Places())
         row = next((row for row in record.engines if row.name == name), None)
         moved = row if places.socket is None else None
-        engine = observe(host, look_for(spec, options), options, places, row=moved, crash_s=crash_s)
+        engine = observe(host, look_for(spec, options), options, row=moved, crash_s=crash_s)
         # One that is only what keeps another from answering is not looked for.
         silent = engine.serving is None and not (engine.failed or name in record.served)
         waiting = (each for each in engines if each.serving is None and ENGINES[each.name].uses == name)
@@ -84,6 +84,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             continue
         if engine.another:
             raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
+        engine = with_process(host, engine, places)
         if spec.finds and engine.unit not in spec.units:
             if not engine.unit:
                 refuse_unknown(host, engine)
@@ -114,6 +115,7 @@ def observe_row(
     """Return an engine of the ledger, with its configs, those at ``paths`` among them."""
     spec, paths = ENGINES[row.name], tuple(paths)
     engine = observe(host, engine_of_row(row), options, row=row, awaits_s=awaits_s)
+    engine = with_process(host, engine, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
     read = (path for path in paths if path.parent != spec.hook_dir)
     engine = replace(engine, outdated=is_outdated(host, engine, began_s(host, engine), read))
@@ -138,27 +140,26 @@ def observe(  # noqa: PLR0913 - one question for all who ask
     host: Host,
     sought: EngineState,
     options: Options,
-    places: Places = Places(),  # noqa: B008 - frozen
     *,
     row: EngineRow | None = None,
     crash_s: float = 0.0,
     awaits_s: float = inf,
 ) -> EngineState:
-    """Return an engine with what it says, and what its process and unit tell; its configs are not read.
+    """Return an engine with what it says; its process, its unit and its configs are not looked at.
 
-    ``sought`` is where it is looked for, ``places`` what an operator has named, ``row`` its entry in the
-    ledger. One that has crashed is waited for ``crash_s``, one that restarts itself for ``awaits_s``.
+    ``sought`` is where it is looked for, ``row`` its entry in the ledger. One that has crashed is waited for
+    ``crash_s``, one that restarts itself for ``awaits_s``.
     """
     engine = ask_for(host, sought, options, awaits_s)
     # One that was stopped has taken its socket along.
     crashed = crash_s and engine.stopped and host.exists(sought.socket)
     if crashed and unit_jobs.await_start(host, sought.unit, timeout_s=crash_s):
         engine = ask_for(host, sought, options, awaits_s)
-    return with_process(host, locate(host, engine, row, options) if row else engine, places)
+    return locate(host, engine, row, options) if row else engine
 
 
 def with_process(host: Host, engine: EngineState, places: Places) -> EngineState:
-    """Return an engine that was asked, with what its process and unit tell."""
+    """Return an engine that was asked, with what its process and unit tell; an operator names ``places``."""
     spec = ENGINES[engine.name]
     if engine.pid is None and not engine.stopped and engine.unit in spec.units:  # of several, what runs
         running = (unit for unit in spec.units if systemd.unit_runs(host, unit))

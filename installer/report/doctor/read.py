@@ -22,7 +22,7 @@ from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
-from installer.engines.observe import look_for, observe
+from installer.engines.observe import look_for, observe, with_process
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
@@ -348,9 +348,10 @@ def read_engines(
 
 def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam | None:
     sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ENGINE_S)
-    engine = observe(host, sought, asked, options.places.get(spec.name, Places()), awaits_s=0)
+    engine = observe(host, sought, asked, awaits_s=0)
     if engine.stopped and not engine.another:
         return None  # the process is another one's, or about to end
+    engine = with_process(host, engine, options.places.get(spec.name, Places()))
     if spec.finds and engine.unit not in spec.units:
         return None  # its sibling, on the same socket
     engine = with_readable_configs(host, engine)
