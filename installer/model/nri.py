@@ -1,9 +1,9 @@
-"""What the NRI plugin is asked for: where an engine listens, its own name, and which namespace gets what."""
+"""What the NRI plugin is asked for and tells: its socket, its name, who gets what, what it has missed."""
 
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Literal
 
 from installer.errors import UsageError
 
@@ -93,3 +93,29 @@ class Nri:
     def state(self) -> PurePosixPath:
         """Beside it, for ``status``."""
         return self.socket.with_name("toolkit-installer.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A container that was created without us, and runs without what its pod asks for, in a few words."""
+
+    namespace: str
+    pod: str
+    container: str
+    asked: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A plugin and its engine since a moment; ``problem`` is why it is not registered."""
+
+    registered: bool = False
+    engine: str = ""
+    problem: str = ""
+    since: str = ""
+    missed: tuple[Missed, ...] = ()
+    missed_in_all: int = 0
+    version: Literal[1] = 1

@@ -16,16 +16,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from installer.errors import InstallerError, LockedError
 from installer.host.events import log, write_termination_log, writer
 from installer.host.kernel import trusted_uids
 from installer.host.sockets import connectable
 from installer.host.supervision import STOP
-from installer.model.nri import Allowed, Identity
+from installer.model.nri import Allowed, Identity, State
 from installer.nri.allow import RefusedError, shorten_names
-from installer.nri.session import Configured, Given, Missed, Session, Synchronized
+from installer.nri.session import Configured, Given, Session, Synchronized
 from installer.watch import HeldLock
 
 # An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes.
@@ -40,24 +40,10 @@ STEADY_S: Final = 1.0
 AGAIN_S: Final = 60.0  # kubelet tries a refused container again and again
 REMEMBERED: Final = 256
 NAMED: Final = 20
-VERSION: Final = 1  # of the file for ``status``
 LISTED: Final = 100  # of missed containers, there
 _PEER: Final = struct.Struct("3i")
 READ_BYTES: Final = 1 << 16
 _LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A plugin and its engine since a moment; ``problem`` is why it is not registered."""
-
-    registered: bool = False
-    engine: str = ""
-    problem: str = ""
-    since: str = ""
-    missed: tuple[Missed, ...] = ()
-    missed_in_all: int = 0
-    version: Literal[1] = VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.model import protobuf
-from installer.model.nri import Allowed, Identity
+from installer.model.nri import Allowed, Identity, Missed
 from installer.model.protobuf import Schema, pack
 from installer.nri.allow import (
     GIVEN,
@@ -152,19 +152,6 @@ TOLD_ONLY: Final = frozenset(
     }
 )
 FIRST_STREAM: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """A container that was created without us, and runs without what its pod asks for, in a few words."""
-
-    namespace: str
-    pod: str
-    container: str
-    asked: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}/{self.container}"
 
 
 @dataclass(frozen=True, slots=True)

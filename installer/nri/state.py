@@ -19,10 +19,9 @@ from installer.host.locks import (
     write_pid,
 )
 from installer.model.files import Kind
-from installer.model.nri import Nri
+from installer.model.nri import Nri, State
 from installer.model.options import Options
 from installer.model.record import Record
-from installer.nri.plugin import State
 
 WHAT: Final = "NRI plugin"
 WITHOUT: Final = "containers that ask for devices by annotation start without them"

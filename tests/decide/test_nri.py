@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from installer.errors import InstallerError, UsageError
-from installer.model.nri import Allowed, Identity
+from installer.model.nri import Allowed, Identity, Missed
 from installer.model.protobuf import ENTRY, Schema, pack
 from installer.nri import session
 from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, refuse_dropping, requested_devices
@@ -21,7 +21,6 @@ from installer.nri.session import (
     Given,
     Message,
     Messages,
-    Missed,
     Session,
     Synchronized,
     WireError,
