@@ -24,6 +24,8 @@ lint: .venv/.dev  ## the linters are content, and what is frozen is as it was
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/hadolint Dockerfile.*
+	$(BIN)/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
+	$(BIN)/zizmor --offline --quiet .github
 	@$(BIN)/python -m tests.acceptance
 
 types: .venv/.dev  ## the types hold
