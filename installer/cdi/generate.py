@@ -202,7 +202,10 @@ def management_specification(source: PurePosixPath, layout: Layout, cdi: Cdi) ->
     driver, dev = cdi.local_driver_root, cdi.local_dev_root
     words = _words("--mode=management", driver, dev, cdi.kind, layout)
     text = run_tool(source, "generate the CDI specification", words)
-    for local, there in dict.fromkeys(((driver, cdi.driver_root), (dev, cdi.dev_root))):
+    moves = [(driver, cdi.driver_root), (dev, cdi.dev_root)]
+    if driver == dev:  # the nodes are where the first move has put them
+        moves[1] = (str(PurePosixPath(cdi.driver_root, "dev")), str(PurePosixPath(cdi.dev_root, "dev")))
+    for local, there in moves:
         if local != there:
             words = ("cdi", "transform", "root", f"--from={local}", f"--to={there}")
             text = run_tool(source, "give the CDI specification the host's paths", words, text)

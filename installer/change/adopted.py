@@ -137,8 +137,8 @@ class _Leftovers:
         for pattern in (each for each in imports if isinstance(each, str)):
             place = PurePosixPath(pattern)
             taken = {path for path in self.engine.files if path.parent == place.parent} - {config}
-            of_drop_ins = place.name in {MANY, OURS} and taken and taken <= self.drop_ins
-            if place in own if self.ours else of_drop_ins:
+            many = place.name in {MANY, OURS} and taken and taken <= self.drop_ins
+            if place in own if self.ours else many or place in self.drop_ins:
                 yield Edit(("imports",), None, json.dumps(pattern), member=True)
 
 

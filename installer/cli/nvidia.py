@@ -219,7 +219,7 @@ def _cdi(line: CommandLine, view: _View) -> Cdi | None:
         local_driver_root=here,
         dev_root=line["dev-root"] or driver,
         local_dev_root=line["dev-root-ctr-path"] or here,
-        nodes="control" in line["create-device-nodes"],
+        nodes={*line["create-device-nodes"]} == {"control"},
     )
 
 

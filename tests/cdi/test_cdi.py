@@ -22,6 +22,9 @@ TOOL = '#!/bin/sh\ntest "$2" = transform && cat\necho "$*"\n'
             ["--from=/host/run/driver --to=/run/driver", "--from=/host --to=/"],
             id="both moved",
         ),
+        pytest.param(
+            ("/run/driver", "/run/driver"), ["--from=/run/driver/dev --to=/dev"], id="one here, and two there"
+        ),
     ],
 )
 def test_paths_are_made_the_hosts_only_where_they_are_others_here(

@@ -102,3 +102,11 @@ def test_cdi_is_asked_for_as_nvidias_variables_say(variables: dict[str, str], cd
 
     assert options.cdi == cdi
     assert options.extras.cdi is (cdi is not None)
+
+
+@pytest.mark.parametrize("said", ["control,none", "none,control", "control,"])
+def test_device_nodes_are_made_where_nothing_else_is_said(said: str) -> None:
+    cdi = _options(CDI_ENABLED="true", CREATE_DEVICE_NODES=said).cdi
+
+    assert cdi is not None
+    assert not cdi.nodes

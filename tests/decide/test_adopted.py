@@ -49,6 +49,13 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
         ),
         pytest.param(
             "containerd",
+            {CONFIG: f'imports = ["{DROP_IN}"]\n', DROP_IN: THEIRS},
+            [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
+            [f'imports "{DROP_IN}"'],
+            id="a drop-in, and an import of it by its name",
+        ),
+        pytest.param(
+            "containerd",
             {CONFIG: 'imports = ["/etc/containerd/conf.d/99*.toml"]\n', DROP_IN: THEIRS},
             [f"{DROP_IN} as a whole"],
             [],
