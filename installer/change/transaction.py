@@ -141,9 +141,9 @@ def _put_back(
 
 
 def refuse_obstacles(plan: Plan) -> None:
-    """Raise where a plan could not end well, for the first reason; there is an event for each other one."""
-    for other in plan.obstacles[1:]:
-        log.error("obstacle", error=other)
+    """Raise where a plan could not end well, for the first reason; of several there is an event for each."""
+    for each in plan.obstacles if len(plan.obstacles) > 1 else ():
+        log.error("obstacle", error=each)
     for obstacle in plan.obstacles:
         raise obstacle
 

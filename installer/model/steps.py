@@ -257,6 +257,8 @@ def _describe_switch(step: SwitchToolkit) -> Deed:
     if step.before is None and step.after is None:
         return Deed("remove the toolkit that another installer had there before", "toolkit removed", fields)
     back = SwitchToolkit(step.after, step.before) if step.before != step.after else None
+    if step.after == "":
+        return Deed("remove the link toolkit", "toolkit link removed", {}, back)
     return Deed(f"point toolkit to {step.after or 'what it was before'}", "toolkit switched", fields, back)
 
 

@@ -5,7 +5,15 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.model.files import File
-from installer.model.steps import ConcreteStep, MakeDirectory, Reload, RemoveDirectory, WriteConfig, describe
+from installer.model.steps import (
+    ConcreteStep,
+    MakeDirectory,
+    Reload,
+    RemoveDirectory,
+    SwitchToolkit,
+    WriteConfig,
+    describe,
+)
 
 PATH = PurePosixPath("/etc/docker/daemon.json")
 
@@ -17,6 +25,8 @@ PATH = PurePosixPath("/etc/docker/daemon.json")
         (RemoveDirectory(PATH), "directory removed"),
         (WriteConfig("docker", PATH, None, File(b"{}")), "config written"),
         (WriteConfig("docker", PATH, File(b"{}"), None), "config removed"),
+        (SwitchToolkit("versions/1", ""), "toolkit link removed"),
+        (SwitchToolkit("versions/1", "/opt/other"), "toolkit switched"),
         (Reload("docker", ()), "engine reloaded"),
         (Reload("microk8s", ()), "engine restarted"),
         (Reload("k0s", ()), "engine restarted by itself"),
