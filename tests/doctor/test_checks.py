@@ -280,7 +280,10 @@ ACTS: dict[str, list[Act]] = {
             level=WARN,
         ),
     ],
-    "runtime-programs": [Act(facts=lambda node: replace(node, programs=node.programs - {RUNTIME}))],
+    "runtime-programs": [
+        Act(facts=lambda node: replace(node, programs=node.programs - {RUNTIME})),
+        Act(facts=lambda node: replace(node, programs=node.programs - {"runc"})),
+    ],
     "runtime-options": [
         Act(facts=engine("containerd", serving=handlers(nvidia=ours(SystemdCgroup=False)))),
         Act(facts=engine("containerd", serving=handlers(nvidia=ours()))),
@@ -381,6 +384,13 @@ def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(t
     for name in ("runtime-served", "docker-hook"):
         assert found[name].level is Level.NONE
         assert "by CDI alone" in found[name].found
+
+
+def test_a_containerd_that_serves_docker_alone_needs_no_runtime_of_ours(tmp_path: Path) -> None:
+    node = engine("containerd", serving=handlers("nvidia"))(golden.read(golden.lay(tmp_path)))
+
+    assert verdicts(node)["runtime-served"].level is WARN
+    assert verdicts(replace(node, unused=frozenset({"containerd"})))["runtime-served"].level is Level.OK
 
 
 @pytest.mark.parametrize(

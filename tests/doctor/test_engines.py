@@ -1,18 +1,23 @@
 """What doctor reads of engines that run: what they answer, and what their configs and units come to."""
 
 import json
+import os
+import shutil
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
+from installer.change.ledger import dumps
 from installer.engines import ENGINES
 from installer.host.files import Host
 from installer.host.processes import HostProcess
 from installer.model.options import Options, Places
+from installer.model.record import EngineRow, Record
 from installer.report.doctor.model import EngineExam
-from installer.report.doctor.read import read_engines, read_unit_state
+from installer.report.doctor.read import read_engines, read_node, read_unit_state
+from tests.doctor import golden
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import SOCKET, STATUS, UNIT, Live, live
@@ -102,6 +107,36 @@ def test_the_state_of_a_unit(tmp_path: Path, unit: FakeUnit | None, state: str) 
             held.enter_context(serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({UNIT: unit})))
         assert read_unit_state(host, UNIT) == state
         assert read_unit_state(host, "") == ""
+
+
+def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_path: Path) -> None:
+    """The process that answers is this one: so the PATH is that of the test."""
+    config(tmp_path, "version = 2\n")
+    place = tmp_path / os.environ["PATH"].split(":")[-1].lstrip("/")
+    place.mkdir(parents=True)
+    with live(tmp_path) as node:
+        (lacking,) = read(node, SEEN)
+        shutil.copy("/bin/true", place / "containerd-shim-runc-v2")
+        (whole,) = read(node, SEEN)
+
+    assert "containerd-shim-runc-v2, which holds each container, is no program" in lacking.unable
+    assert whole.unable == ""
+
+
+def test_an_engine_of_the_ledger_is_asked_where_it_listens(tmp_path: Path) -> None:
+    row = EngineRow("containerd", SOCKET, UNIT, {"nvidia": PurePosixPath("/t/nvidia-container-runtime")})
+    golden.put(
+        tmp_path, "/usr/local/nvidia/.toolkit-installer/ledger", dumps(Record(engines=(row,))).decode()
+    )
+    golden.put(tmp_path, "/proc/7/status", "Name:\tcontainerd\nUid:\t0\t0\t0\t0\n")
+    golden.put(tmp_path, "/proc/7/comm", "containerd\n")
+    golden.put(tmp_path, "/proc/7/cmdline", "containerd\0")
+    golden.link(tmp_path, "/proc/7/exe", "/usr/bin/containerd")
+    config(tmp_path, "version = 2\n")
+    with live(tmp_path) as node:
+        found = read_node(node.host, Options())
+
+    assert [exam.socket for exam in found.engines] == [SOCKET]
 
 
 def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: Path) -> None:

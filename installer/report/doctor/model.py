@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
+from installer.engines.containerd.effective import RUNC_TYPE
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState, list_some
@@ -172,6 +173,15 @@ class EngineExam(EngineState, frozen=True):
         return self.serving.binaries if self.serving else {}
 
     @property
+    def programs(self) -> Mapping[str, str]:
+        """What its runtimes start, by a path or by a name in its PATH; "" where that is open."""
+        handlers = self.serving.handlers if self.serving else {}
+        return {
+            name: one.binary or ("runc" if RUNC_TYPE in one.table.values() else "")
+            for name, one in handlers.items()
+        }
+
+    @property
     def nvidia_runtimes(self) -> tuple[str, ...]:
         """The names of the runtimes that it serves by a program of NVIDIA's."""
         return tuple(name for name, binary in self.binaries.items() if is_ours(binary))
@@ -214,8 +224,9 @@ class Node(Struct, frozen=True):
     engines: tuple[EngineExam, ...] = ()
     processes: tuple[Process, ...] = ()
     runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)  # what runc and crun say, by path
-    programs: frozenset[str] = frozenset()  # those that configs name by their path and that are there
+    programs: frozenset[str] = frozenset()  # those that configs name and that are there
     installed: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
+    unused: frozenset[str] = frozenset()  # engines that serve another one alone, and that an install leaves
     by_cdi: CdiRow | None = None  # the last install was one of CDI alone
     plugin: tuple[tuple[str, bool], ...] = ()  # how an NRI plugin of ours is, and whether that is good
     configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # unit and state, by engine

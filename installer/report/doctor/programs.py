@@ -180,7 +180,7 @@ def check_live_restore(node: Node) -> Verdict:
 @given(lambda node: node.toolkits, "no toolkit of NVIDIA's on the node")
 def check_runtime_served(node: Node) -> Verdict:
     def absent(exam: EngineExam) -> str:
-        if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes:
+        if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes or exam.name in node.unused:
             return ""
         return f"serves {', '.join(sorted(exam.serving.handlers)) or 'nothing'}"
 
@@ -193,8 +193,8 @@ def check_runtime_served(node: Node) -> Verdict:
 
 def check_runtime_programs(node: Node) -> Verdict:
     def gone(exam: EngineExam) -> str:
-        paths = [(name, path) for name, path in sorted(exam.binaries.items()) if path.startswith("/")]
-        lost = [f"{name} ({path})" for name, path in paths if path not in node.programs]
+        named = [(name, path) for name, path in sorted(exam.programs.items()) if path]
+        lost = [f"{name} ({path})" for name, path in named if path not in node.programs]
         return f"no program for {', '.join(lost)}" if lost else ""
 
     return judge_engines(node, gone, "all there")

@@ -19,10 +19,10 @@ from installer.engines import ENGINES
 from installer.engines.command_line import path_of, value_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import with_readable_configs
-from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
+from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
-from installer.engines.observe import look_for, observe, with_process
+from installer.engines.observe import drop_unused, look_for, observe, with_process
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
@@ -35,7 +35,7 @@ from installer.host.processes import (
     list_root_processes,
     program_holds,
 )
-from installer.host.programs import run_in
+from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import Installation, Line, read_installation
 from installer.model.engine_spec import Api, EngineSpec
@@ -98,7 +98,9 @@ def read_node(host: Host, options: Options) -> model.Node:
     record = installation.record or Record()
     processes = tuple(list_root_processes(host, unread=True))
     toolkits = tuple(read_toolkits(host, options))
-    engines = read_engines(host, options, processes)
+    sockets = {row.name: Places(socket=row.socket) for row in record.engines}
+    engines = read_engines(host, replace(options, places=sockets | dict(options.places)), processes)
+    used = {exam.name for exam in drop_unused(host, record, engines)[0]}
     return model.Node(
         driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
         specs=tuple(read_specifications(host)),
@@ -108,6 +110,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         runc=ask_runc(host),
         programs=_find_programs(host, toolkits, engines),
         installed=tuple((line.what, line.state, line.good) for line in installation.files),
+        unused=frozenset(exam.name for exam in engines) - used,
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
         configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
@@ -129,15 +132,20 @@ def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Tool
 def _find_programs(
     host: Host, toolkits: tuple[model.Toolkit, ...], engines: tuple[model.EngineExam, ...]
 ) -> frozenset[str]:
-    """Return those programs that a config names by a path and that are there."""
-    words = {program for exam in engines for program in exam.binaries.values()}
+    """Return those programs that configs name and that are there."""
+    words = {program for exam in engines for program in exam.programs.values()}
     for toolkit in toolkits:
         for table in (toolkit.config or {}).values():
             for value in table.values() if isinstance(table, dict) else ():
                 values = value if isinstance(value, list) else [value]
                 words |= {word.removeprefix("@") for word in values if isinstance(word, str)}
     paths = {word for word in words if word.startswith("/") and "\0" not in word}
-    return frozenset(path for path in paths if is_file(host, PurePosixPath(path)))
+    found = {path for path in paths if is_file(host, PurePosixPath(path))}
+    for exam in engines:
+        places = exam.started.paths if exam.started else PATH
+        names = (word for word in exam.programs.values() if word and "/" not in word)
+        found |= {name for name in names if any(can_be_started(host, place / name) for place in places)}
+    return frozenset(found)
 
 
 def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
@@ -361,7 +369,8 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
         on_disk = None if spec.finds or engine.another else Trials(host, contents)(engine, {})
     try:  # what keeps an engine that answers from starting containers
         if engine.serving:
-            find_dependencies(host, engine, options.layout.toolkit, Dependencies())
+            monitor = MONITORS[spec.monitor][0] if engine.pid else ""
+            find_dependencies(host, engine, options.layout.toolkit, Dependencies(monitor=monitor))
     except InstallerError as error:
         unable = error.problem
     cgroup_driver, live_restore, has_hook = "", None, None
