@@ -315,21 +315,17 @@ def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
 
 
 def _entry(local: Path, trusted: frozenset[int]) -> Entry:
-    status = local.lstat()
+    status, capabilities = local.lstat(), b""
+    with suppress(OSError):  # none, or a file system that has none
+        capabilities = os.getxattr(local, CAPABILITIES, follow_symlinks=False)
     return Entry(
         status.st_size,
         stat.S_IMODE(status.st_mode),
         str(local.readlink()) if stat.S_ISLNK(status.st_mode) else "",
         owned=status.st_uid in trusted,
         directory=stat.S_ISDIR(status.st_mode),
-        capabilities=stat.S_ISREG(status.st_mode) and _has_capabilities(local),
+        capabilities=stat.S_ISREG(status.st_mode) and bool(capabilities),
     )
-
-
-def _has_capabilities(local: Path) -> bool:
-    with suppress(OSError):  # none, or a file system that has none
-        return bool(os.getxattr(local, CAPABILITIES, follow_symlinks=False))
-    return False
 
 
 def restrict(host: Host, path: PurePosixPath, mode: int) -> None:

@@ -83,26 +83,22 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
                 remedy="move it away, then run again",
                 code="install-dir-unusable",
             ) from error
-        _refuse_stranger(directory, path)
+        owners = {os.fstat(directory).st_uid}
+        with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
+            owners.add(os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid)
+        if owners.isdisjoint(trusted_uids()):
+            raise InstallerError(
+                f"use {path} (it belongs to another user)",
+                remedy="move it away; or if it was ours, and its ledger names only that: "
+                f"chown -R root {path}",
+                code="install-dir-unusable",
+            )
         for fd in inherited:
             if has_name(fd, home / LOCK):
                 return fd
         with suppress(FileNotFoundError):  # on a full disk one that is there has to do
             return os.open(LOCK, LOOK, dir_fd=directory)
         return os.open(LOCK, LOOK | os.O_CREAT, PRIVATE, dir_fd=directory)
-
-
-def _refuse_stranger(directory: int, path: PurePosixPath) -> None:
-    """Raise where our directory is another user's and never was ours, before anything in it is believed."""
-    owners = {os.fstat(directory).st_uid}
-    with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
-        owners.add(os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid)
-    if owners.isdisjoint(trusted_uids()):
-        raise InstallerError(
-            f"use {path} (it belongs to another user)",
-            remedy=f"move it away; or if it was ours, and its ledger names only that: chown -R root {path}",
-            code="install-dir-unusable",
-        )
 
 
 def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
@@ -146,14 +142,18 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
 def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], int | None]) -> Lock:
     """Open and lock a file until what is locked has its name: a lock on one that lost it keeps nobody out.
 
-    One that others could lock is removed, and so made anew.
+    One that others than root could lock, as NVIDIA's pidfiles, is removed and so made anew, unless a process
+    of root's holds it.
     """
+    # Ours shows the processes of this pid namespace alone; the host's may be mounted.
+    procs = {PROC, host.local_path(PurePosixPath(PROC))}
     for _ in range(TRIES):
         if (fd := open_file()) is None:
             continue
         locked = False
         try:
-            if not _is_of_a_stranger(host, fd):
+            file = os.fstat(fd)
+            if not file.st_mode & OTHERS or any(holders(file, proc) for proc in procs):
                 _flock(fd, local, path)
                 locked = has_name(fd, local)
             elif has_name(fd, local):
@@ -164,17 +164,6 @@ def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], 
         if locked:
             return Lock(fd)
     raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
-
-
-def _is_of_a_stranger(host: Host, fd: int) -> bool:
-    """Tell whether others than root may open and so lock a file, and no process of root's is seen to do so.
-
-    So it is with NVIDIA's pidfiles. The host's own /proc is looked at, too, where it is mounted: ours shows
-    the processes of this pid namespace alone.
-    """
-    file = os.fstat(fd)
-    procs = {PROC, host.local_path(PurePosixPath(PROC))}
-    return bool(file.st_mode & OTHERS) and not any(holders(file, proc) for proc in procs)
 
 
 def _flock(fd: int, local: Path, path: PurePosixPath) -> None:

@@ -193,22 +193,17 @@ def monitors_in_unit_of(process: Path) -> int:
     A stop of the service may end them, and with them their containers; those in a scope or a pod it does not.
     A conmon that CRI-O has started for a call in flight holds no container (engine-facts.md#crio-conmon).
     """
+    count, service = 0, ""
     with suppress(OSError):
-        if service := _service_in(read_proc(process / "cgroup")):
-            proc = process.parent
-            return sum(_is_monitor_in(proc / str(pid), service, process.name) for pid in list_pids(proc))
-    return 0
-
-
-def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
-    with suppress(OSError):  # it ended meanwhile
-        name = read_proc(process / "comm")
-        if name.startswith(_MONITORS) and _service_in(read_proc(process / "cgroup")) == service:
-            # A conmon of an exec has -e, and that of a container that is not made yet is the engine's child.
-            return not name.startswith("conmon") or not (
-                "-e" in _command_line(process) or _fields(process)[1] == engine
-            )
-    return False
+        service = _service_in(read_proc(process / "cgroup"))
+    for other in (process.with_name(str(pid)) for pid in list_pids(process.parent) if service):
+        with suppress(OSError):  # it ended meanwhile
+            name = read_proc(other / "comm")
+            if name.startswith(_MONITORS) and _service_in(read_proc(other / "cgroup")) == service:
+                # That of an exec has -e; that of a container that is not made yet is the engine's child.
+                waits = "-e" in _command_line(other) or _fields(other)[1] == process.name
+                count += not (name.startswith("conmon") and waits)
+    return count
 
 
 def _describe(pid: int, proc: Path) -> Peer | None:
