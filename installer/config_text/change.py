@@ -108,12 +108,9 @@ def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
 def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
     """Return ``text`` with every want fulfilled, and what that took; a want that holds takes nothing.
 
-    The edits are in the order in which they were made. Of a key that was deleted
-    they know the literal but not the place.
-
-    Raises:
-        InstallerError: the text is not valid, something else than a container is on
-            the way to a key, or a key on the way is there twice.
+    The edits are in the order in which they were made. Of a key that was deleted they know the literal but
+    not the place. InstallerError where the text is not valid, something else than a container is on the way
+    to a key, or a key on the way is there twice.
     """
     with open_draft(text, syntax, name) as draft:
         # In their order; a header for a table that was only named by others may be an edit already.
@@ -124,12 +121,9 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
 def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
     """Return ``text`` with ``edits`` undone, and those whose key holds something else now.
 
-    A key that is gone or back at what it was is as it should be. A container that
-    others have put something into stays. A deleted key comes back at the end of
-    its container, so after a deletion the text is the same in meaning only.
-
-    Raises:
-        InstallerError: the text is not valid, or a key on the way is there twice.
+    A key that is gone or back at what it was is as it should be. A container that others have put something
+    into stays. A deleted key comes back at the end of its container, so after a deletion the text is the same
+    in meaning only. InstallerError where the text is not valid, or a key on the way is there twice.
     """
     with open_draft(text, syntax, name) as draft:
         # What is in a container goes before the container, in whatever order a ledger kept them.
@@ -144,8 +138,7 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
 def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
     """Return the edits whose key does not hold what they have put there; of two of one key one is enough.
 
-    Raises:
-        InstallerError: the text is not valid, or a key on the way is there twice.
+    InstallerError where the text is not valid, or a key on the way is there twice.
     """
     with open_draft(text, syntax, name) as draft:
         values = [edit for edit in edits if edit.key and edit.after != "{}"]
@@ -180,8 +173,7 @@ def finish(draft: Draft, original: str, edits: Sequence[Edit]) -> str:
 def _walk(draft: Draft, key: Key) -> tuple[Any, int]:
     """Return what a key holds, and its length; or what is in the way of it, and how far that is.
 
-    Raises:
-        InstallerError: one on the way is there twice.
+    InstallerError where one on the way is there twice.
     """
     now: Any = draft.tree
     for depth, part in enumerate(key):
@@ -207,7 +199,11 @@ def _holds(draft: Draft, edit: Edit) -> bool:
 def _fulfil(draft: Draft, want: Want) -> Iterator[Edit]:
     if want.member and draft.syntax is not Syntax.TOML:
         raise ValueError(f"{dotted(want.key)}: only TOML arrays take members")
-    now = _look_up(draft, want)
+    now, depth = _walk(draft, want.key)
+    if depth < len(want.key):
+        if now is not None and want.value is not ABSENT:  # a null on the way may become a container
+            raise _misplaced(draft, want.key[:depth], now, _CONTAINERS[draft.syntax])
+        now = ABSENT
     literal = None if want.value is ABSENT else draft.grammar.literal(want.value)
     if literal is None and now is ABSENT:
         return
@@ -250,16 +246,6 @@ def _create_containers(draft: Draft, key: Key) -> Iterator[Edit]:
             draft.replace(parent, "{}")
         elif now is ABSENT or (last and toml.unopened(draft.text, parent)):
             yield Edit(parent, None, "{}")
-
-
-def _look_up(draft: Draft, want: Want) -> Any:
-    """Return what the wanted key holds; null on the way may become a container."""
-    now, depth = _walk(draft, want.key)
-    if depth == len(want.key):
-        return now
-    if now is not None and want.value is not ABSENT:
-        raise _misplaced(draft, want.key[:depth], now, _CONTAINERS[draft.syntax])
-    return ABSENT
 
 
 def _take_back(draft: Draft, edit: Edit) -> bool:

@@ -76,7 +76,9 @@ def mask(text: str, syntax: Syntax) -> str:
     shown = "".join((*out, text[done:]))
     if syntax is Syntax.TOML:
         shown = _COMMENT.sub(lambda comment: hide_secrets(comment[0]), shown)
-    return hide_known_secrets(shown)
+    # Then what is a secret wherever it stands.
+    shown = _ISSUED.sub(MASK, _WHOLE_PEM.sub(_mask_pem, shown))
+    return _BARE_ADDRESS.sub(rf"\1{MASK}@", _ADDRESS.sub(rf"\1{MASK}\2", shown))
 
 
 class _Scanner(Protocol):
@@ -165,12 +167,6 @@ def hide_secrets(text: str) -> str:
     meant = unescape(text)
     shown = "\n".join(map(_hide_in_line, _PEM.sub(_mask_pem, meant).split("\n")))
     return text if shown == meant else shown
-
-
-def hide_known_secrets(text: str) -> str:
-    """Return any text without what is a secret wherever it stands."""
-    shown = _ISSUED.sub(MASK, _WHOLE_PEM.sub(_mask_pem, text))
-    return _BARE_ADDRESS.sub(rf"\1{MASK}@", _ADDRESS.sub(rf"\1{MASK}\2", shown))
 
 
 def _decode_escape(match: re.Match[str]) -> str:

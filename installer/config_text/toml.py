@@ -68,10 +68,8 @@ def tables(text: str, key: Key) -> tuple[Table, ...]:
     """Return the tables of ``text``, the root first, inline ones behind those they are in.
 
     Inline ones only where they may be on the way to ``key``. Elements of ``[[x]]`` are all called x;
-    tables between brackets have no name and are left out. A key cannot lead to either.
-
-    Raises:
-        TextError: something is not understood.
+    tables between brackets have no name and are left out. A key cannot lead to either. TextError where
+    something is not understood.
     """
     return tuple(
         table

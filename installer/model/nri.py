@@ -42,8 +42,7 @@ class Allowed:
 class Identity:
     """What an engine calls a plugin, which it asks in ascending order of the index.
 
-    Raises:
-        UsageError: engines would refuse it.
+    UsageError where engines would refuse it.
     """
 
     name: str = "toolkit-installer"

@@ -40,8 +40,7 @@ class ToolkitConfig(Struct, frozen=True):
 class Listen(Struct, frozen=True):
     """Where metrics are asked for: a unix socket at a ``path`` of the host, or an address and a port.
 
-    Raises:
-        UsageError: the socket has a name that others may have for something else.
+    UsageError where the socket has a name that others may have for something else.
     """
 
     path: PurePosixPath | None = None
@@ -147,8 +146,7 @@ class Cdi(Struct, frozen=True):
 class Options(Struct, frozen=True):
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
-    Raises:
-        UsageError: the combination makes no sense.
+    UsageError where the combination makes no sense.
     """
 
     engines: tuple[str, ...] = (AUTO,)  # () for the payload alone

@@ -234,8 +234,11 @@ def describe(step: Step) -> Deed:
             return Deed(f"{text.format(ENGINES[engine].title)}{proof}", event, {"engine": engine})
         case RemoveToolkit():
             return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})
-        case MakeDeviceNodes() | RemoveDeviceNodes():
-            return _describe_nodes(step)
+        case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
+            verb, past = ("make", "made") if isinstance(step, MakeDeviceNodes) else ("remove", "removed")
+            paths = ", ".join(str(node.path) for node in nodes)
+            removal = RemoveDeviceNodes(nodes) if isinstance(step, MakeDeviceNodes) else None
+            return Deed(f"{verb} the device nodes {paths}", f"device nodes {past}", {"paths": paths}, removal)
         case WriteSpecification(cdi):  # once its text is known a WriteConfig stands in its place
             return Deed(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
@@ -243,13 +246,6 @@ def describe(step: Step) -> Deed:
             return Deed(text, "no container found on our runtimes", {})
         case _:
             assert_never(step)
-
-
-def _describe_nodes(step: MakeDeviceNodes | RemoveDeviceNodes) -> Deed:
-    paths, makes = ", ".join(str(node.path) for node in step.nodes), isinstance(step, MakeDeviceNodes)
-    text, event = ("make", "made") if makes else ("remove", "removed")
-    undo = RemoveDeviceNodes(step.nodes) if makes else None
-    return Deed(f"{text} the device nodes {paths}", f"device nodes {event}", {"paths": paths}, undo)
 
 
 def _describe_switch(step: SwitchToolkit) -> Deed:
