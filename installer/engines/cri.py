@@ -71,15 +71,9 @@ class CriStatus(Struct, frozen=True):
 
 
 def ask_status(socket_path: Path, *, timeout_s: float) -> CriStatus:
-    """Ask the engine what it serves.
+    """Ask the engine what it serves; raise one of the errors above, or InstallerError for another answer.
 
     CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
-
-    Raises:
-        NotAnsweringError: nobody answers within ``timeout_s``.
-        CriDisabledError: containerd has its CRI plugin switched off.
-        CriFailedError: containerd's CRI plugin did not load.
-        InstallerError: the engine refuses, or answers something else.
     """
     with open_calls(socket_path, timeout_s) as engine:
         about = engine.call("Version", answer=_ABOUT)
@@ -130,19 +124,35 @@ class Calls:
         """Return what of a method's answer is in the schema ``answer``; may raise as ``status`` does."""
         content = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
         if content is None:
-            raise _without_cri(self._socket_path, self._cri_plugins())
+            raise self._without_cri()
         with _understood(self._socket_path):
             return unpack(answer, content)
 
-    def _cri_plugins(self) -> dict[str, str] | None:
-        """Return the plugins that make up CRI with their errors or ""; None if it is not containerd."""
-        content = self._ask(_PLUGINS, b"")
+    def _without_cri(self) -> InstallerError:
+        """Return why there is no CRI, as containerd's plugins tell that make it up."""
+        path, content = self._socket_path, self._ask(_PLUGINS, b"")
         if content is None:
-            return None
-        with _understood(self._socket_path):
+            remedy = "check that it is the engine's socket"
+            return InstallerError(f"find CRI on {path}", remedy=remedy, code="engine-unknown")
+        with _understood(path):
             listed = unpack({1: ("plugins", [_PLUGIN])}, content)["plugins"]
-        plugins = {f"{each['type']}.{each['id']}": each["error"]["message"] for each in listed}
-        return {name: plugins[name] for name in _CRI_PARTS if name in plugins}
+        errors = {f"{each['type']}.{each['id']}": each["error"]["message"] for each in listed}
+        parts = [errors[name] for name in _CRI_PARTS if name in errors]
+        failed = [error for error in parts if not any(words in error for words in _SWITCHED_OFF)]
+        if len(failed) < len(parts) or _CRI_SERVICE not in errors:
+            return CriDisabledError(
+                f"use CRI on {path} (it is switched off)",
+                remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",
+            )
+        if failure := next(filter(None, failed), ""):  # those after the first say that they need it
+            return CriFailedError(
+                f"use CRI on {path} (containerd's plugin did not load: {failure})",
+                remedy="correct containerd's config and restart it",
+            )
+        remedy = "update containerd to 1.6 or later"
+        return InstallerError(
+            f"use CRI on {path} (it serves no version v1)", remedy=remedy, code="cri-failed"
+        )
 
     def _ask(self, method: str, request: bytes) -> bytes | None:
         """Return the answer as raw protobuf; None if the engine does not know this call."""
@@ -188,29 +198,6 @@ def _understood(socket_path: Path) -> Iterator[None]:
             remedy="check that it is the engine's socket",
             code="engine-unknown",
         ) from error
-
-
-def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> InstallerError:
-    if plugins is None:
-        return InstallerError(
-            f"find CRI on {socket_path}", remedy="check that it is the engine's socket", code="engine-unknown"
-        )
-    failed = [error for error in plugins.values() if not any(words in error for words in _SWITCHED_OFF)]
-    if len(failed) < len(plugins) or _CRI_SERVICE not in plugins:
-        return CriDisabledError(
-            f"use CRI on {socket_path} (it is switched off)",
-            remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",
-        )
-    if failure := next(filter(None, failed), ""):  # those after the first say that they need it
-        return CriFailedError(
-            f"use CRI on {socket_path} (containerd's plugin did not load: {failure})",
-            remedy="correct containerd's config and restart it",
-        )
-    return InstallerError(
-        f"use CRI on {socket_path} (it serves no version v1)",
-        remedy="update containerd to 1.6 or later",
-        code="cri-failed",
-    )
 
 
 def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:

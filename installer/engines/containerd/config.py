@@ -69,7 +69,16 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     In each place they take over the options of the default runtime: as texts tell, then as it reports. Raises
     InstallerError where containerd could not read the result in any place, or CRI is switched off.
     """
-    _refuse_without_cri(files)
+    for path, tree in files.trees.items():
+        names = tree.get("disabled_plugins")
+        off = [name for name in PLUGIN_IDS if isinstance(names, list) and name in names]
+        if off:
+            raise InstallerError(
+                f"configure {files.engine} in {path} (disabled_plugins switches CRI off)",
+                remedy=Remedy(
+                    "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
+                ),
+            )
     for place in _find_places(files, entries, extras):
         yield place.decide(_find_donor(place.config.runtimes, place.config.default))
         if files.before is not None:
@@ -261,20 +270,6 @@ class _Place(Struct, frozen=True):
                     f"configure {self.files.engine} ({path} is imported after our file and sets {word} too)",
                     remedy=f"remove {word} from {path}",
                 )
-
-
-def _refuse_without_cri(files: ConfigFiles) -> None:
-    """Raise where CRI is switched off."""
-    for path, tree in files.trees.items():
-        names = tree.get("disabled_plugins")
-        off = [name for name in PLUGIN_IDS if isinstance(names, list) and name in names]
-        if off:
-            raise InstallerError(
-                f"configure {files.engine} in {path} (disabled_plugins switches CRI off)",
-                remedy=Remedy(
-                    "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
-                ),
-            )
 
 
 def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:

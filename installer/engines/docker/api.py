@@ -3,10 +3,10 @@
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -54,8 +54,16 @@ class DockerContainer(Struct, frozen=True):
 def ask_info(address: Path, *, timeout_s: float) -> DockerInfo:
     """Ask dockerd what it serves; raise NotServedError for Podman, the snap, or one that is rootless."""
     with _understood(address, timeout_s) as client:
-        answer = client.info()
-        _refuse_others(address, client.answer.headers, answer)
+        answer, without = client.info(), "takes GPUs by CDI, without a runtime of ours"
+        if PODMAN in client.answer.headers:
+            reason = f"Podman answers on {address}, and reads no daemon.json"
+            raise NotServedError(reason, remedy=f"; Podman {without}")
+        if "name=rootless" in (answer.get("SecurityOptions") or ()):
+            reason = f"the dockerd on {address} is rootless, its config is in its user's home"
+            raise NotServedError(reason, remedy=f"; rootless Docker {without}")
+        if str(answer.get("DockerRootDir", "")).startswith("/var/snap/"):
+            reason = f"the dockerd on {address} is that of the snap, which does not see our files"
+            raise NotServedError(reason, remedy=", or install Docker from a package")
         runtimes = {
             # ``status`` is what the program says of itself, and no setting.
             name: Runtime(runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"})
@@ -75,20 +83,6 @@ def ask_settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
         live = answer.get("LiveRestoreEnabled")
         return str(answer.get("CgroupDriver", "")), live if isinstance(live, bool) else None
     return "", None
-
-
-def _refuse_others(address: Path, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
-    """Raise where it is not a dockerd of the host's own that answers."""
-    without = "takes GPUs by CDI, without a runtime of ours"
-    if PODMAN in headers:
-        reason = f"Podman answers on {address}, and reads no daemon.json"
-        raise NotServedError(reason, remedy=f"; Podman {without}")
-    if "name=rootless" in (answer.get("SecurityOptions") or ()):
-        reason = f"the dockerd on {address} is rootless, its config is in its user's home"
-        raise NotServedError(reason, remedy=f"; rootless Docker {without}")
-    if str(answer.get("DockerRootDir", "")).startswith("/var/snap/"):
-        reason = f"the dockerd on {address} is that of the snap, which does not see our files"
-        raise NotServedError(reason, remedy=", or install Docker from a package")
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:

@@ -125,18 +125,14 @@ class DockerdModel(Struct, frozen=True):
         """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
 
         One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``in_force``
-        is what dockerd has now, None where that is not known for sure.
-
-        Raises:
-            InstallerError: dockerd takes up no text that leads there, or dies of it.
+        is what dockerd has now, None where that is not known for sure. InstallerError where dockerd takes up
+        no text that leads there, or dies of it.
         """
         releases = [self] if self.version else [replace(self, version=each) for each in ((20, 10), (28,))]
-        if (
-            target is not None
-            and in_force is not None
-            and all(each._leads_there(in_force, target) for each in releases)  # noqa: SLF001 - its own
-        ):
-            return (target,)
+        if target is not None and in_force is not None:
+            ends = [(each.reload(in_force, target), each.start(target)) for each in releases]
+            if all(not isinstance(now, Refused) and has_same_runtimes(now, wanted) for now, wanted in ends):
+                return (target,)
         middle, _ = self.spell_out(target)
         result = self.reload(in_force or self.start(None), middle)
         if isinstance(result, Refused):
@@ -168,10 +164,6 @@ class DockerdModel(Struct, frozen=True):
         wants += [Want((RUNTIMES, name), entry) for name, entry in missing.items()]
         middle, edits = apply(text, wants, Syntax.JSON, name=str(self.path))
         return File(middle.encode(), target.meta if target else Meta()), edits
-
-    def _leads_there(self, in_force: EffectiveConfig, target: File) -> bool:
-        result = self.reload(in_force, target)
-        return isinstance(result, EffectiveConfig) and has_same_runtimes(result, self.start(target))
 
     def _of_flags(self) -> dict[str, Value]:
         return {name: {"path": binary} for name, binary in self.flags.runtimes.items()}
@@ -284,7 +276,18 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
             text(entry, _spell(entry, word)[-1], path, (RUNTIMES, name))
         table(tree, (RUNTIMES, name, _spell(entry, "options")[-1]), path)
     default = text(tree, DEFAULT, path)
-    _refuse_fatal(path, runtimes, default, entries)
+    if BUILT_IN in runtimes:
+        raise InstallerError(
+            f"use {path} (it defines a runtime named runc, which dockerd refuses to start with)",
+            remedy="remove or rename that runtime",
+        )
+    known = {*runtimes, BUILT_IN, *(entry.name for entry in entries)}
+    # A default with a dot names a containerd shim, which needs no entry.
+    if default and default not in known and "." not in default:
+        raise InstallerError(
+            f'use {path} (its default-runtime "{default}" is not defined: dockerd would not start)',
+            remedy=f'define it under "{RUNTIMES}" or remove "{DEFAULT}"',
+        )
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
     if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
         wants.append(Want((FEATURES, CDI), value=True))
@@ -309,23 +312,6 @@ def make_check(files: ConfigFiles) -> Check:
         given=CONFIG_FLAGS,
         by_start=True,
     )
-
-
-def _refuse_fatal(
-    path: PurePosixPath, runtimes: Tree, default: str, entries: tuple[RuntimeEntry, ...]
-) -> None:
-    if BUILT_IN in runtimes:
-        raise InstallerError(
-            f"use {path} (it defines a runtime named runc, which dockerd refuses to start with)",
-            remedy="remove or rename that runtime",
-        )
-    known = {*runtimes, BUILT_IN, *(entry.name for entry in entries)}
-    # A default with a dot names a containerd shim, which needs no entry.
-    if default and default not in known and "." not in default:
-        raise InstallerError(
-            f'use {path} (its default-runtime "{default}" is not defined: dockerd would not start)',
-            remedy=f'define it under "{RUNTIMES}" or remove "{DEFAULT}"',
-        )
 
 
 def _entry(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[Want]:
