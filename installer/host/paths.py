@@ -228,18 +228,13 @@ def find_host_path(
     point, within = max(above, key=lambda mount: len(mount[0].parts))
     below = real.relative_to(point)
     named = [path for path in (*guesses, local, real) if ".." not in path.parts]
-    outer = [path for guess in named if (path := _without(guess, below)) is not None]
+    cuts = [(path.parts, len(path.parts) - len(below.parts)) for path in named]
+    outer = [PurePosixPath(*parts[:cut]) for parts, cut in cuts if cut > 0 and parts[cut:] == below.parts]
     tails = [PurePosixPath("/", *within.parts[cut:]) for cut in range(1, len(within.parts))]
     proven = next((path / below for path in (*outer, *tails) if is_same(point, host, path)), None)
     # What hides the mount point's own inode below the host's root need not hide that of the directory in it.
     proven = proven or next((path for path in named if is_same(real, host, path)), None)
     return proven or (named[0] if point == real else None)
-
-
-def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
-    """Return ``path`` less ``below``, its end; None where that is not its end."""
-    cut = len(path.parts) - len(below.parts)
-    return PurePosixPath(*path.parts[:cut]) if cut > 0 and path.parts[cut:] == below.parts else None
 
 
 def is_same(local: PurePosixPath, host: Places, candidate: PurePosixPath) -> bool:

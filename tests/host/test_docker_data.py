@@ -8,7 +8,7 @@ import pytest
 
 from installer.engines.docker import api as dockerd
 from installer.engines.docker.api import DockerContainer
-from installer.host.files import Host
+from installer.host.files import MOST_BYTES, Host
 
 ID = "3f6c0d5e8a9b4c7d" * 4
 ROOT = PurePosixPath("/var/lib/docker")
@@ -75,7 +75,7 @@ def test_what_is_no_file_of_roots_or_too_large_is_not_read(tmp_path: Path) -> No
     link.unlink()
     link.symlink_to(anybodys)
     os.chown(anybodys, 65534, 65534)
-    large.write_bytes(HOST_CONFIG + b" " * dockerd.MAX_BYTES)
+    large.write_bytes(HOST_CONFIG + b" " * MOST_BYTES)
     container(tmp_path, name="no-id-of-dockers")
 
     assert containers(tmp_path) == ()

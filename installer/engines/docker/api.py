@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
 ID: Final = re.compile(r"[0-9a-f]{64}")
 NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
-MAX_BYTES: Final = 1 << 20  # of one file; a usual one has 3 kB
 SHORT_ID: Final = 12
 
 
@@ -160,17 +159,10 @@ def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerCont
     found: list[DockerContainer] = []
     with suppress(InstallerError):
         for name in filter(ID.fullmatch, host.names(data_root / "containers")):
-            directory = data_root / "containers" / name
-            if runtime := _read_on_disk(host, directory / "hostconfig.json").runtime:
-                named = NAME.fullmatch(_read_on_disk(host, directory / "config.v2.json").name)
+            files = (data_root / "containers" / name / each for each in ("hostconfig.json", "config.v2.json"))
+            config, about = (read_json_of_root(host, file, _OnDisk) or _OnDisk() for file in files)
+            if config.runtime:
+                named = NAME.fullmatch(about.name)
                 title = named[1] if named else name[:SHORT_ID]
-                found.append(DockerContainer(name, title, runtime, running=False))
+                found.append(DockerContainer(name, title, config.runtime, running=False))
     return tuple(found)
-
-
-def _read_on_disk(host: Host, path: PurePosixPath) -> _OnDisk:
-    """Return what a file of root's says; nothing where there is none."""
-    with suppress(InstallerError):
-        if host.size(path) <= MAX_BYTES:
-            return read_json_of_root(host, path, _OnDisk) or _OnDisk()
-    return _OnDisk()
