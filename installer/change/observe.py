@@ -13,19 +13,9 @@ from installer.cdi.generate import absent_nodes, gpu_specification, held_node, m
 from installer.cdi.mode import SPECIFICATION, mode_of
 from installer.change.ledger import read_saved
 from installer.change.search import Search, find_loops, find_moved
-from installer.engines import ENGINES
+from installer.engines import ENGINES, config_files
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
-from installer.engines.config_files import (
-    contents_of,
-    copies_of,
-    explain_unwritable,
-    find_links,
-    find_new_links,
-    list_missing_directories,
-    list_targets,
-    usual_configs,
-)
 from installer.engines.containers import find_in_use, find_substitute_runtime, list_hooks
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, find_engines, observe_row
@@ -48,15 +38,7 @@ from installer.model.facts import (
 from installer.model.files import VERSIONS, File, Kind, Layout
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
-from installer.payload.installed import (
-    ask_version,
-    drop_foreign,
-    find_mount_flaws,
-    install_dir_obstacles,
-    is_foreign_toolkit,
-    list_former_defaults,
-    read_artifacts,
-)
+from installer.payload import installed
 
 
 class _Node(Struct, frozen=True):
@@ -82,7 +64,7 @@ class _Node(Struct, frozen=True):
         ``deep`` hashes the payload in place; ``writes`` are files besides the ledger's that may be written.
         """
         host, layout, rows = self.host, self.options.layout, self.record.configs
-        relinked = find_new_links(host, rows)
+        relinked = config_files.find_new_links(host, rows)
         search = Search(host, layout, self.engines, self.contents, self.record)
         references = tuple(search.find_references()) if seeks_references else ()
         links, returning = search.follow_links(references)
@@ -92,7 +74,7 @@ class _Node(Struct, frozen=True):
             tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines),
             self.contents,
             originals,
-            frozenset(list_missing_directories(host, writes or {row.path for row in rows})),
+            frozenset(config_files.list_missing_directories(host, writes or {row.path for row in rows})),
             self._read_toolkit(deep=deep),
             self.record,
             lost=frozenset(row.path for row in rows if row.original and originals[row.path] is None),
@@ -108,7 +90,7 @@ class _Node(Struct, frozen=True):
         place = find_version_in_place(host, layout) if deep else None
         config = host.read(layout.config)
         replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
-        theirs = self.record.toolkit is None and is_foreign_toolkit(host, layout)
+        theirs = self.record.toolkit is None and installed.is_foreign_toolkit(host, layout)
         versions = (name for name in host.names(layout.versions) if not name.startswith("."))
         return ToolkitFacts(
             host.kind(layout.toolkit, last=False),
@@ -118,7 +100,7 @@ class _Node(Struct, frozen=True):
             replaced,
             theirs,
             superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
-            defaults=list_former_defaults(former) if theirs else {},
+            defaults=installed.list_former_defaults(former) if theirs else {},
             digests=digests_below(host, place) if place else {},
         )
 
@@ -127,8 +109,8 @@ class _Node(Struct, frozen=True):
         host, options = self.host, self.options
         if self.engines:
             yield from served_by_image(host)
-        yield from find_mount_flaws(host, options.install_dir)
-        yield from install_dir_obstacles(host, options.install_dir)
+        yield from installed.find_mount_flaws(host, options.install_dir)
+        yield from installed.install_dir_obstacles(host, options.install_dir)
         if not by_cdi:
             yield from unit_obstacles(host, options, self.engines)
         yield from find_moved(host, options, self.contents.values())
@@ -154,8 +136,9 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     gpu_file = {SPECIFICATION: host.read(SPECIFICATION)} if by_cdi else {}
     cdi = _read_cdi(host, options, engines, record, gpu_file)
     specifications = {options.cdi.path} if options.cdi is not None else set()
-    targets = {path for engine in engines for path in list_targets(engine)} if not by_cdi else set()
-    targets |= specifications | gpu_file.keys()
+    targets = specifications | gpu_file.keys()
+    for engine in engines if not by_cdi else ():
+        targets |= {*config_files.list_targets(engine)}
     contents = _read_configs(host, record, engines, specifications) | gpu_file
     node = _Node(host, options, former, record, engines, contents)
     obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
@@ -171,9 +154,9 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         driver=DriverFacts(driver, ldconfig_real, is_suse(host)),
         cdi=cdi,
         containers=ContainerFacts(running),
-        targets=find_links(host, targets.union(*(engine.files for engine in engines))),
+        targets=config_files.find_links(host, targets.union(*(engine.files for engine in engines))),
         refused=found.refused,
-        unwritable=explain_unwritable(host, targets),
+        unwritable=config_files.explain_unwritable(host, targets),
         obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops),
         notes=(*found.notes, *unused, *notes),
     )
@@ -182,11 +165,11 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
 def _read_payload(host: Host, options: Options) -> PayloadFacts:
     source = options.toolkit_source
     sums = sums_of(source)
-    artifacts = read_artifacts(source, sums)
+    artifacts = installed.read_artifacts(source, sums)
     scripts = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
     absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
     free_bytes = host.free_bytes(options.install_dir)
-    return PayloadFacts(artifacts, absent, ask_version(source, sums), free_bytes, machine())
+    return PayloadFacts(artifacts, absent, installed.ask_version(source, sums), free_bytes, machine())
 
 
 def _read_cdi(
@@ -232,7 +215,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
         engines.append(observe_row(host, row, paths, options, awaits_s=awaits_s))
-    more = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
+    more = {path for engine in ENGINES.values() for path in config_files.usual_configs(host, engine)}
     more |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
     more |= {
         path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
@@ -248,13 +231,13 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
 
 def _list_held(host: Host, options: Options, former: Record) -> Record:
     """Return the rows that are ours still, and those of copies, and of places that links led to."""
-    held = drop_foreign(host, options.layout, former)
+    held = installed.drop_foreign(host, options.layout, former)
     configs, known = [], {row.path for row in held.configs}
     for row in held.configs:
         others = {row.target} - {None, host.resolve(row.path)}
         engine = ENGINES.get(row.engine)
         if engine is not None and row.path == engine.config and row.written:
-            copies = contents_of(host, copies_of(host, engine))
+            copies = config_files.contents_of(host, config_files.copies_of(host, engine))
             others |= {path for path, now in copies.items() if now is not None and holds_ours(row, now)}
         more = sorted({*filter(None, others)} - known)
         configs += [row, *(replace(row, path=path, target=None) for path in more)]
@@ -265,8 +248,10 @@ def _read_configs(
     host: Host, record: Record, engines: Iterable[EngineState], more: Iterable[PurePosixPath] = ()
 ) -> dict[PurePosixPath, File | None]:
     """Return all configs that engines read or that are held, and those that may be written."""
-    of_engines = (path for each in engines for path in (*each.files, *each.hooks, *list_targets(each)))
-    return contents_of(host, {*more, *of_engines, *(row.path for row in record.configs)})
+    paths = {*more, *(row.path for row in record.configs)}
+    for each in engines:
+        paths |= {*each.files, *each.hooks, *config_files.list_targets(each)}
+    return config_files.contents_of(host, paths)
 
 
 def find_version_in_place(host: Host, layout: Layout) -> PurePosixPath | None:

@@ -22,18 +22,7 @@ from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
-from installer.lifecycle import readiness
-from installer.lifecycle.drift import (
-    UNMADE_S,
-    Drifted,
-    Refusal,
-    add_repair,
-    find_refusal,
-    rest_s,
-    retry_s,
-    select_recent,
-    select_specification,
-)
+from installer.lifecycle import drift, readiness
 from installer.lifecycle.installation import read_installation
 from installer.lifecycle.readiness import EngineCheck, LastCheck, now_s
 from installer.lifecycle.uninstall import node_stops
@@ -139,8 +128,13 @@ class _Check:
 
     def run(self) -> Watch:
         """Plan, then repair or leave alone what differs."""
-        plan = self.plan()
-        drifted = Drifted.of(plan, self.record, self.before.edited)
+        try:
+            plan = self.work.plan()
+        except InstallerError as error:
+            if error.code == "engine-not-found":  # one of those that were configured is named instead
+                refuse_stopped(row.name for row in self.record.engines)
+            raise
+        drifted = drift.Drifted.of(plan, self.record, self.before.edited)
         if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
             return self.leave(
                 plan, refusal, ignored=self.options.drift is Drift.IGNORE and bool(drifted.things)
@@ -168,28 +162,19 @@ class _Check:
         refusing = [each.name for each in self.now.engines if each.refused]
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
 
-    def plan(self) -> Plan:
-        """Return the plan; where no engine runs at all, the error names one of those that were configured."""
-        try:
-            return self.work.plan()
-        except InstallerError as error:
-            if error.code == "engine-not-found":
-                refuse_stopped(row.name for row in self.record.engines)
-            raise
-
-    def find_refusal(self, plan: Plan, drifted: Drifted) -> Refusal | None:
-        refusal = find_refusal(self.options.drift, drifted, self.now.repairs, now_s(), readiness.clock)
+    def find_refusal(self, plan: Plan, drifted: drift.Drifted) -> drift.Refusal | None:
+        refusal = drift.find_refusal(self.options.drift, drifted, self.now.repairs, now_s(), readiness.clock)
         if refusal is None and (drifted.things or plan.reloaded) and node_stops(self.host):
             reason, remedy = "repair the node (it is going down)", "look again after its boot"
-            return Refusal(InstallerError(reason, remedy=remedy, code="drifted"))
+            return drift.Refusal(InstallerError(reason, remedy=remedy, code="drifted"))
         return refusal
 
-    def repair(self, plan: Plan, drifted: Drifted) -> None:
+    def repair(self, plan: Plan, drifted: drift.Drifted) -> None:
         """Carry the plan out; what is about to be done is on the disk before, for we may be killed in it."""
         now, due = self.now, plan.reloaded
         if drifted.things or due:
             steps = tuple(describe(step).text for step in plan.steps)
-            repairs = {} if now.asked else add_repair(now.repairs, drifted.things, now_s())
+            repairs = {} if now.asked else drift.add_repair(now.repairs, drifted.things, now_s())
             self.note(doing=steps, repairs=repairs, looks=())
             readiness.publish_check(self.host, self.options.state_file, self.now)
         if drifted.things:
@@ -203,10 +188,10 @@ class _Check:
             log.info("nothing changed", engines=sorted(plan.engines))
         self.note(did=self.now.doing, doing=())
 
-    def leave(self, plan: Plan, refusal: Refusal, *, ignored: bool) -> Watch:
+    def leave(self, plan: Plan, refusal: drift.Refusal, *, ignored: bool) -> Watch:
         """Leave drift alone; ready is a node whose drift is ignored, as long as its engines serve."""
         work, reason = self.work, refusal.reason
-        if (alone := select_specification(plan, self.record)) is not None:
+        if (alone := drift.select_specification(plan, self.record)) is not None:
             work.carry_out(alone)
             self.baseline = CHECK_AGAIN
         elif any(reason == STALE for _, reason in plan.planned):
@@ -238,25 +223,21 @@ class _Check:
     def fail(self, error: InstallerError) -> Watch:
         """Tell why the check has failed; the next one comes later with each failure."""
         host, options, before = self.host, self.options, self.before
-        now = self.now.with_failure(before, fingerprint(list_signs(host, options, self.record)))
+        self.now = now = self.now.with_failure(before, fingerprint(list_signs(host, options, self.record)))
         # An engine that its owner restarts does not answer for a moment: the second check tells.
         if now.asked or now.failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
         engines = tuple(
             replace(each, serves=None, differs="", process=keep_live(each.process)) for each in before.engines
         )
-        self.now = replace(
-            now.with_error(error),
+        self.note(
             engines=readiness.add_since(engines, before.engines),
-            repairs=readiness.read_check_of_boot(
-                host, options.state_file
-            ).repairs,  # with the one that has failed
-            until_s=now_s() + retry_s(now.failures),
+            # With the one that has failed.
+            repairs=readiness.read_check_of_boot(host, options.state_file).repairs,
         )
-        self.withdraw()
         metrics.publish_failure(host, options, self.work.ledger, error)
         self.baseline = self.baseline or fingerprint(self.places())
-        return self.end()
+        return self.end_unready(error, now_s() + drift.retry_s(now.failures))
 
     def end(self, proven: Plan | None = None) -> Watch:
         """Tell the check, and return what is watched.
@@ -270,7 +251,7 @@ class _Check:
         unmade = proven.unmade if proven else None
         self.note(
             looks=looks[-KEPT_CHECKS:],
-            repairs=select_recent(now.repairs, moment),
+            repairs=drift.select_recent(now.repairs, moment),
             by_cdi=self.record.cdi is not None,
             unmade=unmade.problem if unmade else "",
             unmade_remedy=str(unmade.remedy) if unmade else "",
@@ -291,7 +272,7 @@ class _Check:
             files_good = ready = False
         # What was written is what is on the disk, where the files are good: else somebody has written since.
         baseline = self.baseline or (found if files_good else CHECK_AGAIN)
-        due = max(1.0, now.until_s - moment) if now.until_s else UNMADE_S if unmade else 0.0
+        due = max(1.0, now.until_s - moment) if now.until_s else drift.UNMADE_S if unmade else 0.0
         watched = (*watched, *(each.process for each in now.engines if each.process))
         if proven is not None:
             if not ready:
@@ -299,7 +280,7 @@ class _Check:
             elif not proven.unproven:
                 readiness.publish(host, options.ready_file, self.record)
             watched = (*watched, *list_published(host, options, self.record))
-        return Watch(watched, baseline, due, rest_s(looks, moment))
+        return Watch(watched, baseline, due, drift.rest_s(looks, moment))
 
     def list_edited(self) -> Iterator[str]:
         """Yield the configs that hold more than we wrote, or did when they were removed."""
@@ -321,12 +302,11 @@ class _Check:
         depends = {name: Dependencies() for name in plan.engines}
         for name, engine in plan.engines.items():
             if engine.serving is not None:
-                last = (
-                    Dependencies(known[name].containerd, known[name].monitor)
-                    if name in known
-                    else Dependencies()
+                last = known.get(name, EngineCheck(name))
+                last_depends = Dependencies(last.containerd, last.monitor)
+                depends[name] = find_dependencies(
+                    self.host, engine, self.options.layout.toolkit, last_depends
                 )
-                depends[name] = find_dependencies(self.host, engine, self.options.layout.toolkit, last)
         refusals = dry_run.find_refusals(self.host, plan.engines.values()) if asking else {}
         reasons = {
             step.engine: reason

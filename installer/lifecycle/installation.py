@@ -24,14 +24,8 @@ from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.nri.state import describe_plugin as nri_lines
+from installer.payload import installed
 from installer.payload.config_toml import edited_keys
-from installer.payload.installed import (
-    describe_in_place,
-    drop_foreign,
-    find_damage,
-    is_foreign_toolkit,
-    list_exposed,
-)
 
 REPAIR: Final = "install puts it right"
 NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with -o remount,exec"
@@ -88,7 +82,7 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)
     if (record := read_record(host, layout)) is not None:
-        record = drop_foreign(host, layout, record)
+        record = installed.drop_foreign(host, layout, record)
     ignores = seen is not None and seen.current and seen.ignores
     files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
     # What run says is more than files tell.
@@ -113,7 +107,7 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     yield from list_last_act(record)
     if record.toolkit is not None:
         yield from _list_toolkit(host, layout, record, record.toolkit, deep=deep)
-    elif is_foreign_toolkit(host, layout):
+    elif installed.is_foreign_toolkit(host, layout):
         yield Line(str(layout.toolkit), THEIRS)
     if unclaimed := host.names(layout.unclaimed):
         state = f"{len(unclaimed)} configs as they were before an install whose ledger is lost: see uninstall"
@@ -127,7 +121,7 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
         yield Line(str(layout.toolkit), NOT_STARTED)
     for path in list_crowded(host, record.served):
         yield Line(str(path), CROWDED)
-    for path, _, flaw in list_exposed(host, layout, record):
+    for path, _, flaw in installed.list_exposed(host, layout, record):
         yield Line(str(path), f"{flaw}: {REPAIR}")
     yield from _list_configs(host, layout, record, ignores=ignores)
     if record.cdi is not None:
@@ -148,8 +142,8 @@ def _list_toolkit(
 ) -> Iterator[Line]:
     flaw = _find_link_flaw(host, layout, toolkit)
     yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
-    yield from (Line(*each) for each in describe_in_place(host, toolkit))
-    damaged = dict(find_damage(host, layout, toolkit, deep=deep))
+    yield from (Line(*each) for each in installed.describe_in_place(host, toolkit))
+    damaged = dict(installed.find_damage(host, layout, toolkit, deep=deep))
     runtime = layout.cdi_hook if record.cdi else layout.toolkit / "nvidia-container-runtime"
     if not (flaw or host.exists(runtime)):  # a link that is as installed may lead to nothing
         damaged.setdefault(runtime.name, "missing")

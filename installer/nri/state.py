@@ -7,17 +7,9 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.errors import Exit, InstallerError
-from installer.host import supervision
+from installer.host import locks, supervision
 from installer.host.events import log
 from installer.host.files import Host, read_json_of_root
-from installer.host.locks import (
-    describe_halt,
-    holder_of,
-    is_held_pidfile,
-    lock_pidfile,
-    remove_pidfile,
-    write_pid,
-)
 from installer.model.files import Kind
 from installer.model.nri import Nri, State
 from installer.model.options import Options
@@ -54,11 +46,11 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
     why = f" ({state.problem})" if state.problem else ""
     remedy = BESIDE_RUN if beside_run else "start it again"
     lock = host.local_path(nri.lock)
-    if not is_held_pidfile(lock):
+    if not locks.is_held_pidfile(lock):
         last = f"has ended{why}, last seen at {state.since}" if state.since else "does not run"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
-    elif halt := describe_halt(lock):
-        pid = holder_of(lock)
+    elif halt := locks.describe_halt(lock):
+        pid = locks.holder_of(lock)
         remedy = (
             "run starts another within two minutes" if beside_run else f"kill -9 {pid}, and start it again"
         )
@@ -78,17 +70,17 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
 def is_registered(host: Host, nri: Nri) -> bool:
     """Tell whether an engine has configured the plugin and asks it by now."""
     state, lock = read_state(host, nri.state) or State(), host.local_path(nri.lock)
-    return state.registered and is_held_pidfile(lock) and not describe_halt(lock)
+    return state.registered and locks.is_held_pidfile(lock) and not locks.describe_halt(lock)
 
 
 def remove_plugin(host: Host, nri: Nri) -> None:
     """Remove what a ``run`` that was killed has left; a plugin that runs does so itself."""
-    if is_held_pidfile(host.local_path(nri.lock)):
+    if locks.is_held_pidfile(host.local_path(nri.lock)):
         return
     with suppress(InstallerError):
         if read_state(host, nri.state) is not None:
             host.remove(nri.state)
-        remove_pidfile(host, nri.lock)
+        locks.remove_pidfile(host, nri.lock)
 
 
 def serve(options: Options, log_format: str) -> Exit:
@@ -97,8 +89,8 @@ def serve(options: Options, log_format: str) -> Exit:
     nri.refuse_idle()
     host = Host.under(options.host_root, options.mounts)
     refuse_absent(host, nri)
-    lock = lock_pidfile(host, nri.lock)
-    write_pid(lock, nri.lock)
+    lock = locks.lock_pidfile(host, nri.lock)
+    locks.write_pid(lock, nri.lock)
     places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
     words = [str(lock.fd), log_format, nri.identity.name, nri.identity.index, *map(str, nri.allowed)]
     supervision.become_plugin(lock.fd, [*places, *words])
