@@ -160,9 +160,9 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
     step = withdraw(held, facts).step if held and now else None
     going = [replace(step, unwanted=True)] if step else []
     if spec.others:
-        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others) + _describe_missing(
-            spec
-        )
+        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others)
+        if spec.missing:  # nobody has those
+            why += f", without {list_some(spec.missing, NAMED)}"
         return for_reason(GIVES_WAY, going), None, why
     if not spec.text:
         if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
@@ -177,11 +177,6 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
         gone = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
         return ((gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)), row, ""
     return ((WriteConfig(OWNER, spec.path, now, after), reason),), row, ""
-
-
-def _describe_missing(spec: GpuSpecification) -> str:
-    """Return what nobody has of the devices that ours would have."""
-    return f", without {list_some(spec.missing, NAMED)}" if spec.missing else ""
 
 
 def roll_back_gpus(record: Record, done: Iterable[Step]) -> Record:

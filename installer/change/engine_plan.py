@@ -1,13 +1,13 @@
 """One engine: it serves our runtimes after an install, and nothing of ours after an undo."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.gate import Choice, TakesUp, choose, expect_defaults, expect_others
-from installer.change.references import leads_into, remember_named
+from installer.change.gate import Choice, TakesUp, expect_defaults, expect_others
+from installer.change.references import remember_named
 from installer.config_text import leaves
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import (
@@ -31,19 +31,6 @@ from installer.model.files import DEFAULT_INSTALL_DIR
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.record import ConfigRow, EngineRow, Record, Saved
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part
-
-
-def choose_texts(
-    entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
-) -> tuple[tuple[Choice, ...], tuple[Part, ...]]:
-    """Return the texts chosen for each engine, and for each without any a part that says why."""
-    chosen, refused = [], []
-    for engine in facts.engines:
-        try:
-            chosen.append(choose(engine, entries, facts, options, ask))
-        except InstallerError as error:
-            refused.append(Part(name_part(engine.name), obstacles=(error,), refused=True))
-    return tuple(chosen), tuple(refused)
 
 
 def find_runtimes(choice: Choice) -> Part:
@@ -163,12 +150,6 @@ def _refuse_options(engine: EngineState, options: Options) -> Iterator[Installer
             yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
 
-def choose_low_level(words: Iterable[str], facts: Facts, options: Options) -> tuple[str, ...]:
-    """Return which of ``words`` ours may wrap, paths before words; not ours, whatever its name."""
-    words = [word for word in dict.fromkeys(words) if not leads_into(facts, word, options.layout)]
-    return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
-
-
 class _Undo(Struct, frozen=True):
     """An engine that is to give our runtimes up."""
 
@@ -225,12 +206,20 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     steps: Sequence[Step] = way.changes
     if way.reload is not None:  # whatever dockerd has: it may have read more since we asked
         steps = reloading.take_up(way.writes, way.reload, None, engine)
-    held = Record(configs=tuple(_keep_named(way, steps)))
     if used or needed:
         held = Record(
             engines=(replace(row, default="" if way.demoted else row.default),),
             # Copies of a root file are looked for each time.
             configs=tuple(each for each in way.held if not spec.is_copy(each.path)),
+        )
+    else:  # the rows of files with nothing of ours that named the toolkit before us, and may go on
+        texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
+        rows = ((row, texts.get(row.path)) for row in way.rows if row.named)
+        held = Record(
+            configs=tuple(
+                replace(row, ours=(last.digest,) if last is not None else row.ours, edits=())
+                for row, last in rows
+            )
         )
     dead = _explain_death(engine, way)
     return Part(
@@ -399,15 +388,6 @@ def _list_files_naming(engine: EngineState, way: WayBack, facts: Facts, default:
         if any((key[-1], value) == wanted for key, value in leaves(tree_of(file, path)))
     )
     return ", ".join(map(str, naming))
-
-
-def _keep_named(way: WayBack, steps: Iterable[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows of files with nothing of ours that named the toolkit before us, and may go on."""
-    texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
-    for row in way.rows:
-        last = texts.get(row.path)
-        if row.named:
-            yield replace(row, ours=(last.digest,) if last is not None else row.ours, edits=())
 
 
 def _is_due(undoing: _Undo, way: WayBack, reload: Reload) -> bool:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from installer.cdi import plan as cdi
 from installer.cdi.mode import mode_of
 from installer.change import engine_plan
-from installer.change.gate import Choice, TakesUp
-from installer.change.references import find_references, find_taken_over
+from installer.change.gate import Choice, TakesUp, choose
+from installer.change.references import find_references, find_taken_over, leads_into
 from installer.config_text import flatten
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
@@ -103,11 +103,6 @@ class Plan(Struct, frozen=True):
         """Why something of ours stays after an undo."""
         return tuple(error for part in self.parts for error in part.needed)
 
-    def already_serves(self, reload: Reload) -> bool:
-        """Tell whether an engine served what a reload is to bring about, when it was asked."""
-        engine = self.engines.get(reload.engine)
-        return engine is not None and engine.serving is not None and reload.satisfied_by(engine.serving)
-
     def and_part(self, part: Part) -> "Plan":
         """Return the plan with one part more."""
         return replace(self, parts=(*self.parts, part))
@@ -135,7 +130,12 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     mode, reason = mode_of(facts.engines, facts.held, options)
     by_cdi = mode.by_cdi
     entries = () if by_cdi else entries_for(options)
-    chosen, refused = engine_plan.choose_texts(entries, facts, options, ask) if not by_cdi else ((), ())
+    chosen, refused = list[Choice](), dict(facts.refused)
+    for engine in facts.engines if not by_cdi else ():
+        try:
+            chosen.append(choose(engine, entries, facts, options, ask))
+        except InstallerError as error:
+            refused[engine.name] = error
     engines = [engine_plan.install(choice, entries, facts, options, ask) for choice in chosen]
     words = [word for choice in chosen for word in choice.way.decision.low_level]
     # Containers may run on the toolkit: it wraps what it wraps now until an engine joins.
@@ -143,17 +143,16 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     if not any(choice.way.writes for choice in chosen if facts.held.engine(choice.engine.name) is None):
         with suppress(InstallerError):  # it is no TOML, and is written anew
             words = [*toolkit_runtimes(now or "")] or words
-    low_level = options.low_level or engine_plan.choose_low_level(words, facts, options)
+    # Ours wraps no program of ours, whatever its name; paths come before words.
+    words = [word for word in dict.fromkeys(words) if not leads_into(facts, word, options.layout)]
+    found = tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
+    low_level = options.low_level or found
     payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=by_cdi))
-    specification, of_gpus = (
-        cdi.install_specification(facts, options),
-        cdi.install_gpus(facts, options, reason),
-    )
-    plugin = nri.install(facts, options, ask)
+    specification = cdi.install_specification(facts, options)
+    of_gpus, plugin = cdi.install_gpus(facts, options, reason), nri.install(facts, options, ask)
     parts = (
         _check_install(facts, {entry.name for entry in entries}),
-        *(Part(name_part(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
-        *refused,
+        *(Part(name_part(name), obstacles=(error,), refused=True) for name, error in refused.items()),
         cdi.install_device_nodes(facts, options),
         payload,
         _make_directories(facts, (specification, of_gpus, plugin, *engines)),
@@ -167,7 +166,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     return _sum_install(parts, facts, options, chosen)
 
 
-def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: tuple[Choice, ...]) -> Plan:
+def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: Sequence[Choice]) -> Plan:
     held, rows, gpus = facts.held, sum_rows(parts), require(facts.cdi).gpus
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(

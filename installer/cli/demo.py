@@ -90,7 +90,18 @@ def demo() -> Exit:
                 _show_log(child)
             finally:
                 child.kill()
-        return _show_proof(before, _hash(root), child.returncode)
+        after = _hash(root)
+    _show_title("The proof")
+    same = [name for name in CONFIGS if before[name] == after.get(name)]
+    for name in CONFIGS:
+        word = click.style("same", fg="green") if name in same else click.style("DIFFERENT", fg="red")
+        click.echo(f"  {word}  sha256 {before[name].split()[1][:16]}  /{name}")
+    left = sorted(after.keys() - before.keys())
+    for name in left:
+        click.echo(f"  {click.style('LEFT', fg='red')}  /{name}")
+    came = f"{len(same)} of {len(CONFIGS)} files came back byte for byte"
+    click.echo(f"{came}, {len(left)} left behind, exit code {child.returncode}")
+    return Exit.OK if before == after and child.returncode == 0 else Exit.FAILED
 
 
 def make_toolkit(source: Path) -> None:
@@ -151,17 +162,3 @@ def _hash(root: Path) -> dict[str, str]:
         digest = hashlib.sha256(content).hexdigest()
         hashes[str(path.relative_to(root))] = f"{path.lstat().st_mode:o} {digest}"
     return hashes
-
-
-def _show_proof(before: dict[str, str], after: dict[str, str], code: int) -> Exit:
-    _show_title("The proof")
-    same = [name for name in CONFIGS if before[name] == after.get(name)]
-    for name in CONFIGS:
-        word = click.style("same", fg="green") if name in same else click.style("DIFFERENT", fg="red")
-        click.echo(f"  {word}  sha256 {before[name].split()[1][:16]}  /{name}")
-    left = sorted(after.keys() - before.keys())
-    for name in left:
-        click.echo(f"  {click.style('LEFT', fg='red')}  /{name}")
-    came = f"{len(same)} of {len(CONFIGS)} files came back byte for byte"
-    click.echo(f"{came}, {len(left)} left behind, exit code {code}")
-    return Exit.OK if before == after and code == 0 else Exit.FAILED

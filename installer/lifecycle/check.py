@@ -222,22 +222,30 @@ class _Check:
 
     def fail(self, error: InstallerError) -> Watch:
         """Tell why the check has failed; the next one comes later with each failure."""
-        host, options, before = self.host, self.options, self.before
-        self.now = now = self.now.with_failure(before, fingerprint(list_signs(host, options, self.record)))
+        host, options, now, before = self.host, self.options, self.now, self.before
+        signs = fingerprint(list_signs(host, options, self.record))
+        # Where an engine starts the pauses begin anew; so they do for who asks, for the cause may go soon.
+        came = bool(before.failures) and signs != before.signs
+        failures = 1 if came or now.asked else before.failures + 1
+        # One that starts again and again is checked like a file that is written all the time.
+        looks = (*now.looks, now.began_s) if came else now.looks
         # An engine that its owner restarts does not answer for a moment: the second check tells.
-        if now.asked or now.failures == LOUD_FAILURES:
+        if now.asked or failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
         engines = tuple(
             replace(each, serves=None, differs="", process=keep_live(each.process)) for each in before.engines
         )
         self.note(
+            failures=failures,
+            signs=signs,
+            looks=looks,
             engines=readiness.add_since(engines, before.engines),
             # With the one that has failed.
             repairs=readiness.read_check_of_boot(host, options.state_file).repairs,
         )
         metrics.publish_failure(host, options, self.work.ledger, error)
         self.baseline = self.baseline or fingerprint(self.places())
-        return self.end_unready(error, now_s() + drift.retry_s(now.failures))
+        return self.end_unready(error, now_s() + drift.retry_s(failures))
 
     def end(self, proven: Plan | None = None) -> Watch:
         """Tell the check, and return what is watched.
@@ -308,12 +316,14 @@ class _Check:
                     self.host, engine, self.options.layout.toolkit, last_depends
                 )
         refusals = dry_run.find_refusals(self.host, plan.engines.values()) if asking else {}
-        reasons = {
-            step.engine: reason
-            for step, reason in plan.planned
-            # One that serves may have to read what its owner has changed all the same.
-            if isinstance(step, Reload) and not proven and not plan.already_serves(step)
-        }
+        serving = {name: engine.serving for name, engine in plan.engines.items() if engine.serving}
+        reasons = {}
+        for step, reason in plan.planned if not proven else ():
+            if isinstance(step, Reload) and not (
+                # One that serves may have to read what its owner has changed all the same.
+                step.engine in serving and step.satisfied_by(serving[step.engine])
+            ):
+                reasons[step.engine] = reason
         engines = [
             EngineCheck(
                 name,

@@ -44,6 +44,8 @@ CHECKS_WITHIN_S: Final = 600.0
 REST_S: Final = 60.0
 TOOLKIT: Final = "the toolkit"
 RECONCILE: Final = "toolkit-installer reconcile"
+# Those that restart when they see a write.
+RESTARTING: Final = frozenset(name for name, spec in ENGINES.items() if spec.reload is ReloadMethod.ITSELF)
 
 # What takes nothing back that an administrator did: a check, and what is not needed any more.
 # A directory is made for a file alone, and that tells.
@@ -81,7 +83,7 @@ class Drifted(Struct, frozen=True):
         for step, reason in plan.planned:
             if not isinstance(step, HOUSEKEEPING) and reason not in FOLLOWS:
                 things[_name_thing(step)] = reason
-            if isinstance(step, Reload) or (isinstance(step, WriteConfig) and _restarts_itself(step.engine)):
+            if isinstance(step, Reload) or (isinstance(step, WriteConfig) and step.engine in RESTARTING):
                 engines[step.engine] = None
             if isinstance(step, WriteConfig) and step.before is None:
                 row = record.config(step.path)
@@ -104,11 +106,6 @@ class Drifted(Struct, frozen=True):
 def is_taken_over(plan: Plan) -> bool:
     """Tell whether a plan finds another installer's toolkit in the place of ours."""
     return any(reason == THEIRS for _, reason in plan.planned)
-
-
-def _restarts_itself(engine: str) -> bool:
-    """Tell whether an engine restarts when it sees a write; CDI specifications have no engine."""
-    return engine in ENGINES and ENGINES[engine].reload is ReloadMethod.ITSELF
 
 
 def _name_thing(step: Step) -> str:

@@ -202,7 +202,12 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
         supervision.raise_if_stopped()
         time.sleep(IDLE_POLL_S)
         plan = _plan(host, options, ledger)
-    _log_found(plan)
+    for engine in plan.engines.values():
+        found = ".".join(map(str, engine.version or ())) or "unknown"
+        config = str(engine.config)
+        log.info("engine found", engine=engine.name, version=found, unit=engine.unit, config=config)
+    for note in plan.notes:
+        log.info("install note", note=note)
     before = ledger.held.nri
     try:
         _carry_out(host, options, ledger, plan)
@@ -210,21 +215,6 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
         return _install(host, options, ledger)
     if before is not None and before != ledger.held.nri:  # nobody looks there any more
         plugin_state.remove_plugin(host, options.nri.at(before))
-    _log_done(plan)
-    metrics.publish_success(host, options, ledger, plan)
-    return plan
-
-
-def _log_found(plan: Plan) -> None:
-    for engine in plan.engines.values():
-        version = ".".join(map(str, engine.version or ())) or "unknown"
-        config = str(engine.config)
-        log.info("engine found", engine=engine.name, version=version, unit=engine.unit, config=config)
-    for note in plan.notes:
-        log.info("install note", note=note)
-
-
-def _log_done(plan: Plan) -> None:
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
     else:
@@ -233,6 +223,8 @@ def _log_done(plan: Plan) -> None:
         log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
     if unasked := [name for name in plan.unproven if name not in plan.pending]:
         log.warning("not proven", engines=unasked, reason="they have not said that they serve our runtimes")
+    metrics.publish_success(host, options, ledger, plan)
+    return plan
 
 
 def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:

@@ -22,7 +22,7 @@ from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.readiness import LastCheck
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
-from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
+from installer.model.record import ConfigRow, Record, ToolkitRow
 from installer.nri.state import describe_plugin as nri_lines
 from installer.payload import installed
 from installer.payload.config_toml import edited_keys
@@ -94,13 +94,20 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
 def list_files(
     host: Host, options: Options, record: Record | None, *, deep: bool, ignores: bool
 ) -> Iterator[Line]:
-    """Return what is installed, or, without a ledger, what is left of it.
+    """Yield what is installed; without a ledger what is left of it, and the configs that name our toolkit.
 
     What others did to configs comes later where ``run`` ``ignores`` drift.
     """
-    if record is None:
-        return _list_leftovers(host, options)
-    return _list_held(host, options.layout, record, deep=deep, ignores=ignores)
+    if record is not None:
+        yield from _list_held(host, options.layout, record, deep=deep, ignores=ignores)
+        return
+    if is_ledger_lost(host, options.layout):
+        state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
+        yield Line(str(options.layout.ledger), state)
+    row = find_lost_specification(host, options.layout)
+    state = f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
+    for path in (*find_left_behind(host, options), *((row.path,) if row else ())):
+        yield Line(str(path), state)
 
 
 def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignores: bool) -> Iterator[Line]:
@@ -176,7 +183,13 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
     for row in record.configs:
         groups.setdefault(row.engine, []).append(row)
     for name, rows in groups.items():
-        fatal, lacks, in_force, refused, heals = _compare(host, engines.get(name), record)
+        found = Comparison()
+        with suppress(InstallerError):  # said where the config is
+            if name in engines:
+                found = compare_configs(host, engines[name], record)
+        if record.left:  # of an undo that is to be run again nobody knows what it has taken itself
+            found = found._replace(lacks=(), has=lambda _: True)
+        fatal, lacks, in_force, refused, heals = found
         if fatal:
             state = (
                 f"would not start with the configs that it has now ({fatal}): {REPAIR if heals else CORRECT}"
@@ -191,16 +204,6 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             except InstallerError as error:
                 state, good = error.problem, False
             yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
-
-
-def _compare(host: Host, engine_row: EngineRow | None, record: Record) -> Comparison:
-    """Compare the configs of an engine with what was installed, if they can be read."""
-    found = Comparison()
-    with suppress(InstallerError):  # said where the config is
-        if engine_row is not None:
-            found = compare_configs(host, engine_row, record)
-    # Of an undo that is to be run again nobody knows what it has taken itself.
-    return found._replace(lacks=(), has=lambda _: True) if record.left else found
 
 
 def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine and of the install
@@ -231,17 +234,6 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         keys = ", ".join(dict.fromkeys(".".join(edit.key) for edit in lost))
         return f"drifted: {keys} changed by somebody else", False
     return f"edited by somebody else{kept if row.edits else ''}", True
-
-
-def _list_leftovers(host: Host, options: Options) -> Iterator[Line]:
-    """Yield what is left of an installation without its ledger, and the configs that name our toolkit."""
-    if is_ledger_lost(host, options.layout):
-        state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
-        yield Line(str(options.layout.ledger), state)
-    row = find_lost_specification(host, options.layout)
-    state = f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
-    for path in (*find_left_behind(host, options), *((row.path,) if row else ())):
-        yield Line(str(path), state)
 
 
 def list_last_check(seen: LastCheck | None) -> Iterator[Line]:

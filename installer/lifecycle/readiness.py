@@ -152,16 +152,6 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
             return None
         return InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
 
-    def with_failure(self, before: "LastCheck", signs: str) -> Self:
-        """Return a check that has failed; where ``signs`` of engines tell of a start its pauses begin anew.
-
-        One that starts again and again is checked like a file that is written all the time.
-        """
-        came = bool(before.failures) and signs != before.signs
-        failures = 1 if came or self.asked else before.failures + 1  # who asks, too: the cause may go soon
-        looks = (*self.looks, self.began_s) if came else self.looks
-        return replace(self, failures=failures, signs=signs, looks=looks)
-
     def with_error(self, error: InstallerError | None) -> Self:
         """Return the check with what is not as it should be."""
         if error is None:

@@ -182,18 +182,13 @@ def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
     if record.toolkit is None or record.toolkit.version == ADOPTED or not is_foreign_toolkit(host, layout):
         return record
     since_s = host.changed_s(layout.toolkit)
-
-    def is_changed(path: PurePosixPath) -> bool:
-        return host.kind(path) is Kind.FILE and host.changed_s(path) >= since_s
-
-    specifications = (row for row in record.configs if row.engine == OWNER)
-    return replace(
-        record,
-        toolkit=None,
-        engines=(),
-        configs=tuple(row for row in specifications if not is_changed(row.path)),
-        left="",
+    specifications = tuple(
+        row
+        for row in record.configs
+        if row.engine == OWNER
+        and not (host.kind(row.path) is Kind.FILE and host.changed_s(row.path) >= since_s)
     )
+    return replace(record, toolkit=None, engines=(), configs=specifications, left="")
 
 
 def list_former_defaults(record: Record) -> dict[PurePosixPath, str]:

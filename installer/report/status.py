@@ -123,8 +123,8 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     engines = record.served if record else ()
     if as_json:
         held = convert(found.lines, tuple[HeldDocument, ...], from_attributes=True)
-        check = _check_document(seen)
-        document = StatusDocument(record is not None, not reason, reason, mode, engines, held, check)
+        look = convert(seen, CheckDocument | None, from_attributes=True)
+        document = StatusDocument(record is not None, not reason, reason, mode, engines, held, look)
         sys.stdout.write(dumps(document, indent=2).decode())
     elif record is None and not found.lines:
         sys.stdout.write("nothing is installed\n")
@@ -146,10 +146,6 @@ def alive(options: Options) -> Exit:
     return Exit.OK if locks.is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
 
 
-def _check_document(seen: readiness.LastCheck | None) -> CheckDocument | None:
-    return convert(seen, CheckDocument | None, from_attributes=True)
-
-
 def reconcile(options: Options, *, as_json: bool) -> Exit:
     """Have the ``run`` that waits look now, print what it did; raise where that failed or nobody answered."""
     host = Host.under(options.host_root, options.mounts)
@@ -162,7 +158,8 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     refusals = (engine.refusal for engine in answer.engines)
     problems = [each for each in (answer.error, *refusals, answer.generation) if each is not None]
     if as_json:
-        sys.stdout.write(dumps(_check_document(answer), indent=2).decode())
+        look = convert(answer, CheckDocument, from_attributes=True)
+        sys.stdout.write(dumps(look, indent=2).decode())
         return Exit.FAILED if problems else Exit.OK
     if answer.error is None:
         sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
