@@ -29,10 +29,8 @@ def main() -> None:
 
 
 def _carry_on(pid: str, command: list[str]) -> None:
-    """Become ``command`` with the environment of the ``run`` that left it its undo.
-
-    systemd starts this in the mount namespace of that container, where ``run`` is the process ``pid``.
-    """
+    """Become ``command`` with the environment of the ``run``, process ``pid``, that left it its undo."""
+    # systemd starts this in the mount namespace of that container.
     with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - nothing is loaded that is not needed
         entries = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry]
     if not os.path.exists("/proc/self"):  # noqa: PTH110

@@ -118,20 +118,17 @@ def _is_ours(file: File | None, options: Options, record: Record) -> bool:
 
 def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
     """Return what a specification names and what is not there."""
-
-    def is_there(path: str) -> bool:
+    gone = []
+    for path in named_paths(specification):
         with suppress(InstallerError):
-            return host.local_path(PurePosixPath(path)).exists()
-        return False
-
-    return tuple(path for path in named_paths(specification) if not is_there(path))
+            if host.local_path(PurePosixPath(path)).exists():
+                continue
+        gone.append(path)
+    return tuple(gone)
 
 
 def withdraw_stale(host: Host, options: Options, record: Record, write: Callable[[Record], None]) -> None:
-    """Remove a specification of ours that names what is gone: no container could start with it.
-
-    That it cannot be removed is told, and stops nothing.
-    """
+    """Remove a specification of ours that names what is gone: no container could start with it."""
     try:
         file = host.read(PATH)
         gone = _list_gone(host, text_of(file)) if _is_ours(file, options, record) else ()
@@ -145,10 +142,8 @@ def withdraw_stale(host: Host, options: Options, record: Record, write: Callable
 
 
 def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
-    """Return the real directories of the host below which the driver and its device nodes are.
-
-    A driver's root that is a link loses every library (engine-facts.md#gpu-specification).
-    """
+    """Return the real directories of the host below which the driver and its device nodes are."""
+    # A driver's root that is a link loses every library (engine-facts.md#gpu-specification).
     driver = host.resolve(PurePosixPath(driver_root(host, options)[0] or "/"))
     return driver, driver if host.exists(driver / "dev/nvidiactl") else ROOT
 
@@ -156,10 +151,7 @@ def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
 def _read_beside(
     host: Host, engines: Iterable[EngineState], highest: Version | None, *, ours: bool, since_s: float
 ) -> Beside:
-    """Return, by directory, the files with devices of our kind; not one in our place that is ``ours``.
-
-    What cannot be read is told, where it has changed since ``since_s``.
-    """
+    """Return, by directory, the files with devices of our kind; not one in our place that is ``ours``."""
     own = host.resolve(PATH)
     read = (path for engine in engines if engine.serving for path in engine.serving.cdi_dirs)
     found: dict[PurePosixPath, dict[PurePosixPath, frozenset[str]]] = {}
@@ -170,7 +162,7 @@ def _read_beside(
             try:
                 names = frozenset() if known else read_devices(text(host, path), GPU_KIND, highest)
             except InstallerError as error:
-                if host.changed_s(path) > since_s:
+                if host.changed_s(path) > since_s:  # else it was told
                     log.warning("specification not read", path=str(path), error=error)
                 continue
             if names:

@@ -52,12 +52,9 @@ def install_device_nodes(facts: Facts, options: Options) -> Part:
 
 
 def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
-    """Return how the nodes that we had made go, unless something of ours ``stays``.
-
-    Those that the specification of an installer names which has taken the place of ours stay: no container
-    could start with it.
-    """
+    """Return how the nodes that we had made go, unless something of ours ``stays``."""
     nodes = facts.held.nodes
+    # No container could start with the specification of an installer that has taken the place of ours.
     named = {each.program for each in facts.references} if facts.toolkit.theirs else set()
     going = tuple(node for node in nodes if str(node.path) not in named)
     if stays or not going:
@@ -151,12 +148,10 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
 
 
 def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow | None, str]:
-    """Return the steps with their reasons, the row that is held then, and why there is no specification.
-
-    One that is stale, or beside another's, ends containers as long as it is there: it goes first, which takes
-    no space, and a roll-back does not bring it back.
-    """
+    """Return the steps with their reasons, the row that is held then, and why there is no specification."""
     held, now = facts.held.config(spec.path), facts.contents[spec.path]
+    # One that is stale, or beside another's, ends containers as long as it is there: it goes first, which
+    # takes no space, and a roll-back does not bring it back.
     step = withdraw(held, facts).step if held and now else None
     going = [replace(step, unwanted=True)] if step else []
     if spec.others:

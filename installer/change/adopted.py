@@ -36,9 +36,7 @@ OURS: Final = f"{DROP_IN}*.toml"  # and what we add
 
 
 def find_leftovers(facts: Facts, options: Options, *, ours: bool = False) -> Part:
-    """Return rows for what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory.
-
-    They are what an undo takes back, with a note for each.
+    """Return rows, and a note for each, for NVIDIA's runtimes, drop-ins, imports and directory.
 
     If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
     """
@@ -160,16 +158,13 @@ def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
 
 
 def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
-    """Return the configs that name our toolkit, by engine; none where NVIDIA's has its name.
-
-    Where nothing has, those alone with the entries that each install of ours makes: an administrator may have
-    written another ahead of the first.
-    """
+    """Return the configs that name our toolkit, by engine; none where NVIDIA's has its name."""
     kind = host.kind(options.layout.toolkit, last=False)
     named = find_toolkits(host, options.places).get(options.install_dir, {})
     return {
         path: engine
         for path, engine in (named.items() if kind is not Kind.DIRECTORY else ())
+        # Where nothing has, an administrator may have written another entry ahead of the first install.
         if kind is not Kind.ABSENT or ((file := host.read(path)) and CDI in file.content)
     }
 
@@ -224,18 +219,14 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
 def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
     """Return the row of a CDI specification that no ledger knows: it names the hook of our toolkit."""
     file = host.read(SPECIFICATION)
-    if file is None or f'"{layout.cdi_hook}"'.encode() not in file.content:
-        return None
-    if host.kind(layout.toolkit, last=False) is Kind.DIRECTORY:  # NVIDIA's
+    is_nvidias = host.kind(layout.toolkit, last=False) is Kind.DIRECTORY
+    if file is None or is_nvidias or f'"{layout.cdi_hook}"'.encode() not in file.content:
         return None
     return ConfigRow(OWNER, SPECIFICATION, None, None, (file.digest,), ())
 
 
 def find_lost(host: Host, options: Options) -> Part | None:
-    """Return rows for what configs show to be ours, None where nothing; InstallerError: one is unreadable.
-
-    A real directory at the toolkit's name is NVIDIA's, and only removed with ``--adopt``.
-    """
+    """Return rows for what configs show to be ours, None where nothing; InstallerError: one is unreadable."""
     named = find_left_behind(host, options)
     if not named:
         return None

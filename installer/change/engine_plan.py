@@ -418,25 +418,21 @@ def _is_due(undoing: _Undo, way: WayBack, reload: Reload) -> bool:
 
 
 def _serves_rest(serving: EffectiveConfig, way: WayBack) -> bool:
-    """Tell whether an engine that serves none of ours has what its files come to without us.
-
-    It may still have the default that we gave it. Of all else it does not tell, so nothing else may change.
-    """
+    """Tell whether an engine that serves none of ours has what its files come to without us."""
     now, after = way.now, way.after
     if now is None or after is None or after.broken:
         return True
+    # It may have the default that we gave it. Of all else it does not tell, so nothing else may change.
     return serving.default == after.default and (now.cdi, now.rest_digest) == (after.cdi, after.rest_digest)
 
 
 def _plan_reload(undoing: _Undo, way: WayBack) -> Reload:
-    """Return the reload after which what the files say of ours is served, the rest not, all else as before.
-
-    Files without us may name some, too: runtimes that were taken over from another installer.
-    """
+    """Return the reload after which what files say of ours is served, the rest not, all else as before."""
     row, engine = undoing.row, undoing.engine
     after = way.after if way.after is not None and not way.after.broken else None
     binaries = after.binaries if after is not None else {}
     entries = [RuntimeEntry(*runtime) for runtime in row.runtimes.items()]
+    # Files without us may name some, too: runtimes that were taken over from another installer.
     present = tuple(each for each in entries if binaries.get(each.name) == str(each.binary))
     absent = tuple(each for each in entries if each not in present)
     unwanted = {each.name for each in entries} - {after.default} if after and way.demoted else set()

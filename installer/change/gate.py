@@ -137,12 +137,9 @@ def _refuse(engine: EngineState, way: Way, wrong: list[str]) -> InstallerError:
 
 
 def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
-    """Return what an engine has in force without us; raise where it refuses that itself.
-
-    What it refuses for want of a definition that is ours, as a toolkit leaves that was removed, we heal.
-    """
+    """Return what an engine has in force without us; raise where it refuses that itself."""
     engine, before = wish.engine, wish.ask(wish.engine, texts)
-    if before.broken and before.undefined in wish.names:
+    if before.broken and before.undefined in wish.names:  # as a toolkit leaves that was removed: we heal it
         before = replace(before, broken="")
     if before.broken:
         raise InstallerError(
@@ -275,16 +272,14 @@ def expect_defaults(
 def expect_others(
     engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
 ) -> tuple[Neighbour, ...]:
-    """Return what else an engine serves, and has to serve after a reload: as now, or as its files say.
-
-    Somebody may have edited these without a reload of his own; what he took away is not missed.
-    """
+    """Return what else an engine serves, and has to serve after a reload: as now, or as its files say."""
     if engine.serving is None:
         return ()
     served = engine.serving.handlers
     names = sorted(served.keys() - {*ours})
     if after is None:
         return tuple(Neighbour(name, (served[name],)) for name in names)
+    # Somebody may have edited them without a reload of his own; what he took away is not missed.
     return tuple(
         Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
     )

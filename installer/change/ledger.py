@@ -86,11 +86,8 @@ class Ledger:
         """Lock the ledger, making its directory where there is none.
 
         ``inherited`` are the descriptors of the locks that this process held before an exec; ``check`` is
-        called before each try and may raise.
-
-        Raises:
-            LockedError: another instance holds it.
-            InstallerError: the directory cannot be made, or the ledger cannot be understood.
+        called before each try and may raise. LockedError where another instance holds it, InstallerError
+        where the directory cannot be made, or the ledger cannot be understood.
         """
         lock = None
         while lock is None:  # its directory was removed by who held it
@@ -168,10 +165,8 @@ class Ledger:
 
         The last of them lose their names in one rename, so that no directory of ours is ever
         without the ledger that says whose it is, and no row without the saved copy that it names.
-        Nothing is written: we can be removed from a full disk.
-
-        Raises:
-            InstallerError: something that is not ours is among them.
+        Nothing is written: we can be removed from a full disk. InstallerError: something that is not ours is
+        among them.
         """
         host, layout = self._host, self._layout
         for path in self.held.published:
@@ -288,11 +283,9 @@ def _release(ledger: Ledger) -> None:
 
 
 def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath]) -> None:
-    """Remove ``top`` with all below it, and the directories of ``made`` above that hold nothing else.
-
-    In one rename, as far as that goes: one that was moved, and linked to, goes where it is, then the link.
-    """
+    """Remove ``top`` with all below it, and the directories of ``made`` above that hold nothing else."""
     above = list(made)
+    # In one rename, as far as that goes: one that was moved, and linked to, goes where it is, then the link.
     while above and host.names(above[0]) == (top.name,):
         top = above.pop(0)
         if host.link_target(top) is not None:

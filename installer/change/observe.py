@@ -122,10 +122,7 @@ class _Node(Struct, frozen=True):
 
 
 def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
-    """Return what an install depends on; raise where no engine runs, or a config is unusable.
-
-    An engine that has crashed is waited for ``patience_s``.
-    """
+    """Return what an install depends on; an engine that has crashed is waited for ``patience_s``."""
     former, record = record, _list_held(host, options, record)
     found = find_engines(host, options, record, patience_s)
     engines, unused = drop_unused(host, record, found.engines) if options.auto else (found.engines, ())
@@ -203,10 +200,7 @@ def observe_adoption(host: Host, options: Options) -> Facts:
 
 
 def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
-    """Return what an undo depends on, what the ledger names; raise where a file of it cannot be read.
-
-    An engine that is between two lives is waited for as long as it takes, ``awaits_s`` at most.
-    """
+    """Return what an undo depends on; an engine between two lives is waited for, ``awaits_s`` at most."""
     former, record = record, _list_held(host, options, record)
     engines = []
     for row in record.engines:

@@ -109,10 +109,8 @@ class Plan(Struct, frozen=True):
 
 
 def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
-    """Return the three runtimes as NVIDIA writes them (engine-facts.md#nvidia-runtimes).
-
-    A custom name takes the place of ``nvidia``; one of the other two only chooses the default.
-    """
+    """Return the three runtimes as NVIDIA writes them (engine-facts.md#nvidia-runtimes)."""
+    # A custom name takes the place of ``nvidia``; one of the other two only chooses the default.
     chosen = options.runtime_name
     names = STANDARD_NAMES if chosen in STANDARD_NAMES else (chosen, *STANDARD_NAMES[1:])
     return tuple(
@@ -201,10 +199,7 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
 
 
 def _find_earlier(choice: Choice, facts: Facts) -> Iterator[WriteConfig]:
-    """Yield what earlier installs have written, and a restart brings into force only now.
-
-    Where the engine does not serve that, it is taken back as if it were of this plan.
-    """
+    """Yield what earlier installs have written, and a restart brings into force only now."""
     engine = choice.engine
     row = facts.held.engine(engine.name)
     if row is None or not row.restart_due or choice.takes_up is not TakesUp.NOW:

@@ -23,10 +23,7 @@ from installer.model.steps import TRY_AGAIN, Part, Reload, WriteConfig
 
 
 def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
-    """Yield what else starts a program of the toolkit, which outlives every reference to it.
-
-    A file may name what it named before us.
-    """
+    """Yield what else starts a program of the toolkit, which outlives every reference to it."""
     layout = options.layout
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
@@ -55,11 +52,9 @@ def leads_into(facts: Facts, value: str, layout: Layout) -> bool:
 
 
 def is_removed(facts: Facts, value: str, layout: Layout) -> bool:
-    """Tell whether an undo takes the program at a path away: not that of another toolkit in our place.
-
-    Nor one that comes back with the directory that stood there before ours.
-    """
+    """Tell whether an undo takes the program at a path away: not that of another toolkit in our place."""
     places = (layout.home.name,) if facts.toolkit.theirs else (layout.toolkit.name, layout.home.name)
+    # Nor one that comes back with the directory that stood there before ours.
     return value not in facts.returning and _is_below(facts, value, layout, *places)
 
 
@@ -83,15 +78,13 @@ def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> I
 
 
 def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layout) -> Iterator[Reference]:
-    """Yield the programs of the toolkit that a file names more often than before our first install.
-
-    Counted, for another runtime that starts the same program is one reference more.
-    """
+    """Yield the programs of the toolkit that a file names more often than before our first install."""
     row = facts.held.config(path)
     known = row.named if row is not None else None
     if known is None:  # a ledger of 0.1.0 tells the text alone
         known = tuple(list_programs(facts.originals.get(path), path))
     programs = (each for each in list_programs(file, path) if is_removed(facts, each, layout))
+    # Another runtime that starts the same program is one reference more.
     for program in Counter(programs) - Counter(known):
         yield Reference(f"{path} names", program)
 

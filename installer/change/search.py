@@ -113,12 +113,10 @@ class Search(Struct, frozen=True):
         return False
 
     def _list_texts(self) -> Iterator[PurePosixPath]:
-        """Yield the files, each once, but those that are judged as what they will be.
-
-        A specification of ours that was written anew is not ours.
-        """
+        """Yield the files, each once, but those that are judged as what they will be."""
         host, now = self.host, self.contents
         specs = {row.path: row.ours for row in self.record.configs if row.engine == OWNER}
+        # A specification of ours that was written anew is not ours.
         anew = {path for path, ours in specs.items() if (file := now.get(path)) and file.digest not in ours}
         seen = {host.resolve(path) for path in now.keys() - anew}
         served = (place for each in self.engines if each.serving for place in each.serving.hook_dirs)
@@ -132,11 +130,9 @@ class Search(Struct, frozen=True):
                     seen.add(real)
 
     def _search_engines(self) -> Iterator[Reference]:
-        """Yield what engines that run beside those of the ledger read of the toolkit, or were started with.
-
-        None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
-        """
+        """Yield what engines beside those of the ledger read of the toolkit, or were started with."""
         host = self.host
+        # None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
         for seen in list_root_processes(host):
             row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
             unit = unit_of(seen.pid, host.local_path(PROC))

@@ -67,10 +67,7 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
     """Carry ``plan`` out; when a step fails, or ``check`` raises before one, roll back.
 
     Where ``undo_follows``, a stop leaves it as it is: one undo is quicker than a roll-back and an undo.
-
-    Raises:
-        InstallerError: the host is as it was before.
-        UndoIncompleteError: the roll-back failed; the ledger is kept.
+    InstallerError: the host is as it was before. UndoIncompleteError: it is not, and the ledger is kept.
     """
     held = context.ledger.held
     done: list[Step] = []

@@ -232,14 +232,12 @@ def _override(text: str) -> dict[str, Any]:
 
 
 def _places(line: CommandLine, view: _View) -> dict[str, Places]:
-    """Return the engine that is asked for, and where it is.
-
-    NVIDIA's tool knows engines that write their config themselves as a containerd with other paths: one is
-    told of the drop-in alone, and which of k3s and RKE2 it is only their unit tells.
-    """
+    """Return the engine that is asked for, and where it is."""
     engine = line["runtime"]
     row = ENGINES[engine]
     config = view.file(line["config"] or str(row.config), row.config)
+    # NVIDIA's tool knows engines that write their config themselves as a containerd with other paths: one is
+    # told of the drop-in alone, and which of k3s and RKE2 it is only their unit tells.
     if names := list_generating(row.process, config, PurePosixPath(line["socket"])):
         first = ENGINES[names[0]]
         here = line["socket"] if line.given("socket") and line["socket"] else str(first.socket)

@@ -53,10 +53,7 @@ def _verb(words: Sequence[str]) -> int:
 
 
 def _act(words: Sequence[str]) -> int:
-    """Do one act of a child of ``run``, and return its exit code.
-
-    The words are those of ``Supervisor.start``: act, file of the options, descriptors, the plugin's ends.
-    """
+    """Do one act of a child of ``run``, in the words of ``Supervisor.start``, and return its exit code."""
     from installer.cli import log as logging
     from installer.model.files import loads
     from installer.model.options import Wish

@@ -80,10 +80,7 @@ def conclude_install(work: Work, plan: Plan) -> Watch:
 
 
 def check_node(work: Work, *, asked: bool) -> Watch:
-    """Check the node, do what is to be done, and tell it; return what is watched. StoppedError at a stop.
-
-    ``asked`` says that an administrator wants it put right now, whatever the policy.
-    """
+    """Check the node, put right what the policy or who has ``asked`` wants, and return what is watched."""
     supervision.raise_if_stopped()
     await_stopped(work.host, work.options, work.ledger.held)
     check = _Check(work, asked=asked)
@@ -248,11 +245,7 @@ class _Check:
         return self.end_unready(error, now_s() + drift.retry_s(failures))
 
     def end(self, proven: Plan | None = None) -> Watch:
-        """Tell the check, and return what is watched.
-
-        A plan that is ``proven`` is published last, and only where ``status`` would say so: a probe looks no
-        further.
-        """
+        """Tell the check, last of all that a plan is ``proven``, and return what is watched."""
         host, options, now, moment = self.host, self.options, self.now, now_s()
         found_nothing = bool(self.baseline) and not (now.problem or now.asked or (proven and proven.steps))
         looks = (*now.looks, now.began_s) if found_nothing else now.looks if now.failures else ()
@@ -283,7 +276,7 @@ class _Check:
         due = max(1.0, now.until_s - moment) if now.until_s else drift.UNMADE_S if unmade else 0.0
         watched = (*watched, *(each.process for each in now.engines if each.process))
         if proven is not None:
-            if not ready:
+            if not ready:  # a probe looks no further than status would
                 self.withdraw()
             elif not proven.unproven:
                 readiness.publish(host, options.ready_file, self.record)
@@ -446,11 +439,9 @@ def _list_sockets(options: Options, record: Record) -> dict[str, PurePosixPath]:
 
 
 def await_stopped(host: Host, options: Options, record: Record) -> None:
-    """Return when no Docker of ours is just being stopped, or after a minute.
-
-    It lives on until its containers have ended, and systemd, which holds its socket too, starts it again for
-    whoever asks meanwhile (engine-facts.md#dockerd-stop).
-    """
+    """Return when no Docker of ours is just being stopped, or after a minute."""
+    # It lives on until its containers have ended, and systemd, which holds its socket too, starts it again
+    # for whoever asks meanwhile (engine-facts.md#dockerd-stop).
     before = readiness.read_check(host, options.state_file) or LastCheck()
     processes = {each.name: each.process for each in before.engines if each.serves}
     sockets = _list_sockets(options, record).items()

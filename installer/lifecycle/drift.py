@@ -182,8 +182,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
 def select_specification(plan: Plan, record: Record) -> Plan | None:
     """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver.
 
-    None where there is nothing of it, or the node is another installer's by now. A stale one ends containers,
-    whatever is done about the rest.
+    None where there is nothing of it, or the node is another installer's by now.
     """
     part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
     if part is None or is_taken_over(plan) or not {reason for _, reason in part.planned} <= FOLLOWS:

@@ -34,10 +34,7 @@ REMEDY: Final = "run uninstall on the node, or as a Job: everything is still ins
 
 
 def await_next_run(host: Host, lock: Lock) -> bool:
-    """Tell whether another ``run`` waits for the ``lock`` of a run that was told to stop.
-
-    That takes time only where the kubelet may be making another pod like ours.
-    """
+    """Tell whether another ``run`` waits for the ``lock`` of a run that was told to stop."""
     stopped_s, until, comes = time.time(), time.monotonic() + SIGN_S, False
     while not is_awaited(lock):
         made = is_replica_made(host, stopped_s - RECENT_S)
@@ -67,10 +64,8 @@ def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) 
 
 
 def _serves(host: Host, options: Options) -> bool:
-    """Tell whether the holder of the ledger serves: one that stops removes its pidfile first.
-
-    A pidfile that nobody holds is of a ``run`` that was killed: what it had started ends between two steps.
-    """
+    """Tell whether the holder of the ledger serves: one that stops removes its pidfile first."""
+    # One that nobody holds is of a ``run`` that was killed: what it had started ends between two steps.
     files = {options.pid_file}
     with suppress(InstallerError):
         held = read_record(host, options.layout)
@@ -88,21 +83,17 @@ def hand_over(host: Host, options: Options, record: Record) -> bool:
     found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
     if not found:
         raise _handover_error("leave this container to undo (the node has no nsenter)")
-    words = (str(found[0]), "-t", str(pid), "-m", "--", *_command(host, options))
+    # It undoes as this process would: with its environment, and options of its own.
+    copy = options.options_file.with_name(f"{options.options_file.name}.undo")
+    host.replace(copy, File(current_run().options.read_bytes(), Meta(0o600)))
+    words = (str(found[0]), "-t", str(pid), "-m", "--", *BARE, START, "successor", str(current_run().pid))
+    words += (*child_command(), "undo", str(host.local_path(copy)), "", "0")
     try:
         unit_jobs.start_transient(host, UNIT, words)
     except InstallerError as error:
         raise _handover_error(f"hand over the undo ({error.problem})") from error
     log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
     return True
-
-
-def _command(host: Host, options: Options) -> tuple[str, ...]:
-    """Return the command that undoes as this process would: with its environment, and options of its own."""
-    copy = options.options_file.with_name(f"{options.options_file.name}.undo")
-    host.replace(copy, File(current_run().options.read_bytes(), Meta(0o600)))
-    again = (*child_command(), "undo", str(host.local_path(copy)), "", "0")
-    return (*BARE, START, "successor", str(current_run().pid), *again)
 
 
 def await_successor(options: Options) -> Exit:

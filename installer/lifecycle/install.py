@@ -120,10 +120,8 @@ def _become_supervisor(host: Host, wish: Wish, ledger: Ledger, pidfile: Lock) ->
 def first_install(options: Options) -> Exit:
     """Install and publish readiness, as the first child of ``run``.
 
-    Raises:
-        InstallerError: the host is as it was before.
-        StoppedError: a stop has come; what was begun is left for the undo.
-        UndoIncompleteError: it is not as before, and the ledger is kept.
+    StoppedError: what was begun is left for the undo. UndoIncompleteError: the host is not as before, and the
+    ledger is kept. Any other InstallerError: it is.
     """
     host, installed = Host.under(options.host_root, options.mounts), False
     with open_as_child(host, options, supervision.raise_if_stopped) as ledger:
@@ -145,12 +143,7 @@ def first_install(options: Options) -> Exit:
 
 
 def check(options: Options, *, asked: bool) -> Exit:
-    """Check the node, as a child of a ``run`` that waits, and repair what is to be repaired.
-
-    Raises:
-        UndoIncompleteError: it could not be checked.
-        StoppedError: a stop has come.
-    """
+    """Check and repair the node, as a child of a ``run`` that waits; UndoIncompleteError: it could not be."""
     host = Host.under(options.host_root, options.mounts)
     try:
         with as_incomplete_undo(), open_as_child(host, options, supervision.raise_if_stopped) as ledger:

@@ -76,8 +76,7 @@ class Installation(Struct, frozen=True):
 def read_installation(host: Host, options: Options, *, deep: bool = False) -> Installation:
     """Return what is installed, or, without a ledger, what is left of it; ``deep`` reads programs.
 
-    Raises:
-        InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
+    InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
     """
     options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)

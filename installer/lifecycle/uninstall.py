@@ -150,10 +150,7 @@ def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> Ab
 
 
 def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
-    """Return what is found when the containers on our runtimes are gone, or have had their time.
-
-    That ends early enough for a reload ``until_s``.
-    """
+    """Return what is found when the containers on our runtimes are gone, or a reload has to begin."""
     seconds = max(0.0, min(IN_USE_S, until_s - time.monotonic() - RELOAD_S))
     log.info(
         "waiting for containers",
@@ -249,10 +246,7 @@ def record_made(host: Host, layout: Layout, made: Made) -> Iterator[None]:
 
 
 def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
-    """Remove what is written down and is there still; tell whether something was.
-
-    What cannot be removed is left to the next time: also of an engine that its owner has stopped.
-    """
+    """Remove what is written down and is there still; tell whether something was."""
     made, left, removed = _read_made(host, layout), list[Made](), False
     deadline = time.monotonic() + (HURRIED_S if hurried else SWEEP_S)
     for each in made:
@@ -262,7 +256,7 @@ def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
                 removed = True
         except InstallerError as error:
             log.warning("verify leftover not removed", engine=each.engine, name=each.name, error=error)
-            left.append(each)
+            left.append(each)  # to the next time: also of an engine that its owner has stopped
     if left != made:
         _write_made(host, layout, left)
     return removed

@@ -48,10 +48,7 @@ class ForbiddenError(RefusedError):
 def requested_devices(
     pod: Mapping[str, Any], container: Mapping[str, Any], allowed: Iterable[Allowed]
 ) -> tuple[str, ...]:
-    """Return the CDI devices that a container is to get, each once; none where its pod does not ask.
-
-    RefusedError where the request is wrong, ForbiddenError where it is not allowed.
-    """
+    """Return the CDI devices that a container is to get, each once; RefusedError: the request is wrong."""
     key = requested_by(pod, container)
     if key is None:
         return ()

@@ -44,12 +44,9 @@ def undo(facts: Facts) -> Part:
 
 
 def _remove_programs(facts: Facts) -> Part:
-    """Return how the programs go by which 0.2.0 had an engine start its way to the plugin.
-
-    None comes back, whatever fails: an executable that has not its own name yet, there, would keep the
-    engine from starting.
-    """
+    """Return how the programs go by which 0.2.0 had an engine start its way to the plugin."""
     rows = (row for row in facts.held.configs if row.engine == ID)
+    # None comes back, whatever fails: one that has not its own name yet would keep the engine from starting.
     steps = tuple(replace(step, unwanted=True) for row in rows if (step := withdraw(row, facts).step))
     return Part(ID, for_reason(GONE, steps))
 

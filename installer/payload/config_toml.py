@@ -63,10 +63,7 @@ def config_tree(
 
 
 def render_config(tree: Tree, before: str = "") -> str:
-    """Return the text of a config.toml that says ``tree``: the text ``before`` where that says it.
-
-    Of a text that we rendered before, an earlier version of ours perhaps, only what it says counts.
-    """
+    """Return the text of a config.toml that says ``tree``: the text ``before`` of ours where that says it."""
     with suppress(InstallerError):
         if same(parse(before, Syntax.TOML, name="config.toml"), tree):
             return before
@@ -94,11 +91,7 @@ def carry_over(
 
     The text is ``installed_now``, comments and layout included, in which every key that still holds what
     was ``previous_rendered`` holds what is ``rendered`` now. Where both sides changed a key, the
-    administrator's value stays.
-    ``name`` is the host's path of the installed file, for messages.
-
-    Raises:
-        InstallerError: the installed file does not parse; an upgrade must not throw it away.
+    administrator's value stays. InstallerError: it does not parse; an upgrade must not throw it away.
     """
     installed = _parse_installed(installed_now, name)
     before = parse(previous_rendered, Syntax.TOML, name=name)

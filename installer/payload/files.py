@@ -96,10 +96,7 @@ def list_payload(
     ``toolkit_dir`` is where the host finds the version once it is switched in; ``low_level`` are the
     runtimes ours may wrap, preferred first, at least one. Without a ``config_text`` it is for CDI alone.
     Programs that are used ``in_place`` are the host's own: links lead to them, so that an update by their
-    package manager changes nothing of ours.
-
-    Raises:
-        InstallerError: no search path can name ``toolkit_dir``.
+    package manager changes nothing of ours. InstallerError: no search path can name ``toolkit_dir``.
     """
     if ":" in str(toolkit_dir):
         raise InstallerError(
@@ -124,10 +121,8 @@ def version_of(files: Iterable[PayloadFile]) -> str:
 
     To stay the same until something of ours changes it must be taken from files with the config as it was
     rendered; an administrator's edits live on inside a version and do not make a new one.
-
-    16 hex digits of sha256: they only tell the few versions on one node apart, and keep paths readable.
-    What was copied is checked against its full digest.
     """
+    # 16 hex digits: they only tell the few versions on one node apart. A copy is checked by its full digest.
     rows = json.dumps(sorted((str(file.path), *_identify(file)) for file in files))
     return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
@@ -167,14 +162,11 @@ def _ship_program(
 
 
 def _ship_library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
-    """Return a library under its own name, with the link by which programs find it.
-
-    It is a plain file where the source has no link, or where its name is that of something else we install.
-    """
+    """Return a library under its own name, with the link by which programs find it."""
     soname, mode = artifact.name, artifact.mode & 0o755 | 0o444
     taken = {*map(str, PROGRAMS), *LIBRARIES, *(link.path.name for link in LINKS), CONFIG.parts[0]}
     taken |= {other.file_name for other in others if other.source != artifact.source}
-    if artifact.file_name in taken:
+    if artifact.file_name in taken:  # the source has no link, or something else that we install has its name
         return [_copy(artifact, soname, mode)]
     return [_copy(artifact, artifact.file_name, mode), Symlink(PurePosixPath(soname), artifact.file_name)]
 
@@ -330,10 +322,7 @@ def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
 def list_damage(
     wanted: Manifest, found: Mapping[PurePosixPath, Entry], digests: Mapping[PurePosixPath, str] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each path of a version that is not as it was installed, and what is wrong with it.
-
-    Without ``digests`` nothing is said about what is in the files.
-    """
+    """Yield each path of a version that is not as installed, and why; without ``digests`` not of content."""
     for name, identity in wanted.items():
         path = PurePosixPath(name)
         there = found.get(path)
@@ -358,10 +347,7 @@ def list_damage(
 
 
 def access_flaw(path: PurePosixPath, entry: Entry) -> str:
-    """Return who may do too much or too little with a file or directory of a version; "" where it is right.
-
-    An administrator may keep config.toml from being read: only who may write it is told of it.
-    """
+    """Return who may do too much or too little with a path of a version; "" where it is right."""
     if not entry.owned:
         return NOT_OWNED
     if entry.mode & OTHERS_WRITE:
@@ -373,6 +359,7 @@ def access_flaw(path: PurePosixPath, entry: Entry) -> str:
             return "given capabilities"
     if (path in PROGRAMS or entry.directory) and EXECUTE & ~entry.mode:
         return "not accessible to everybody" if entry.directory else "not executable by everybody"
+    # An administrator may keep config.toml from being read.
     return "not readable by everybody" if ALL_READ & ~entry.mode and path != CONFIG else ""
 
 

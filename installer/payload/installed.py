@@ -47,10 +47,7 @@ _VERSION_IN_NAME: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
 
 
 def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
-    """Yield each path of ours that others than root may do too much with, its mode as it should be, and what.
-
-    A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
-    """
+    """Yield each path of ours that others may do too much with, its mode as it should be, and what."""
     saved = (layout.backups, layout.unclaimed)
     wanted = [
         (layout.home, OPEN),
@@ -64,6 +61,7 @@ def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[P
         wanted.append((record.pid_file.parent, OPEN))
     for path, mode in wanted:
         entry = entry_of(host, path)
+        # A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
         if entry is None or entry.link or (entry.directory and entry.owned and entry.mode & STICKY):
             continue
         too_much = entry.mode & OTHERS & ~mode

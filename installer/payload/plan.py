@@ -44,11 +44,7 @@ ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its pla
 
 
 def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cdi: bool = False) -> Part:
-    """Return how the payload comes into place; no steps where it is there, unchanged and complete.
-
-    The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
-    not as it was installed.
-    """
+    """Return how the payload comes into place; no steps where it is there, unchanged and complete."""
     found = require(facts.payload)
     for error in check_artifacts(found, options.toolkit_source, by_cdi=by_cdi):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
@@ -143,14 +139,12 @@ def sweep(facts: Facts, installed: Part) -> Part:
 def _carry_edits_over(
     facts: Facts, options: Options, rendered: str, current: str | None
 ) -> tuple[str, tuple[str, ...]]:
-    """Return config.toml with an administrator's edits, and what to say of them.
-
-    Where others than root could write it nobody knows whose they are, and it names programs that root runs.
-    """
+    """Return config.toml with an administrator's edits, and what to say of them."""
     held, found = facts.held.toolkit, facts.toolkit.config
     if held is None or found is None:
         return rendered, ()
     entry = facts.toolkit.versions.get(current or "", {}).get(CONFIG)
+    # Where others than root could write it nobody knows whose they are, and it names programs that root runs.
     if entry is not None and (flaw := access_flaw(CONFIG, entry)):
         return rendered, (f"nothing of config.toml is kept, for it was {flaw}",)
     config, edited = carry_over(held.rendered, found, rendered, name=str(options.layout.config))
@@ -210,10 +204,7 @@ def _find_taken_name(facts: Facts) -> Iterator[InstallerError]:
 
 
 def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
-    """Return what lets a low-level runtime answer to the names that containers were started by.
-
-    The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
-    """
+    """Return what lets a low-level runtime answer to the names that containers were started by."""
     if toolkit.version == STAND_IN:
         return Part(ID, rows=Record(toolkit=toolkit))
     if facts.containers.low_level is None:
@@ -223,6 +214,7 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
             code="no-low-level-runtime",
         )
         return Part(ID, rows=Record(toolkit=toolkit), obstacles=(error,))
+    # The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
     served = {binary.name for engine in facts.held.engines for binary in engine.runtimes.values()}
     names = sorted(served | {container.binary.name for container in facts.containers.running})
     links = tuple(Symlink(PurePosixPath(name), str(facts.containers.low_level)) for name in names)

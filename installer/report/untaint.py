@@ -67,11 +67,9 @@ def find_ready_node(pod: object) -> str:
 
 
 def make_patch(value: object) -> list[dict[str, Any]]:
-    """Return the JSON patch that takes our taint off a node, and nothing where it has none.
-
-    Each removal is tested first: somebody else may have changed the list meanwhile, which has no names.
-    """
+    """Return the JSON patch that takes our taint off a node, and nothing where it has none."""
     patch: list[dict[str, Any]] = []
+    # Each removal is tested first: somebody else may have changed the list meanwhile, which has no names.
     for index, taint in reversed([*enumerate(_list(_at(value, "spec", "taints")))]):
         if _at(taint, "key") == KEY:
             path = f"/spec/taints/{index}"
