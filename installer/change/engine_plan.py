@@ -47,7 +47,11 @@ def install(
 ) -> Part:
     """Return what makes one engine serve our runtimes, and changes nothing else of what it has in force."""
     engine, asked, decision = choice.engine, choice.reload.present, choice.way.decision
-    held = facts.held.engine(engine.name)
+    held, texts = facts.held.engine(engine.name), read_present(engine, facts)
+    # Of the texts that are proven: those that are found, only if the engine takes them.
+    proven, known = digest_of({**texts, **choice.way.texts}), held.proven if held else ""
+    if proven != known and not choice.way.writes and ask(engine, texts).fatal:
+        proven = known
     row = EngineRow(
         engine.name,
         engine.socket,
@@ -59,7 +63,7 @@ def install(
         next((one.name for one in asked if one.default), ""),
         engine.version,
         restart_due=choice.takes_up is TakesUp.LATER,
-        proven=_find_proven(choice, held, facts, ask),
+        proven=proven,
     )
     rows = tuple(reloading.list_rows(choice.way.changes, choice.steps))
     later = choice.takes_up is TakesUp.LATER
@@ -86,15 +90,6 @@ def install(
             *(error for error in refused if error not in facts.obstacles),
         ),
     )
-
-
-def _find_proven(choice: Choice, held: EngineRow | None, facts: Facts, ask: Ask) -> str:
-    """Return the digest of the texts that are proven: those that are found, only if the engine takes them."""
-    engine, known = choice.engine, held.proven if held else ""
-    texts = read_present(engine, facts)
-    digest = digest_of({**texts, **choice.way.texts})
-    is_unread = digest != known and not choice.way.writes and ask(engine, texts).fatal
-    return known if is_unread else digest
 
 
 def _explain_pending(choice: Choice, options: Options) -> str:

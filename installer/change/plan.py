@@ -125,7 +125,7 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
 
 def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     """Return the steps that make the host serve our runtimes, or our devices by CDI; none where it does."""
-    mode, reason = mode_of(facts.engines, facts.held, options)
+    held, (mode, reason) = facts.held, mode_of(facts.engines, facts.held, options)
     by_cdi = mode.by_cdi
     entries = () if by_cdi else entries_for(options)
     chosen, refused = list[Choice](), dict(facts.refused)
@@ -137,8 +137,8 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     engines = [engine_plan.install(choice, entries, facts, options, ask) for choice in chosen]
     words = [word for choice in chosen for word in choice.way.decision.low_level]
     # Containers may run on the toolkit: it wraps what it wraps now until an engine joins.
-    now = facts.held.toolkit.rendered if chosen and facts.held.toolkit else facts.toolkit.config
-    if not any(choice.way.writes for choice in chosen if facts.held.engine(choice.engine.name) is None):
+    now = held.toolkit.rendered if chosen and held.toolkit else facts.toolkit.config
+    if not any(choice.way.writes for choice in chosen if held.engine(choice.engine.name) is None):
         with suppress(InstallerError):  # it is no TOML, and is written anew
             words = [*toolkit_runtimes(now or "")] or words
     # Ours wraps no program of ours, whatever its name; paths come before words.
@@ -148,8 +148,16 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=by_cdi))
     specification = cdi.install_specification(facts, options)
     of_gpus, plugin = cdi.install_gpus(facts, options, reason), nri.install(facts, options, ask)
+    planned = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
+    others = tuple(row for row in held.configs if row.engine not in planned)  # that have no part
+    node = Part(
+        NODE,
+        rows=Record(directories=held.directories, engines=held.engines, configs=others),
+        notes=(*facts.notes, *advise(require(facts.payload).version)),
+        obstacles=(*facts.obstacles, *_find_renamed(facts, {entry.name for entry in entries})),
+    )
     parts = (
-        _check_install(facts, {entry.name for entry in entries}),
+        node,
         *(Part(name_part(name), obstacles=(error,), refused=True) for name, error in refused.items()),
         cdi.install_device_nodes(facts, options),
         payload,
@@ -245,19 +253,6 @@ def _refuse_failed(plan: Plan, record: Record, options: Options) -> tuple[Instal
         return (UndoIncompleteError(problem, remedy=undo, code="failed-before"),)
     remedy = Remedy("change config, payload, engine, unit or options, or try again with ", Option("retry"))
     return (InstallerError(problem, remedy=remedy, code="failed-before"),)
-
-
-def _check_install(facts: Facts, names: set[str]) -> Part:
-    """Return what stands against an install, and the rows that it has no part for."""
-    held = facts.held
-    planned = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
-    others = tuple(row for row in held.configs if row.engine not in planned)
-    return Part(
-        NODE,
-        rows=Record(directories=held.directories, engines=held.engines, configs=others),
-        notes=(*facts.notes, *advise(require(facts.payload).version)),
-        obstacles=(*facts.obstacles, *_find_renamed(facts, names)),
-    )
 
 
 def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:

@@ -257,16 +257,14 @@ class Session:
         answer = pack(SYNCHRONIZED, {"more": request["more"]})
         if request["more"]:
             return answer, None
-        missed = tuple(self._list_missed())
-        self._pods, self._containers, self.registered = {}, [], True
-        return answer, Synchronized(missed)
-
-    def _list_missed(self) -> Iterator[Missed]:
+        missed = []
         for container in self._containers:
             pod = self._pods.get(container["pod"])
             if pod is not None and (key := requested_by(pod, container)) is not None:
                 asked = shorten(pod["annotations"][key])
-                yield Missed(pod["namespace"], pod["name"], container["name"], asked)
+                missed.append(Missed(pod["namespace"], pod["name"], container["name"], asked))
+        self._pods, self._containers, self.registered = {}, [], True
+        return answer, Synchronized(tuple(missed))
 
     def _create(self, payload: bytes) -> tuple[bytes, News | None]:
         try:
