@@ -56,10 +56,7 @@ _USER_OF: Final = re.compile(r"[\w.+%-]++:(?=[^/])")
 
 
 def mask(text: str, syntax: Syntax) -> str:
-    """Return ``text`` without its secrets, in as many lines.
-
-    One that is not understood is shown without any value.
-    """
+    """Return ``text`` without its secrets, in as many lines; one that is not understood without any value."""
     try:
         # Of megabytes only what is shown otherwise is kept.
         found = {

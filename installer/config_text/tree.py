@@ -105,10 +105,7 @@ def cut_pair(text: str, siblings: Sequence[Pair], index: int) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether both hold the same, whatever the order of their keys.
-
-    1, 1.0 and true are different, nan equals nan.
-    """
+    """Return whether both hold the same in any order of keys: 1, 1.0 and true differ, nan equals nan."""
     match one, other:
         case _ if one is other:
             return True

@@ -36,7 +36,6 @@ from installer.model.steps import WriteConfig
 EMPTY: Final = "{}"  # what an edit has made that made a table, or an object
 DEFAULT: Final = "the default"  # the key that names the default runtime, whatever the engine calls it
 RUNTIMES: Final = "runtimes"  # the table of the runtimes, in all engines
-VERSION: Final = ("version",)  # the schema of a TOML text
 BUILT_IN: Final = "runc"
 # What makes a runtime start something, spelled without case and underscores.
 STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
@@ -359,7 +358,7 @@ def runtime_of(key: Key) -> str:
 
 def is_head(key: Key) -> bool:
     """Tell whether a key is no wish of anybody's: it says how the rest of a text is read."""
-    return key == VERSION or runtime_of(key) == BUILT_IN
+    return key == ("version",) or runtime_of(key) == BUILT_IN
 
 
 class _EditedText(Struct, frozen=True):

@@ -28,10 +28,7 @@ from installer.model.steps import WriteConfig
 # By how much the program grows with each byte of a dense config, as measured with plan and install. What then
 # comes of too little memory is no error but a crash, a hang, or a kill (ulimit -v 100000, 1 MB of `k=1`).
 GROWS: Final = 160
-ALL: Final = "*.toml"
-DROP_IN: Final = "99-nvidia.toml"
 WILDCARDS: Final = frozenset("*?[")
-DEVICES: Final = PurePosixPath("/dev")
 TICK_S: Final = 0.01  # the start of a process is told in these
 
 
@@ -97,8 +94,8 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
     for pattern in list_imports(engine.config, tree_of(read_config(host, engine.config), engine.config)):
-        if pattern.name == ALL and not is_read_only(host, pattern.parent):
-            return replace(engine, drop_in=pattern.with_name(DROP_IN))  # as on Flatcar
+        if pattern.name == "*.toml" and not is_read_only(host, pattern.parent):
+            return replace(engine, drop_in=pattern.with_name("99-nvidia.toml"))  # as on Flatcar
     return engine
 
 
@@ -120,7 +117,7 @@ def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
     """
     if host.link_target(path) is None and host.kind(path) is Kind.FILE:
         return False
-    return host.kind(path) is not Kind.OTHER or not host.resolve(path).is_relative_to(DEVICES)
+    return host.kind(path) is not Kind.OTHER or not host.resolve(path).is_relative_to("/dev")
 
 
 def _walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:

@@ -52,7 +52,6 @@ NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespa
 TASKS: Final = "io.containerd.runtime.v2.task"
 ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
-HOOKS: Final = b'"hooks"'
 SCRIPT_BYTES: Final = 64 << 10  # of one that may start our program
 COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
 # Those of CDI, which run in createContainer, are done with before a container lives.
@@ -261,7 +260,7 @@ def list_shim_containers(
                     errors="surrogateescape"
                 )
                 binary, spec = known(started.strip()), _read(directory / name / "config.json")
-                if binary is None and HOOKS in spec:
+                if binary is None and b'"hooks"' in spec:
                     binary = _decode(spec, _Spec).find_hook(leads, STAGES)
                 if binary is not None:
                     pod = _pod(_decode(spec, _Spec)) or name[:SHORT_ID]

@@ -45,8 +45,6 @@ from installer.model.options import Options, Places
 from installer.model.record import EngineRow, Record
 
 PROC: Final = PurePosixPath("/proc")
-KUBELET: Final = PurePosixPath("/var/lib/kubelet")
-NRI_SOCKET: Final = "nri.sock"
 POLL_S: Final = 0.1
 ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
@@ -237,7 +235,7 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
         state = systemd.read_unit(host, unit)
         if state.active == "active" and state.main_pid:
             for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
-                if PurePosixPath(path).name != NRI_SOCKET:
+                if PurePosixPath(path).name != "nri.sock":
                     yield PurePosixPath(path)
 
 
@@ -318,7 +316,7 @@ def drop_unused(
             continue
         serving = beside.serving.binaries.values() if beside.serving else ()
         used = any(row.name == other for row in record.engines) or any(is_ours(each) for each in serving)
-        if used or host.names(KUBELET):
+        if used or host.names(PurePosixPath("/var/lib/kubelet")):
             continue
         with suppress(InstallerError):
             if not cri.list_sandboxes(host.local_path(beside.socket), timeout_s=ASK_S):

@@ -26,7 +26,6 @@ PASSING: Final = "dockerd keeps what its file leaves out, so this text names bot
 PASSED: Final = "the text that named both keys for the reload has done its part"
 DUE: Final = "its restart, which waits until it creates no container (--restart-mode when-idle)"
 LEFT: Final = "that it reads its configs again, which --restart-mode none leaves to you"
-SHORT: Final = 12  # characters of an id, as crictl and docker print it
 
 
 def take_up(
@@ -274,7 +273,7 @@ def is_left(engine: EngineState, reload: Reload, options: Options) -> bool:
 
 def not_idle(engine: EngineState, creating: Sequence[str]) -> NotIdleError:
     """Return why the restart of an engine is left for later."""
-    names = list_some([each[:SHORT] for each in sorted(creating)])
+    names = list_some([each[:12] for each in sorted(creating)])
     return NotIdleError(
         f"restart {engine.title} yet (it has created containers that are not started: {names})",
         remedy="wait for run to find none, or restart it at once with toolkit-installer reconcile; where "

@@ -39,7 +39,6 @@ NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
 USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
 EXEC_S: Final = 30  # a busy node starts a process within seconds
-SYSTEMD: Final = "system.slice"
 ID: Final[Schema] = {1: ("id", str)}  # of what was made
 
 Exec: TypeAlias = Callable[[str], str]  # runs a script in the container, returns what it printed
@@ -179,7 +178,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     security = pack_fields((1, pack_fields((1, NODE), (2, CONTAINER))))
     runtime = status.serving.handlers.get(handler)
     # Where a kubelet would put the pod: containerd fails without a slice for systemd's cgroups.
-    parent = SYSTEMD if runtime and runtime.options.get("systemdcgroup") else "/"
+    parent = "system.slice" if runtime and runtime.options.get("systemdcgroup") else "/"
     linux = pack_fields((1, "" if status.name == "cri-o" else parent), (2, security))
     pod = pack_fields((1, metadata), (8, linux))
     try:

@@ -52,7 +52,6 @@ HOST_ROOT: Final = PurePosixPath("/")
 ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
 STOPPING: Final = "deactivating"
 AGAIN: Final = "auto-restart"
-MASKED: Final = "masked"
 REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
 SHOWN: Final = (
     *("LoadState", "ActiveState", "SubState", "MainPID", "CanReload", "Job", "InvocationID", "Result"),
@@ -244,7 +243,7 @@ class UnitStart(Struct, frozen=True):
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "UnitStart":
         """Return what the properties of a service say (org.freedesktop.systemd1(5))."""
-        if answer["LoadState"] == MASKED:
+        if answer["LoadState"] == "masked":
             return cls(masked=True)
         files = answer.get("EnvironmentFiles", ())
         return cls(

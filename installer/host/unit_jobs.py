@@ -33,7 +33,6 @@ STOP_POLL_S: Final = 0.1
 ANSWER_S: Final = 5.0  # a stop is noticed between two answers
 WORDS_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
-LAST_LINES: Final = 50
 ITS_PROCESS: Final = "its process"
 # waitid(2), si_code: CLD_EXITED, CLD_KILLED, CLD_DUMPED
 ENDS: Final = {1: "exited with status", **dict.fromkeys((2, 3), "was ended by signal")}
@@ -81,10 +80,8 @@ def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
 def restart(host: Host, unit: str, patience: Patience) -> Unit:
     """Restart a unit; it is active, and was started anew, when this returns how it was before.
 
-    Raises:
-        NotBegunError: systemd did not come to it, and will not.
-        PendingError: it still stops; it will be started whatever we do.
-        InstallerError: it did not come up; the error has what failed, and the words of the unit's own log.
+    NotBegunError where systemd did not come to it, and will not; PendingError where it still stops, and will
+    be started whatever we do; another where it did not come up, with what failed and its log's words.
     """
     asked = time.monotonic()
     before = read_unit(host, unit)
@@ -282,7 +279,7 @@ def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> s
     run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
     words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--output=json", "--no-pager"]
     # With --since and without --reverse, --lines are the first ones (systemd 252).
-    ran = run_in(root, [*words, "--quiet", "--reverse", f"--lines={LAST_LINES}"], timeout_s=SYNC_S)
+    ran = run_in(root, [*words, "--quiet", "--reverse", "--lines=50"], timeout_s=SYNC_S)
     lines = list(_messages(ran.stdout if ran else "", before))
     gravest = (line for mark in SEVERITY_MARKERS for line in lines if mark in line.lower())
     return next(iter((*gravest, *lines)), "")[:300]

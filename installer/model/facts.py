@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from msgspec import Struct, field
 
@@ -14,7 +14,6 @@ from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, Fi
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload
 
-NAMED: Final = 8
 T = TypeVar("T")
 
 
@@ -26,11 +25,7 @@ def require(fact: T | None) -> T:
 
 
 class Container(Struct, frozen=True):
-    """A container whose runtime is ours; ``name`` is what its owner calls it.
-
-    It can only be stopped and removed while the binary it was started by is there
-    (engine-facts.md#removed-program).
-    """
+    """A container on our runtime, without which it cannot be removed (engine-facts.md#removed-program)."""
 
     engine: str
     id: str
@@ -43,7 +38,7 @@ def names_of(containers: Iterable[Container]) -> str:
     return list_some(sorted({f"{each.name} ({each.engine})" for each in containers}))
 
 
-def list_some(names: Sequence[str], most: int = NAMED) -> str:
+def list_some(names: Sequence[str], most: int = 8) -> str:
     """Return the first few of many names."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

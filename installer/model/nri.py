@@ -60,15 +60,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Nri:
-    """What the plugin is asked for: where the engine listens, who we are, and who gets what.
-
-    ``beside`` says that ``run`` has it run beside itself.
-    """
+    """What the plugin is asked for: where the engine listens, who we are, and who gets what."""
 
     socket: PurePosixPath = DEFAULT_SOCKET
     identity: Identity = field(default_factory=Identity)
     allowed: tuple[Allowed, ...] = ()
-    beside: bool = False
+    beside: bool = False  # ``run`` has it run beside itself
 
     def at(self, socket: PurePosixPath) -> "Nri":
         """Return the same plugin at another socket."""

@@ -19,7 +19,6 @@ GPU_KIND: Final = "nvidia.com/gpu"
 DEFAULT_SOURCE: Final = PurePosixPath("/artifacts/deb")
 ROOT: Final = PurePosixPath("/")
 RUNTIME_NAME: Final = "nvidia"
-LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
 
 
 class ToolkitConfig(Struct, frozen=True):
@@ -187,7 +186,7 @@ class Options(Struct, frozen=True):
         self._refuse_published()
         if self.install_dir == ROOT:
             raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
-        if self.runtime_name in LOW_LEVEL_NAMES or not self.runtime_name.strip():
+        if self.runtime_name in {"runc", "crun"} or not self.runtime_name.strip():
             raise UsageError(
                 f"name our runtime {self.runtime_name!r}",
                 remedy="choose a name that no other runtime has, such as nvidia",

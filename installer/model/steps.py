@@ -193,7 +193,6 @@ TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
     ReloadMethod.RESTART: ("restart {}", "engine restarted"),
     ReloadMethod.ITSELF: ("wait until {} has restarted containerd by itself", "engine restarted by itself"),
 }
-PROOF: Final = " and prove that it serves the runtimes"
 
 
 class Deed(Struct, frozen=True):
@@ -230,7 +229,7 @@ def describe(step: Step) -> Deed:
             return _describe_switch(step)
         case Reload(engine, present):
             text, event = TAKES_UP[ENGINES[engine].reload]
-            proof = PROOF if present else ""
+            proof = " and prove that it serves the runtimes" if present else ""
             return Deed(f"{text.format(ENGINES[engine].title)}{proof}", event, {"engine": engine})
         case RemoveToolkit():
             return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})

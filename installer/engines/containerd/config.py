@@ -56,7 +56,6 @@ from installer.model.engine_spec import (
 )
 
 RUNC_SHIMS: Final = "io.containerd.runc."
-RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
 LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
 ANNOTATIONS: Final = "container_annotations"
 # CRI of 1.x does not load where one of these stands beside a runc shim: they are of runtime.v1.linux.
@@ -198,7 +197,7 @@ class _Place(Struct, frozen=True):
         options = table(mine, ("options",), target)
         refuse_taken_name(target, entry.name, binary_of(mine) or mine.get("runtime_type"))
         kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
-        gone = RUNC_V1_TYPE if config.merges else None
+        gone = "io.containerd.runc.v1" if config.merges else None  # which 2.0 has not any more
         kind = next((kind for kind in kinds if kind.startswith(RUNC_SHIMS) and kind != gone), "")
         yield Want((*key, "runtime_type"), kind or self.extras.runtime_type or RUNC_TYPE)
         for below, value in leaves(donor):

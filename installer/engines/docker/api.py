@@ -17,10 +17,8 @@ from installer.model.effective import EffectiveConfig, Runtime
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client
 
-PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
 ID: Final = re.compile(r"[0-9a-f]{64}")
 NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
-SHORT_ID: Final = 12
 
 
 class NotServedError(InstallerError):
@@ -54,7 +52,7 @@ def ask_info(address: Path, *, timeout_s: float) -> DockerInfo:
     """Ask dockerd what it serves; raise NotServedError for Podman, the snap, or one that is rootless."""
     with _understood(address, timeout_s) as client:
         answer, without = client.info(), "takes GPUs by CDI, without a runtime of ours"
-        if PODMAN in client.answer.headers:
+        if "Libpod-Api-Version" in client.answer.headers:
             reason = f"Podman answers on {address}, and reads no daemon.json"
             raise NotServedError(reason, remedy=f"; Podman {without}")
         if "name=rootless" in (answer.get("SecurityOptions") or ()):
@@ -163,6 +161,6 @@ def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerCont
             config, about = (read_json_of_root(host, file, _OnDisk) or _OnDisk() for file in files)
             if config.runtime:
                 named = NAME.fullmatch(about.name)
-                title = named[1] if named else name[:SHORT_ID]
+                title = named[1] if named else name[:12]
                 found.append(DockerContainer(name, title, config.runtime, running=False))
     return tuple(found)
