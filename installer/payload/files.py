@@ -190,8 +190,10 @@ def wrapper_script(
 
     ``fallback`` makes it a runtime: without the driver's kernel module, or without ``name``.real, the
     low-level runtime of that path or bare word runs instead, so that containers that need no GPU start
-    and those that run can be stopped. A bare word is looked up before our directory joins ``PATH``. Nothing
-    is said on stderr: containerd reads it with the answer (engine-facts.md#containerd-runtime-stderr).
+    and those that run can be stopped. It answers ``features``, too, which NVIDIA's runtime would pass on
+    while CRI is away (engine-facts.md#containerd-features). A bare word is looked up before our directory
+    joins ``PATH``. Nothing is said on stderr: containerd reads it with the answer
+    (engine-facts.md#containerd-runtime-stderr).
 
     The program is named by its path in ``toolkit_dir``, the link that switches versions, and not in the
     directory of one version: a shell that began to read the wrapper of the old version finds the program
@@ -202,7 +204,8 @@ def wrapper_script(
     lines = ["#!/bin/sh"]
     if fallback is not None:
         lines.append(
-            f'[ -d {shlex.quote(str(module))} ] && [ -x {real} ] || exec {shlex.quote(fallback)} "$@"'
+            f'[ "$1" != features ] && [ -d {shlex.quote(str(module))} ] && [ -x {real} ]'
+            f' || exec {shlex.quote(fallback)} "$@"'
         )
     for variable in variables:
         path = shlex.quote(str(toolkit_dir / variable.path))

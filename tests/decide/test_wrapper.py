@@ -184,6 +184,16 @@ def test_a_runtime_whose_program_is_gone_gives_way_to_the_low_level_runtime(
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"low delete\n", b"")
 
 
+def test_the_low_level_runtime_alone_is_started_to_tell_its_features(
+    shell: tuple[str, ...], tmp_path: Path
+) -> None:
+    low_level = write_script(tmp_path / "crun", '#!/bin/sh\necho "low $1"\n')
+    wrapper = write_wrapper(tmp_path / "toolkit", "echo real", fallback=str(low_level))
+
+    assert run(*shell, wrapper, "features").stdout == b"low features\n"
+    assert run(*shell, wrapper, "state", "features").stdout == b"real\n"
+
+
 def test_any_other_program_that_is_gone_is_an_error(shell: tuple[str, ...], tmp_path: Path) -> None:
     wrapper = write_wrapper(tmp_path, "")
     (tmp_path / f"{NAME}.real").unlink()

@@ -48,6 +48,20 @@ def test_the_processes_of_a_container_can_be_listed_without_the_driver(docker_no
     assert "sleep" in listed
 
 
+def test_containerd_2_asks_each_runtime_for_its_features_at_its_start(containerd_node: Node) -> None:
+    node = containerd_node
+    node.installer("install", "--toolkit-source", ARTIFACTS, check=True)
+    node.write("/run/runc", '#!/bin/sh\necho "$1" >>/run/asked\nexec /usr/sbin/runc.real "$@"\n')
+    node.run(["sh", "-c", "touch /run/asked; mv /usr/sbin/runc /usr/sbin/runc.real; cp /run/runc /usr/sbin"])
+    node.run(["chmod", "755", "/usr/sbin/runc"])
+    node.forget_marks()
+
+    node.restart("containerd")
+
+    assert node.read("/run/asked").split() == ["features"] * (0 if node.containerd_version < "2" else 4)
+    assert node.marks() == [], "NVIDIA's program, which would pass that on, is not started"
+
+
 @pytest.mark.any_version
 @pytest.mark.parametrize("bus", ["system bus", "systemd's own socket"])
 def test_a_systemd_that_executes_itself_anew_is_waited_for(containerd_node: Node, bus: str) -> None:
