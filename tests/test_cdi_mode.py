@@ -21,7 +21,7 @@ from installer.host.locks import lock_pidfile
 from installer.host.supervision import own_pid
 from installer.lifecycle.installation import explain_unproven, list_last_check
 from installer.lifecycle.readiness import EngineCheck, LastCheck
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState
 from installer.model.options import Mode
 from installer.model.record import CdiRow, Record

@@ -24,8 +24,13 @@ from installer.engines.config_edits import (
     without_us,
 )
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.effective import EffectiveConfig, find_disturbances
-from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours
+from installer.model.engine_spec import (
+    EffectiveConfig,
+    ReloadMethod,
+    RuntimeEntry,
+    find_disturbances,
+    is_ours,
+)
 from installer.model.facts import EngineState, Facts
 from installer.model.files import DEFAULT_INSTALL_DIR
 from installer.model.options import InUse, Options, RestartMode

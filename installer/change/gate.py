@@ -24,8 +24,7 @@ from installer.engines.config_edits import (
     withdraw,
 )
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Runtime, find_disturbances
-from installer.model.engine_spec import Decision, RuntimeEntry
+from installer.model.engine_spec import Decision, EffectiveConfig, Runtime, RuntimeEntry, find_disturbances
 from installer.model.facts import EngineState, Facts
 from installer.model.options import Options, RestartMode
 from installer.model.record import EngineRow

@@ -14,8 +14,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import started_of
 from installer.host.systemd import UnitStart
-from installer.model.effective import Flags
-from installer.model.engine_spec import EngineSpec, Place
+from installer.model.engine_spec import EngineSpec, Flags, Place
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options
 

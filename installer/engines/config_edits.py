@@ -26,8 +26,7 @@ from installer.config_text import (
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import ConfigFiles, FileWants, is_ours
+from installer.model.engine_spec import ConfigFiles, EffectiveConfig, FileWants, is_ours
 from installer.model.facts import EngineState, Facts
 from installer.model.files import File, Meta
 from installer.model.record import ConfigRow, Saved

@@ -30,8 +30,7 @@ from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.programs import can_be_started
-from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
+from installer.model.engine_spec import OUR_BINARIES, Api, EffectiveConfig, Monitor
 from installer.model.facts import Container, EngineState
 from installer.model.files import PATH, Kind, Layout
 from installer.model.record import EngineRow, Record

@@ -19,7 +19,7 @@ from installer.engines.crio import read_effective as crio_effect
 from installer.errors import InstallerError
 from installer.host import sockets
 from installer.host.sockets import AnswerError, ask_http, connectable
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.protobuf import Schema, unpack
 
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want, flatten, leaves, table, text
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import (
     Api,
     CdiSupport,
@@ -18,12 +17,14 @@ from installer.model.engine_spec import (
     ConfigFiles,
     Decision,
     DropIns,
+    EffectiveConfig,
     EngineSpec,
     Extras,
     FileWants,
     Monitor,
     Place,
     ReloadMethod,
+    Runtime,
     RuntimeEntry,
     RuntimeFlags,
     is_oci,

@@ -16,8 +16,7 @@ from installer.host import processes
 from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
-from installer.model.effective import Runtime
-from installer.model.engine_spec import Api, Monitor, Place
+from installer.model.engine_spec import Api, Monitor, Place, Runtime
 from installer.model.facts import EngineState
 from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, Kind
 from installer.model.options import AUTO, Options

@@ -26,8 +26,7 @@ from installer.engines.reloading import explain_moved_places
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
-from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, Extras, ReloadMethod, RuntimeEntry
+from installer.model.engine_spec import Check, EffectiveConfig, Extras, ReloadMethod, Runtime, RuntimeEntry
 from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
 from installer.model.files import PATH, File, Kind
 from installer.model.record import EngineRow, Record

@@ -19,13 +19,13 @@ from installer.engines.containerd.effective import (
     merge,
 )
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import (
     Check,
     CommandLine,
     ConfigFiles,
     Decision,
     DropIns,
+    EffectiveConfig,
     Extras,
     Generated,
     Place,

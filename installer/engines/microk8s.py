@@ -13,13 +13,13 @@ from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective as containerd_effect
 from installer.engines.containerd.effective import BUILT_IN, RUNC_TYPE
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import (
     Check,
     CommandLine,
     ConfigFiles,
     Decision,
     DropIns,
+    EffectiveConfig,
     Extras,
     FileWants,
     Generated,

@@ -38,8 +38,7 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
-from installer.model.effective import Flags
-from installer.model.engine_spec import EngineSpec, ReloadMethod, is_ours
+from installer.model.engine_spec import EngineSpec, Flags, ReloadMethod, is_ours
 from installer.model.facts import EngineState
 from installer.model.options import Options, Places
 from installer.model.record import EngineRow, Record

@@ -14,8 +14,7 @@ from installer.engines.containerd.effective import CDI
 from installer.engines.docker import config as docker
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotIdleError
-from installer.model.effective import NAMELESS, EffectiveConfig
-from installer.model.engine_spec import Extras, ReloadMethod, RuntimeEntry
+from installer.model.engine_spec import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
 from installer.model.facts import EngineState, Facts, list_some
 from installer.model.files import File
 from installer.model.options import Options, RestartMode

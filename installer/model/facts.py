@@ -8,8 +8,7 @@ from msgspec import Struct, field
 
 from installer.engines import ENGINES
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Flags
-from installer.model.engine_spec import EngineSpec
+from installer.model.engine_spec import EffectiveConfig, EngineSpec, Flags
 from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, File, Kind
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from installer.config_text import Edit
 from installer.engines import ENGINES
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import ReloadMethod, RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, ReloadMethod, Runtime, RuntimeEntry
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi
 from installer.model.record import ConfigRow, DeviceNode, Record

@@ -14,7 +14,7 @@ from installer.change.observe import observe_install
 from installer.errors import StoppedError
 from installer.host.files import Host
 from installer.host.supervision import STOP
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, GpuSpecification
 from installer.model.files import File
 from installer.model.options import Mode, Options

@@ -12,7 +12,7 @@ from installer.change.search import Search
 from installer.engines import ENGINES
 from installer.engines.containers import SCRIPT_BYTES, leads_to
 from installer.host.files import MOST_BYTES, Host
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts
 from installer.model.files import File, Layout
 from installer.model.record import OWNER, ConfigRow, DeviceNode, Record

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 
 
 def served(binaries: Mapping[str, str], default: str, *, systemd_cgroup: bool = False) -> EffectiveConfig:

@@ -10,8 +10,7 @@ from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.cli.flags import FLAGS, options_from
 from installer.engines import ENGINES
 from installer.errors import InstallerError, UsageError
-from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Container, ContainerFacts, EngineState, Facts, ToolkitFacts
 from installer.model.files import Kind
 from installer.model.options import InUse, Options

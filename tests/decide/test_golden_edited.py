@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, syntax_of, text_of, texts_alone, tree_of
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, find_disturbances
+from installer.model.engine_spec import EffectiveConfig, find_disturbances
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.record import Record

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from installer.cdi.plan import CHANGED, GIVES_WAY, GPUS, NEW, REMOVED, STALE, WITHDRAWN
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.lifecycle.drift import Drifted, select_specification
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import CdiFacts, Facts, GpuSpecification, PayloadFacts
 from installer.model.files import File
 from installer.model.options import Mode, Options

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from installer.cdi.mode import against_cdi, highest_read, lacking, mode_of
 from installer.change.plan import plan_install
 from installer.engines import ENGINES
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import Container, ContainerFacts, EngineState
 from installer.model.options import Mode, Options
 from installer.model.record import EngineRow, Record

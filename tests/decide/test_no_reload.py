@@ -10,7 +10,7 @@ from installer.change.plan import plan_install, plan_undo
 from installer.config_text import Want, apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, tree_of
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import Facts
 from installer.model.files import File, Kind
 from installer.model.options import RestartMode

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import CdiFacts, EngineState, Facts, PayloadFacts
 from installer.model.options import Cdi, RestartMode
 from installer.model.record import DeviceNode, Record

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import plan_install
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.record import EngineRow, Record
 from tests.decide.golden import Case, cases
 

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Meta
 from installer.model.nri import Allowed, Nri

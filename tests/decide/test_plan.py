@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install
 from installer.errors import Exit
-from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Facts, PayloadFacts, ToolkitFacts
 from installer.model.files import VERSIONS, Copy, Entry, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.files import File
 from installer.model.record import Record
 from installer.model.steps import WriteConfig

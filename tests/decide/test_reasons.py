@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.reloading import PASSING, explain_undo
-from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.steps import Reload, WriteConfig

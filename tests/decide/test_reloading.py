@@ -13,8 +13,7 @@ from installer.engines.reloading import (
     explain_stale_state,
     list_unwanted_defaults,
 )
-from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import Extras, RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, Extras, Runtime, RuntimeEntry
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Layout
 from installer.model.record import EngineRow, Record

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.engines.reloading import explain_stale_runtimes
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState
 
 SERVED = {"nvidia": Runtime("/toolkit/nvidia"), "gone": Runtime("/opt/gone"), "other": Runtime("/opt/new")}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.record import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node, Space, Verdict
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, judge_node

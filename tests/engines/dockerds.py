@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from installer.engines.docker import api as dockerd
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from tests.engines import debs
 from tests.engines.cache import build_once, cache, key_of, locked
 from tests.engines.versions import BASE

@@ -13,7 +13,7 @@ from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import CdiFacts, DriverFacts, EngineState, Facts, PayloadFacts, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode

@@ -12,7 +12,7 @@ import pytest
 from installer.config_text import ABSENT, Want
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.effective import find_disturbances
+from installer.model.engine_spec import find_disturbances
 from tests.engines.dumps import HOST, OURS, Node, writes
 
 Containerd = tuple[Path, tuple[int, ...]]

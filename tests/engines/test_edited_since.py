@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.change.plan import plan_undo
 from installer.config_text import Syntax, Want, apply
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
-from installer.model.effective import find_disturbances
+from installer.model.engine_spec import find_disturbances
 from installer.model.facts import EngineState
 from installer.model.options import Options, RestartMode
 from tests.engines.dumps import OURS, STARTS, Node, writes

@@ -16,7 +16,7 @@ from installer.change.plan import plan_install
 from installer.config_text import Syntax, Want, apply, leaves, parse
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, find_disturbances
+from installer.model.engine_spec import EffectiveConfig, find_disturbances
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
 from installer.model.steps import WriteConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.model.effective import Runtime
+from installer.model.engine_spec import Runtime
 from tests.engines.dumps import BASE, Node, writes
 
 

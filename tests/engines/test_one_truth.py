@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from installer.engines.dry_run import compare_configs
-from installer.model.effective import find_disturbances
+from installer.model.engine_spec import find_disturbances
 from tests.engines.dumps import HOST, OURS, STARTS, Node, writes
 
 # 1.x migrates to what it has, and passes over the newer plugin.

@@ -23,7 +23,7 @@ from installer.engines.cri import (
 from installer.engines.crio import read_effective
 from installer.errors import InstallerError
 from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from tests.host.servers import answer, either, engine, hang, hang_up, message, serving
 from tests.support.cri import (
     BAD_DEFAULT,

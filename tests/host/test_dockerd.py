@@ -11,7 +11,7 @@ import pytest
 
 from installer.engines.docker.api import DockerInfo, NotServedError, ask_info
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from tests.host.servers import answer, drip, hang, hang_up, serving
 
 DEBIAN_12: dict[str, Any] = {

@@ -18,8 +18,7 @@ from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import CHECKS, REST_S, UNMADE_S
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.metrics import snapshot as metrics
-from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.facts import EngineState
 from installer.model.options import Drift, Options, Places
 from installer.model.record import CdiRow, DeviceNode, EngineRow, Record, ToolkitRow

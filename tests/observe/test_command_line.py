@@ -5,7 +5,7 @@ import pytest
 from installer.engines import ENGINES
 from installer.engines.command_line import explain_overruling, find_place, flags_of, value_of
 from installer.host.files import Host
-from installer.model.effective import Flags
+from installer.model.engine_spec import Flags
 from installer.model.facts import Started
 from installer.model.options import Options
 

@@ -15,7 +15,7 @@ from installer.engines import dependencies as below
 from installer.engines.dependencies import Dependencies as Below
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState, Started
 
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")

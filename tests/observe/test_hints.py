@@ -17,7 +17,7 @@ from installer.engines.dependencies import (
 from installer.engines.observe import drop_unused, refuse_generated, refuse_unknown
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState
 from installer.model.files import File, Layout
 from installer.model.options import Options

@@ -10,7 +10,7 @@ from installer.engines.config_files import TICK_S, explain_unread, is_outdated, 
 from installer.engines.observe import explain_moving
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Places
 

@@ -9,7 +9,7 @@ from installer.engines import ENGINES
 from installer.engines.dry_run import find_refusals, refuse_changed
 from installer.errors import ConflictError
 from installer.host.files import Host
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from installer.engines.restart import ask, reload
 from installer.errors import InstallerError, NotIdleError, StoppedError
 from installer.host.unit_jobs import Patience
-from installer.model.effective import Runtime
-from installer.model.engine_spec import RuntimeEntry
+from installer.model.engine_spec import Runtime, RuntimeEntry
 from installer.model.steps import Neighbour, Reload
 from tests.host.servers import message
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins

@@ -21,7 +21,7 @@ from installer.engines.restart_checks import (
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.systemd import UnitStart
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options, RestartMode
 from tests.host.servers import FakeSystemd, FakeUnit, serving

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.engines.containers import find_in_use
 from installer.host.files import Host
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineState
 from installer.model.files import Layout
 from installer.model.record import EngineRow, Record, ToolkitRow

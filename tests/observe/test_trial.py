@@ -9,7 +9,7 @@ import pytest
 from installer.engines import ENGINES
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState
 from installer.model.files import File
 

@@ -33,7 +33,6 @@ from installer.engines.containerd.effective import (
     understand,
 )
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import (
     Api,
     CdiSupport,
@@ -41,6 +40,7 @@ from installer.model.engine_spec import (
     ConfigFiles,
     Decision,
     DropIns,
+    EffectiveConfig,
     EngineSpec,
     Extras,
     FileWants,

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Key, Syntax, Tree, Want, apply, leaves, parse, table, text, value_at
 from installer.config_text.tree import wrong_type
 from installer.errors import InstallerError
-from installer.model.effective import NAMELESS, EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, CommandLine, ConfigFiles
+from installer.model.engine_spec import NAMELESS, Check, CommandLine, ConfigFiles, EffectiveConfig, Runtime
 
 # By schema: the plugin that has the runtimes, which later schemas keep.
 PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from installer.errors import InstallerError
 from installer.host.files import Host, read_json_of_root
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import EffectiveConfig, Runtime
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse, spellings, table, text
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Flags, Runtime
 from installer.model.engine_spec import (
     Api,
     CdiSupport,
@@ -17,11 +16,14 @@ from installer.model.engine_spec import (
     CommandLine,
     ConfigFiles,
     Decision,
+    EffectiveConfig,
     EngineSpec,
     Extras,
     FileWants,
+    Flags,
     Place,
     ReloadMethod,
+    Runtime,
     RuntimeEntry,
     RuntimeFlags,
     is_oci,

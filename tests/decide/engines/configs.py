@@ -5,8 +5,7 @@ from pathlib import PurePosixPath
 from installer.change.plan import entries_for
 from installer.config_text import Syntax, Value, apply, parse
 from installer.engines import ENGINES
-from installer.model.effective import EffectiveConfig
-from installer.model.engine_spec import ConfigFiles, Decision, Extras, RuntimeEntry
+from installer.model.engine_spec import ConfigFiles, Decision, EffectiveConfig, Extras, RuntimeEntry
 from installer.model.options import Options
 
 NOTHING_ELSE = Extras()

@@ -9,7 +9,7 @@ import pytest
 from installer.config_text import Value
 from installer.engines.crio import read_effective
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig
 from tests.decide.engines.configs import NVIDIA, at, decided, result
 
 ROOT = "/etc/crio/crio.conf"

@@ -7,7 +7,7 @@ import pytest
 from installer.config_text import Syntax, Value, parse
 from installer.engines.docker.config import DockerdModel, Refused
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Flags, Runtime
+from installer.model.engine_spec import EffectiveConfig, Flags, Runtime
 from installer.model.files import File
 
 PATH = PurePosixPath("/etc/docker/daemon.json")
