@@ -30,7 +30,14 @@ RECORDED = {
     "exec.json": "exec-in-flight.json",
 }
 # A conmon that ends when it is told to, or in the end; its name is what it was started by.
-PROGRAMS = {"crun": "#!/bin/sh\n", "runc": "#!/bin/sh\n", "conmon": "#!/bin/sh\nsleep 20\n"}
+PROGRAMS = {
+    "crun": "#!/bin/sh\n",
+    "runc": "#!/bin/sh\n",
+    "conmon": "#!/bin/sh\nsleep 20\n",
+    "pinns": "#!/bin/sh\n",
+}
+# What a start looks for that no config names (engine-facts.md#crio-conmon).
+IN_PATH = ("crun", "conmon", "pinns")
 # As cri-o's contrib/systemd/crio.service, but for the program; @ gives it the name that a real one has.
 UNIT = f"""\
 [Service]
@@ -54,6 +61,8 @@ def crio_booted(booted: "Boot", engines: list[EngineSet]) -> Iterator[Node]:
         for name, text in PROGRAMS.items():
             node.write(f"/usr/libexec/crio/{name}", text)
             node.run(["chmod", "755", f"/usr/libexec/crio/{name}"])
+        for name in IN_PATH:
+            node.run(["ln", "-s", f"/usr/libexec/crio/{name}", f"/usr/bin/{name}"])
         node.run(["mkdir", "-p", DROP_INS, STATE, "/etc/cdi", "/usr/share/containers/oci/hooks.d"])
         node.write("/run/systemd/system/crio.service", UNIT)
         node.run(["systemctl", "daemon-reload"])

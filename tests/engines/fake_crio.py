@@ -1,6 +1,6 @@
 """A CRI-O as the unit crio.service of a node: what a real 1.37.0 was seen to say and do, without containers.
 
-It does not start with our runtime where there is /run/fake/die, nor with a monitor_path that is no program. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
+It does not start with our runtime where there is /run/fake/die, nor without a program that a real one validates at its start. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
 reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has, and what it had
 filled in at its start is not said any more (crio/config-reloaded.toml; engine-facts.md#crio-reload). An exec is a
 conmon in its own cgroup that a real one was recorded to start (crio/exec-in-flight.json). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
@@ -10,6 +10,7 @@ A container is a directory below the state with ``userdata/pidfile``; StopContai
 import ctypes
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,6 +55,7 @@ def text(field: int, value: bytes | str) -> bytes:
 def merged(base: Path = DEFAULTS) -> dict[str, Any]:
     """Return the config that the files have in force: by key, a runtime as a whole."""
     config = tomllib.loads(base.read_text())
+    config["crio"]["runtime"]["pinns_path"] = "pinns"  # the recorded one had found it in its PATH
     # A root file that is not there is passed over (engine-facts.md#crio-flags), a drop-in is not: of a link
     # to nowhere the read fails, of one to a directory too, for filepath.Walk does not follow it.
     found = sorted(path for path in DROP_INS.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -81,19 +83,27 @@ def overlay(config: dict[str, Any], over: dict[str, Any], depth: int = 0) -> Non
             config[key] = value
 
 
+def validate(what: str, program: str) -> None:
+    """Raise where there is no such program, at a path or by its name in PATH (engine-facts.md#crio-conmon)."""
+    if shutil.which(program) is None:
+        raise ValueError(f"invalid {what}: {program}")
+
+
 class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
     """Says what ``said`` holds, and does what it had at its start."""
 
     def __init__(self) -> None:
         self.said = merged()
         runtime = self.said["crio"]["runtime"]
+        default = runtime["default_runtime"]
+        validate(f"runtime_path for runtime '{default}'", runtime["runtimes"][default]["runtime_path"])
         for name, one in runtime["runtimes"].items():
-            path = runtime["conmon"] or one.get("monitor_path", "")  # ValidateConmonPath, at a start alone
-            if path and not os.access(path, os.X_OK):
-                raise ValueError(f"translate monitor fields for runtime {name}: invalid conmon path: {path}")
+            path = runtime["conmon"] or one.get("monitor_path") or "conmon"  # at a start alone
+            validate(f"conmon path for runtime {name}", path)
             one.setdefault(
                 "monitor_cgroup", "system.slice"
             )  # TranslateMonitorFieldsForHandler, at a start alone
+        validate("pinns path", runtime["pinns_path"])
         self.deeds = dict(self.said["crio"]["runtime"]["runtimes"])
         if Path("/run/fake/die").exists() and "nvidia" in self.deeds:
             raise ValueError("the fake has had enough")
