@@ -245,7 +245,8 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
     elif (
         engine.serves(reload)
         and not any(change.taken_back for change in way.changes)
-        and not (way.writes and engine.gone)  # what it has read names a program that is none
+        # What it has read names a program that is none.
+        and not (way.writes and engine.gone and texts_alone(engine, read_present(engine, wish.facts)).broken)
     ):
         takes_up = TakesUp.SERVES
     elif reloading.waits_for_idle(engine, wish.options):

@@ -20,7 +20,7 @@ from installer.host.kernel import find_free_memory
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState
-from installer.model.files import File, Kind
+from installer.model.files import PATH, File, Kind
 from installer.model.options import Places
 from installer.model.record import ConfigRow
 from installer.model.steps import WriteConfig
@@ -74,7 +74,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         files=(engine.config, *sorted(beside - {engine.config})),
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _is_unreadable(host, path)),
-        gone=frozenset(path for path in _programs(host, engine, beside) if not can_be_started(host, path)),
+        gone=frozenset(_find_gone(host, engine, beside)),
         rendered=read_config(host, rendered) if rendered else None,
     )
 
@@ -99,14 +99,26 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     return engine
 
 
-def _programs(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Yield the programs that an engine starts by their paths: as it runs, and as its configs say."""
+def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
+    """Yield the programs that an engine starts, as it runs and as its configs say, and that are none.
+
+    A word is looked for as its next start does, if that is known.
+    """
+    spec = ENGINES[engine.name]
+    starts = [each for each in (engine.next_start, engine.started) if each and each.runs(spec.process)]
+    if spec.list_programs is None or not (starts or engine.serving):
+        return
     named: list[object] = [one.monitor for one in engine.serving.handlers.values()] if engine.serving else []
-    if list_programs := ENGINES[engine.name].list_programs:
-        for path in (engine.config, *paths):
-            with suppress(InstallerError):  # it is told where the file is read
-                named += [program for _, program in list_programs(tree_of(read_config(host, path), path))]
-    yield from {PurePosixPath(each) for each in named if isinstance(each, str) and each.startswith("/")}
+    for path in (engine.config, *paths):
+        with suppress(InstallerError):  # it is told where the file is read
+            named += spec.list_programs(tree_of(read_config(host, path), path))
+    # A unit without a PATH has that of systemd, as its process has now.
+    places = next((each.paths for each in starts if "PATH" in each.environment), PATH)
+    flags = " ".join(word for each in starts for word in (*each.words, *each.environment)).lower()
+    for program in {PurePosixPath(each) for each in named if isinstance(each, str) and each}:
+        looked = program.is_absolute() or (starts and program.name not in flags)  # as --conmon says otherwise
+        if looked and not any(can_be_started(host, place / program) for place in places):
+            yield program
 
 
 def _is_unreadable(host: Host, path: PurePosixPath) -> bool:

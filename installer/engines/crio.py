@@ -27,6 +27,7 @@ from installer.model.engine_spec import (
     Runtime,
     RuntimeEntry,
     RuntimeFlags,
+    Version,
     is_oci,
     is_ours,
     low_level_words,
@@ -42,7 +43,8 @@ SOURCE: Final = PurePosixPath("/config")
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What CRI-O fills into each runtime at its start, ours too: from these keys of crio.runtime, or by itself.
 MONITOR: Final = "monitor_path"
-FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", MONITOR: "conmon", "monitor_env": "conmon_env"}
+CONMON, CONMON_RS, PINNS, PINNS_PATH, POD = "conmon", "conmonrs", "pinns", "pinns_path", "pod"
+FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", MONITOR: CONMON, "monitor_env": "conmon_env"}
 USUAL: Final = ("system.slice", *(f"{place}/conmon" for place in SYSTEM_PATH.split(":")))
 RUNTIME: Final[Key] = ("crio", "runtime")
 RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
@@ -85,7 +87,8 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
         # Containers may live on it: what it has inherited stays, whatever the default is now.
         now = served.get(entry.name)
         donor = now.table if now and now.binary == str(entry.binary) else usual
-        if _is_gone(files, donor) and not _is_gone(files, usual):  # its owner has moved the monitor
+        # Its owner has moved the monitor.
+        if _is_gone(files, donor.get(MONITOR)) and not _is_gone(files, usual.get(MONITOR) or CONMON):
             moved[entry.name] = {MONITOR: usual.get(MONITOR)}
             donor = {**donor, **moved[entry.name]}
         there = table(trees[path], (*RUNTIMES, entry.name), path)
@@ -101,37 +104,42 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     undefined = "" if default in {*runtimes, *BUILT_IN} else default
     unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
     broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]
-    # The texts alone: what it serves beside them its next start does not have. One that does not answer may
-    # get its owner's programs before that.
-    texts = _merge(replace(files, serving=None))[0]
-    owners = {name: one for name, one in texts.items() if not is_ours(one.get("runtime_path"))}
-    spared = () if files.serving else dict(list_programs(_merge_runtime(files, owners))).values()
-    for what, path in list_programs(_merge_runtime(files, texts)):
-        gone = PurePosixPath(str(path)) in files.gone and path not in spared
-        broken += [f"{what}, {path}, is no program"] * gone
+    broken += _find_missing(files)
     return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken="".join(broken[:1]))
 
 
-def _merge_runtime(files: ConfigFiles, runtimes: Mapping[str, Tree]) -> Tree:
-    """Return a config of these runtimes, and of what else the files say of the runtime section."""
-    sections = (table(tree, RUNTIME, path).items() for path, tree in files.trees.items())
-    merged = {key: value for section in sections for key, value in section if value}
-    return {"crio": {"runtime": {**merged, "runtimes": runtimes}}}
-
-
-def list_programs(tree: Tree) -> Iterator[tuple[str, Value]]:
-    """Yield the programs that a config names and that CRI-O does not start without.
-
-    As CRI-O 1.37 validates on execution (pkg/config/config.go): ``conmon`` overrules each runtime's own.
-    """
-    runtime = table(tree, RUNTIME, SOURCE)
-    runtimes = table(runtime, ("runtimes",), SOURCE) if not runtime.get("conmon") else {}
+def list_programs(tree: Tree) -> Iterator[Value]:
+    """Yield the programs that a config names, and the words that CRI-O looks for in its PATH."""
+    runtime, runtimes = table(tree, RUNTIME, SOURCE), table(tree, RUNTIMES, SOURCE)
+    yield from (CONMON, CONMON_RS, PINNS, *BUILT_IN, runtime.get(CONMON), runtime.get(PINNS_PATH))
     for name in runtimes:
         one = table(runtimes, (name,), SOURCE)
-        if one.get("runtime_type") in {None, "", "oci"}:
-            yield f"the {MONITOR} of {name}", one.get(MONITOR)
-    yield "its conmon", runtime.get("conmon")
-    yield "its pinns_path", runtime.get("pinns_path")
+        yield from (name, one.get("runtime_path"), one.get(MONITOR))
+
+
+def _find_missing(files: ConfigFiles) -> Iterator[str]:
+    """Yield the programs that are none, and without which CRI-O does not start (engine-facts.md#crio-conmon).
+
+    A runtime whose own program is none is passed over, unless it is the default.
+    """
+    # The texts alone: what it serves beside them its next start does not have.
+    runtimes, default = _merge(replace(files, serving=None))
+    sections = (table(tree, RUNTIME, path) for path, tree in files.trees.items())
+    said = {key: value for section in sections for key, value in section.items() if value}
+    needed = [("its pinns_path", said.get(PINNS_PATH) or PINNS)]
+    for name in dict.fromkeys((_find_built_in(files.version), default, *runtimes)):
+        one = runtimes.get(name, {})
+        binary, kind = one.get("runtime_path") or name, one.get("runtime_type") or "oci"
+        if _is_gone(files, binary) and not is_ours(binary):  # ours are put there before they are named
+            needed += [(f"the runtime_path of {name}", binary)] * (name == default)
+        elif kind == "oci":
+            needed.append((f"the {MONITOR} of {name}", said.get(CONMON) or one.get(MONITOR) or CONMON))
+        elif kind == POD and name == default:
+            needed.append((f"the {MONITOR} of {name}", one.get(MONITOR) or CONMON_RS))
+    for what, program in needed:
+        if _is_gone(files, program):
+            how = "no program" if str(program).startswith("/") else "not in its PATH"
+            yield f"{what}, {program}, is {how}"
 
 
 def make_check(files: ConfigFiles) -> Check:
@@ -169,8 +177,12 @@ def _merge(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
     runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
     if files.serving and files.serving.default in theirs:
         named = named or files.serving.default
-    old = files.version is not None and files.version < CRUN_SINCE
-    return runtimes, named or ("runc" if old else "crun")
+    return runtimes, named or _find_built_in(files.version)
+
+
+def _find_built_in(version: Version | None) -> str:
+    """Return the runtime that CRI-O has, and its default, where no config says otherwise."""
+    return "runc" if version is not None and version < CRUN_SINCE else "crun"
 
 
 def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
@@ -181,7 +193,7 @@ def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want
     key = (*RUNTIMES, entry.name)
     yield Want((*key, "runtime_path"), str(entry.binary))
     # With type pod the monitor is conmon-rs, which takes no other; a VM is no runtime of ours.
-    yield Want((*key, "runtime_type"), "pod" if like.get("runtime_type") == "pod" else "oci")
+    yield Want((*key, "runtime_type"), POD if like.get("runtime_type") == POD else "oci")
     for below, value in leaves(like):
         if below[0] not in NOT_INHERITED and value:
             yield Want((*key, *below), value)
@@ -191,8 +203,8 @@ def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want
         yield Want((*key, INHERIT), value=False)
 
 
-def _is_gone(files: ConfigFiles, one: Tree) -> bool:
-    return PurePosixPath(str(one.get(MONITOR))) in files.gone
+def _is_gone(files: ConfigFiles, program: Value) -> bool:
+    return PurePosixPath(str(program)) in files.gone
 
 
 def _find_donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
@@ -354,7 +366,7 @@ CRIO: Final = EngineSpec(
     reload_misreports=True,
     read_runtimes=read_runtimes,
     list_programs=list_programs,
-    starts=("runc", "crun", "conmon", "conmonrs", "pinns"),
+    starts=(*BUILT_IN, CONMON, CONMON_RS, PINNS),
     finishes_calls=True,
     cdi=CdiSupport(
         "CRI-O hands such devices over from 1.28 on",

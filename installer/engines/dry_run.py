@@ -18,6 +18,7 @@ from installer.engines.config_edits import (
     digest_of,
     files_without_us,
     runtime_of,
+    texts_alone,
 )
 from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
@@ -216,10 +217,12 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     engine = replace(
         engine_of_row(row), drop_in=next((path for path in paths if path != row.config), spec.drop_ins.usual)
     )
-    start = read_start(host, engine) or next_start(host, engine, unit_start(host, engine))
-    engine = with_configs(host, replace(engine, started=start))
+    later = next_start(host, engine, unit_start(host, engine))
+    engine = replace(engine, started=read_start(host, engine) or later, next_start=later)
+    engine = with_configs(host, engine)
     contents = contents_of(host, engine.files)
-    if row.proven == digest_of(contents) and not (engine.unreadable or engine.gone):
+    doubtful = engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
+    if row.proven == digest_of(contents) and not doubtful:
         return Comparison(has=lambda _: True)
     ask = Trials(host, contents)
     found = ask(engine, contents)

@@ -97,7 +97,7 @@ def _find_programs(host: Host, unit: UnitStart) -> Iterator[str]:
 def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str] | None]:
     """Return the words of its command line, and those that its unit will give it; None where not known."""
     now, later = engine.started, engine.next_start
-    own = now is not None and PurePosixPath(now.program).name == ENGINES[engine.name].process
+    own = now is not None and now.runs(ENGINES[engine.name].process)
     return engine.words if own else None, later.words if later else None
 
 

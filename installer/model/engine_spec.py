@@ -358,8 +358,8 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     make_check: Callable[[ConfigFiles], Check] | None = None
     # The runtimes that a text names, with their programs: "" is looked for by its name.
     read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
-    # What its start looks for, and its program does not when it is asked, with how a sentence calls each.
-    list_programs: Callable[[Tree], Iterable[tuple[str, Value]]] | None = None
+    # What its start looks for, and its program does not when it is asked: paths, and words for its PATH.
+    list_programs: Callable[[Tree], Iterable[Value]] | None = None
     # Edits with their keys where the engine's own tools have moved them.
     relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
 

@@ -50,6 +50,10 @@ class Started(Struct, frozen=True):
     environment: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
 
+    def runs(self, process: str) -> bool:
+        """Tell whether it starts that program itself, and no other that has it as a word."""
+        return PurePosixPath(self.program).name == process
+
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
         """Where programs are looked for that a word names; systemd sets a PATH where a unit does not."""

@@ -1,5 +1,8 @@
 """What a CRI-O's start looks for, and its `crio config` does not, is missed before anything is restarted."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.engines.crios import ASKED, OURS, starts
@@ -8,45 +11,78 @@ from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 
 SITE = "/etc/crio/crio.conf.d/60-site.conf"
-# One of a runtime that is not the default counts, too: `Validate` of CRI-O 1.37 looks at each.
-NAMING = {
+OTHER = '[crio.runtime.runtimes.other]\nruntime_path = "/usr/libexec/crio/runc"\n'
+# What its owner writes, which program he moves away, and what is said. One of a runtime that is not the default
+# counts, too: `Validate` of CRI-O 1.37 looks at each.
+GONE = {
     "a monitor": (
-        '[crio.runtime.runtimes.other]\nmonitor_path = "/usr/libexec/crio/gone"\n',
+        f'{OTHER}monitor_path = "/usr/libexec/crio/gone"\n',
+        "",
         "the monitor_path of other, /usr/libexec/crio/gone, is no program",
     ),
-    "pinns": ('[crio.runtime]\npinns_path = "/gone/pinns"\n', "its pinns_path, /gone/pinns, is no program"),
+    "pinns": (
+        '[crio.runtime]\npinns_path = "/gone/pinns"\n',
+        "",
+        "its pinns_path, /gone/pinns, is no program",
+    ),
+    "the conmon of its PATH": (OTHER, "/usr/bin/conmon", "conmon, is not in its PATH"),
+    "the default's program": (
+        '[crio.runtime]\ndefault_runtime = "site"\n[crio.runtime.runtimes.site]\nruntime_path = "/usr/bin/crun"\n',
+        "/usr/bin/crun",
+        "the runtime_path of site, /usr/bin/crun, is no program",
+    ),
 }
+EACH = pytest.mark.parametrize(("text", "gone", "why"), GONE.values(), ids=GONE)
 
 
-@pytest.mark.parametrize(("text", "why"), NAMING.values(), ids=NAMING)
-def test_an_install_beside_a_program_that_is_gone_changes_nothing(crio: Node, text: str, why: str) -> None:
-    crio.write(SITE, text)
-    before, count = snapshot(crio), starts(crio)
-
-    plan, done = crio.installer("plan", *ASKED), crio.installer("install", *ASKED)
-
-    assert (plan.returncode, done.returncode) == (1, 1)
-    assert why in sentence(done.stderr)
-    assert sentence(done.stderr) in plan.stdout
-    assert starts(crio) == count
-    assert snapshot(crio) == before
-    crio.run(["rm", SITE])
+@contextmanager
+def missing(node: Node, text: str, gone: str) -> Iterator[None]:
+    """Have the owner write a config and move a program away, for the block."""
+    node.write(SITE, text)
+    if gone:
+        node.run(["mv", gone, "/root/gone"])
+    try:
+        yield
+    finally:
+        node.run(["sh", "-c", f"rm {SITE}; test -z '{gone}' || mv /root/gone {gone}"])
 
 
-@pytest.mark.parametrize(("text", "why"), NAMING.values(), ids=NAMING)
-def test_an_uninstall_beside_a_program_that_is_gone_restarts_nothing(crio: Node, text: str, why: str) -> None:
+@EACH
+def test_an_install_beside_a_program_that_is_gone_changes_nothing(
+    crio: Node, text: str, gone: str, why: str
+) -> None:
+    with missing(crio, text, gone):
+        before, count = snapshot(crio), starts(crio)
+
+        plan, done = crio.installer("plan", *ASKED), crio.installer("install", *ASKED)
+
+        assert (plan.returncode, done.returncode) == (1, 1)
+        assert why in sentence(done.stderr)
+        assert sentence(done.stderr) in plan.stdout
+        assert starts(crio) == count
+        assert snapshot(crio) == before
+
+
+@EACH
+def test_all_verbs_tell_of_a_program_that_is_gone_and_none_restarts(
+    crio: Node, text: str, gone: str, why: str
+) -> None:
     before = snapshot(crio)
     crio.installer("install", *ASKED, check=True)
-    crio.write(SITE, text)
-    count = starts(crio)
+    with missing(crio, text, gone):
+        count = starts(crio)
 
-    kept, told = crio.installer("uninstall"), crio.installer("status")
+        told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+        again = crio.installer("install", *ASKED)
+        default = crio.installer("install", *ASKED, "--set-as-default")
+        kept = crio.installer("uninstall")
 
-    assert kept.returncode == 4, kept.stderr
-    assert why in sentence(kept.stderr)
-    assert starts(crio) == count
-    assert (told.returncode, why in told.stdout) == (1, True), told.stdout
-    crio.run(["rm", SITE])
+        assert (told.returncode, why in told.stdout) == (1, True), told.stdout
+        assert (plan.returncode, why in plan.stdout) == (0, True), plan.stdout
+        assert (again.returncode, default.returncode) == (0, 1), (again.stderr, default.stderr)
+        assert kept.returncode == 4, kept.stderr
+        assert why in sentence(kept.stderr)
+        assert starts(crio) == count
     crio.installer("uninstall", check=True)
     assert snapshot(crio) == before
 

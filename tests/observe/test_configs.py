@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.config_files import contents_of, with_configs
 from installer.host.files import Host
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 
 ROW = ENGINES["containerd"]
 NAME = PurePosixPath("/etc/containerd/conf.d/a.toml")
@@ -92,10 +93,10 @@ def test_what_no_import_takes_may_be_anything(root: Path) -> None:
 DROP_INS = PurePosixPath("/etc/crio/crio.conf.d")
 
 
-def read_by_crio(root: Path) -> tuple[EngineState, str]:
+def read_by_crio(root: Path, **more: Any) -> tuple[EngineState, str]:
     """Return what CRI-O reads on the node ``root``, and why it would not start with it."""
     host, row = Host.under(PurePosixPath(root)), ENGINES["crio"]
-    bare = EngineState("crio", row.config, row.drop_ins.usual, None, (), row.socket, row.unit)
+    bare = EngineState("crio", row.config, row.drop_ins.usual, None, (), row.socket, row.unit, **more)
     facts = with_configs(host, bare)
     return facts, texts_alone(facts, contents_of(host, facts.files)).broken
 
@@ -135,3 +136,90 @@ def test_crio_does_not_start_with_a_link_in_the_place_of_its_drop_ins(tmp_path: 
     (tmp_path / "etc/crio/crio.conf.d").symlink_to("/srv")
 
     assert str(DROP_INS) in read_by_crio(tmp_path)[1]
+
+
+def table(name: str, **keys: str) -> str:
+    return f"[crio.runtime.runtimes.{name}]\n" + "".join(f'{key} = "{said}"\n' for key, said in keys.items())
+
+
+CRUN = table("crun", runtime_path="/usr/bin/crun", monitor_path="/opt/conmon")
+SITE = '[crio.runtime]\ndefault_runtime = "site"\n'
+KATA = table("kata", runtime_path="/usr/bin/crun", runtime_type="vm")
+# What a real 1.37.0 made of each (engine-facts.md#crio-conmon), without these programs: "" where it started.
+STARTS = {
+    "nothing": ("", "", ""),
+    "the default's path": (
+        SITE + table("site", runtime_path="/gone"),
+        "",
+        "the runtime_path of site, /gone, is no program",
+    ),
+    "the default's word": (SITE + table("site"), "", "the runtime_path of site, site, is not in its PATH"),
+    "the built-in default": ("", "crun", "the runtime_path of crun, crun, is not in its PATH"),
+    "another's path": (table("site", runtime_path="/gone"), "", ""),
+    "another's path and monitor": (table("site", runtime_path="/gone", monitor_path="/gone"), "", ""),
+    "another's word and monitor": (table("site", monitor_path="/gone"), "", ""),
+    "another's monitor": (
+        table("site", runtime_path="/usr/bin/crun", monitor_path="/gone"),
+        "",
+        "the monitor_path of site, /gone, is no program",
+    ),
+    "conmon": ("", "conmon", "the monitor_path of crun, conmon, is not in its PATH"),
+    "conmon, named by all": (CRUN, "conmon", ""),
+    "conmon, named by all but one": (
+        CRUN + table("site", runtime_path="/usr/bin/crun"),
+        "conmon",
+        "the monitor_path of site, conmon, is not in its PATH",
+    ),
+    "conmon, named by all but the built-in": (
+        SITE + table("site", runtime_path="/usr/bin/crun", monitor_path="/opt/conmon"),
+        "conmon",
+        "the monitor_path of crun, conmon, is not in its PATH",
+    ),
+    "conmon, named for all": ('[crio.runtime]\nconmon = "/opt/conmon"\n' + table("site"), "conmon", ""),
+    "the conmon named for all": (
+        '[crio.runtime]\nconmon = "/gone"\n',
+        "",
+        "the monitor_path of crun, /gone, is no program",
+    ),
+    "conmon beside a VM": (KATA + CRUN, "conmon", ""),
+    "conmon-rs of another": (table("site", runtime_path="/usr/bin/crun", runtime_type="pod"), "", ""),
+    "conmon-rs of the default": (
+        SITE + table("site", runtime_path="/usr/bin/crun", runtime_type="pod"),
+        "",
+        "the monitor_path of site, conmonrs, is not in its PATH",
+    ),
+    "the pinns that is named": (
+        '[crio.runtime]\npinns_path = "/gone"\n',
+        "",
+        "its pinns_path, /gone, is no program",
+    ),
+    "pinns": ("", "pinns", "its pinns_path, pinns, is not in its PATH"),
+    "ours, which is put there": (table("nvidia", runtime_path="/x/nvidia-container-runtime"), "", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "absent", "why"), STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("path", ["/usr/bin", None], ids=["its own PATH", "that of systemd"])
+def test_crio_does_not_start_without_what_a_real_one_missed(
+    tmp_path: Path, text: str, absent: str, why: str, path: str | None
+) -> None:
+    for name in {"usr/bin/crun", "usr/bin/conmon", "usr/bin/pinns", "opt/conmon"} - {f"usr/bin/{absent}"}:
+        program = tmp_path / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    (tmp_path / "etc/crio").mkdir(parents=True)
+    (tmp_path / "etc/crio/crio.conf").write_text(text)
+    start = Started((), {"PATH": path} if path else {}, "/usr/bin/crio")
+
+    assert read_by_crio(tmp_path, next_start=start)[1] == why
+
+
+def test_crio_is_believed_to_find_what_flags_name_and_what_an_unknown_start_finds(tmp_path: Path) -> None:
+    (tmp_path / "etc/crio").mkdir(parents=True)
+    flags = Started(
+        ("--conmon", "/opt/c", "--default-runtime", "crun"), {"CONTAINER_PINNS_PATH": "/p"}, "crio"
+    )
+
+    assert read_by_crio(tmp_path)[1] == ""
+    assert read_by_crio(tmp_path, next_start=flags)[1] == ""
