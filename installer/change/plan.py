@@ -331,20 +331,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
             Record(directories=directories),
         ),
     )
-    return _sum_undo(parts, facts, stays=stays)
-
-
-def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
-    """Return what else names the toolkit; where it does the engines are asked again, for what runs counts."""
-    needed = tuple(find_references(facts, engines, options))
-    kept = {row.name for part in engines for row in part.rows.engines}
-    rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
-    return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
-
-
-def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
-    """Return the sum of the parts of an undo; None is held any more unless something ``stays``."""
-    held, running, rows = facts.held, facts.containers.running, sum_rows(parts)
+    running, rows = facts.containers.running, sum_rows(parts)
     steps = [step for part in parts for step in part.steps]
     configs = {row.path: row for part in parts for row in part.in_progress}.values()
     problems = (error.problem for part in parts for error in part.needed)
@@ -355,8 +342,16 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
         in_progress = replace(held, configs=known, directories=rows.directories, finished=False)
     if stays:
         final = replace(rows, pid_file=held.pid_file, published=held.published, finished=True, left=left)
-    engines = {each.name: each for each in facts.engines}
-    return Plan(parts, in_progress, final, engines, in_use=running, seen=facts.digests)
+    by_name = {each.name: each for each in facts.engines}
+    return Plan(parts, in_progress, final, by_name, in_use=running, seen=facts.digests)
+
+
+def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
+    """Return what else names the toolkit; where it does the engines are asked again, for what runs counts."""
+    needed = tuple(find_references(facts, engines, options))
+    kept = {row.name for part in engines for row in part.rows.engines}
+    rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
+    return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
 
 
 def _check_undo(facts: Facts, options: Options) -> Part:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from installer.errors import StoppedError
+from installer.errors import InstallerError, StoppedError
 from installer.supervisor import HUNG
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -129,8 +129,8 @@ def child_command() -> tuple[str, ...]:
 
 def become_supervisor(
     held: Sequence[tuple[Path, int]], options: Path, most: int, kept: str, left: Sequence[str]
-) -> None:
-    """Become the supervisor; return only where that cannot be started.
+) -> NoReturn:
+    """Become the supervisor.
 
     ``held`` are path and descriptor of the pidfile and of the ledger's lock, ``options`` is the file of what
     was asked for, ``most`` the largest exit code, ``kept`` the children of the wait, ``left`` their files.
@@ -140,8 +140,8 @@ def become_supervisor(
     _exec("supervisor", words, [fd for _, fd in held])
 
 
-def become_plugin(lock: int, words: Sequence[str]) -> None:
-    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock; return if that fails.
+def become_plugin(lock: int, words: Sequence[str]) -> NoReturn:
+    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock.
 
     It keeps no capability: none is left now, and with no_new_privs an exec brings none back. The bounding
     set would need CAP_SETPCAP, which a pod has no other use for.
@@ -154,11 +154,14 @@ def become_plugin(lock: int, words: Sequence[str]) -> None:
     _exec("plugin", words, [lock])
 
 
-def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> None:
+def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> NoReturn:
     for fd in fds:
         os.set_inheritable(fd, True)  # noqa: FBT003 - its only form
-    with suppress(OSError):
+    try:
         os.execv(sys.executable, [*BARE, START, what, *words])  # noqa: S606 - no shell is meant to be there
+    except OSError as error:
+        problem, remedy = f"start {sys.executable} once more", "install the program anew"
+        raise InstallerError(problem, remedy=remedy, code="internal-error") from error
 
 
 def describe_child_end(status: str) -> str:

@@ -1,6 +1,5 @@
 """The verbs that install: lock, apply; and what the first and the checking children of ``run`` do."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from installer.errors import Exit, InstallerError, NotIdleError, StoppedError, U
 from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
-from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
+from installer.host.locks import LOCK, lock_pidfile, write_pid
 from installer.lifecycle import handover, readiness
 from installer.lifecycle.check import Watch, Work, check_node, conclude_install
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger, remove_readiness
@@ -62,7 +61,7 @@ def _refuse_strangers(host: Host, options: Options) -> None:
         raise obstacle
 
 
-def run(wish: Wish) -> Exit:
+def run(wish: Wish) -> NoReturn:
     """Become the supervisor; InstallerError: it cannot begin, nothing was changed."""
     options = wish.options
     host = Host.under(options.host_root, options.mounts)
@@ -82,7 +81,17 @@ def run(wish: Wish) -> Exit:
                 readiness.remove(host, options.ready_file)
                 write_pid(pidfile, options.pid_file)
                 ledger.write(replace(ledger.held, pid_file=options.pid_file))
-                _become_supervisor(host, wish, ledger, pidfile)
+                host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
+                held = [(options.pid_file, pidfile.fd), (options.layout.home / LOCK, ledger.lock.fd)]
+                beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()
+                kept = {"nri": options.serves_nri, "metrics": options.metrics_listen is not None}
+                supervision.become_supervisor(
+                    [(host.local_path(path), fd) for path, fd in held],
+                    host.local_path(options.options_file),
+                    most=Exit.FAILED if wish.nvidia else Exit.UNDO_INCOMPLETE,
+                    kept=" ".join(name for name, asked in kept.items() if asked),
+                    left=[str(host.local_path(path)) for path in beside],
+                )
         except InstallerError:
             with as_incomplete_undo():
                 remove_readiness(host, options, ledger)
@@ -95,26 +104,6 @@ def _claim_files(host: Host, options: Options, ledger: Ledger) -> None:
     ledger.make_directories(options.pid_file.parent)
     for path in (options.ready_file, options.state_file):
         readiness.refuse_foreign(host, path)
-
-
-def _become_supervisor(host: Host, wish: Wish, ledger: Ledger, pidfile: Lock) -> NoReturn:
-    options = wish.options
-    host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
-    beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()
-    kept = ("nri",) * options.serves_nri + ("metrics",) * (options.metrics_listen is not None)
-    supervision.become_supervisor(
-        [
-            (host.local_path(options.pid_file), pidfile.fd),
-            (host.local_path(options.layout.home / LOCK), ledger.lock.fd),
-        ],
-        host.local_path(options.options_file),
-        most=Exit.FAILED if wish.nvidia else Exit.UNDO_INCOMPLETE,
-        kept=" ".join(kept),
-        left=[str(host.local_path(path)) for path in beside],
-    )
-    raise InstallerError(
-        f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
-    )
 
 
 def first_install(options: Options) -> Exit:

@@ -1,6 +1,5 @@
 """The NRI plugin from outside: started, told by ``status``, which asks neither it nor an engine, removed."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -94,9 +93,6 @@ def serve(options: Options, log_format: str) -> Exit:
     places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
     words = [str(lock.fd), log_format, nri.identity.name, nri.identity.index, *map(str, nri.allowed)]
     supervision.become_plugin(lock.fd, [*places, *words])
-    raise InstallerError(
-        f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
-    )
 
 
 def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
