@@ -139,10 +139,6 @@ class InstallerError(Exception):
     def __str__(self) -> str:
         return f"cannot {self.problem}; {self.remedy}"
 
-    def remedy_spelt(self, spelling: Spelling) -> str:
-        """Return the remedy in the words of an entry point."""
-        return self.remedy.spelt(spelling) if isinstance(self.remedy, Remedy) else self.remedy
-
 
 class UsageError(InstallerError):
     """The command line or the environment asks for something that makes no sense."""

@@ -21,9 +21,6 @@ SHARED = 200  # what a child inherits has these numbers
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
 ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
-NO_UNDO = (
-    b"cannot start the undo (it has ended with %d), so everything is kept; put it back and run uninstall"
-)
 
 
 class Kept:
@@ -135,7 +132,8 @@ class Supervisor:
             code = self._act("handover")
         if code not in {OK, LOCKED, UNDO_INCOMPLETE} and select([], [2], [], 0.5)[1]:
             with suppress(OSError):  # nobody reads the log any more
-                os.write(2, b"toolkit-installer: %b\n" % (NO_UNDO % code))
+                problem = b"cannot start the undo (it has ended with %d), so everything is kept" % code
+                os.write(2, b"toolkit-installer: %b; put it back and run uninstall\n" % problem)
         return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
 
     def _end(self, verbs: str) -> None:

@@ -19,7 +19,7 @@ from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.model.files import File, Kind, Layout, Meta, Text, convert_rows, make_rows
-from installer.model.record import OWNER, ConfigRow, Record, Saved
+from installer.model.record import OWNER, Record, Saved
 from installer.nri import plan as nri
 from installer.payload.installed import refuse_foreign_ledger, restore_access
 
@@ -304,11 +304,6 @@ def read_saved(host: Host, layout: Layout, saved: Saved | None) -> File | None:
         if saved and file is not None and file.digest == saved.digest:
             return File(file.content, saved.meta)
     return None
-
-
-def is_lost(host: Host, layout: Layout, row: ConfigRow) -> bool:
-    """Tell whether the copy of what was there before us is missing or damaged."""
-    return row.original is not None and read_saved(host, layout, row.original) is None
 
 
 def _make_home(host: Host, layout: Layout) -> None:

@@ -91,7 +91,7 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
 def _spell(value: Any) -> Any:
     """Return an error, or a remedy, as text, with options as the entry point spells them."""
     if isinstance(value, InstallerError):
-        return f"cannot {value.problem}; {value.remedy_spelt(_speech.spelling)}"
+        return f"cannot {value.problem}; {_spell(value.remedy)}"
     return value.spelt(_speech.spelling) if isinstance(value, Remedy) else value
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from msgspec.structs import replace
 
@@ -31,8 +31,6 @@ from installer.model.options import OnExit, Options, RestartMode, Wish
 from installer.model.steps import Part
 from installer.nri import state as plugin_state
 from installer.payload.installed import install_dir_obstacles, refuse_strangers_files
-
-IDLE_POLL_S: Final = 1.0
 
 
 def install(options: Options) -> Exit:
@@ -182,7 +180,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
     plan = _plan(host, options, ledger, options.timeout_s)
     while plan.pending and time.monotonic() < until_s:
         supervision.raise_if_stopped()
-        time.sleep(IDLE_POLL_S)
+        time.sleep(1)
         plan = _plan(host, options, ledger)
     for engine in plan.engines.values():
         found = ".".join(map(str, engine.version or ())) or "unknown"

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.adopted import find_install_dir, find_left_behind, find_lost_specification
-from installer.change.ledger import is_foreign, is_ledger_lost, is_lost, read_record
+from installer.change.ledger import is_foreign, is_ledger_lost, read_record, read_saved
 from installer.config_text import Edit, list_missing
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
@@ -32,7 +32,6 @@ NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with
 CROWDED: Final = "full: no container could be started, each has its state there; make room"
 READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount it with -o remount,rw"
 CORRECT: Final = "correct them before its next start"
-IN_FORCE: Final = ", our keys in force"
 THEIRS: Final = (
     "not ours: another installer has put its toolkit there; uninstall leaves it that and the runtimes that "
     "start it, install takes the node over again"
@@ -196,7 +195,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             yield Line(name, state, later=True)
         for lack in lacks:
             yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=ignores)
-        kept = "" if lacks or record.left else IN_FORCE
+        kept = "" if lacks or record.left else ", our keys in force"
         for row in rows:
             try:
                 state, good = _judge_config(host, layout, row, record, in_force, kept=kept)
@@ -216,7 +215,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         moved = bool(row.edits) and all(map(in_force, row.edits))
         return f"removed by somebody else{kept if moved else ''}", moved
     ours = file.digest in row.ours
-    if (ours or row.syntax) and row.original and is_lost(host, layout, row):
+    if (ours or row.syntax) and row.original and read_saved(host, layout, row.original) is None:
         copy = layout.backups / row.original.digest
         remedy = REPAIR if row.syntax else "put back by hand what stood there before, then uninstall"
         return f"its saved copy {copy} is missing or damaged: {remedy}", False

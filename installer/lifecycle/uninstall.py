@@ -41,9 +41,7 @@ UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to e
 PROBE_S: Final = 6.0  # of these, for an engine that is between two lives
 RELOAD_S: Final = 10.0  # and for a reload, at least
 IN_USE_S: Final = 10.0
-IN_USE_POLL_S: Final = 0.1
 NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
-INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 # For all engines. A busy containerd was seen to take more than 15 s; a pod's grace has no more.
 SWEEP_S: Final = 60.0
 HURRIED_S: Final = 15.0
@@ -164,7 +162,7 @@ def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts
     while time.monotonic() < deadline and (
         find_running_containers(*where, restarts=restarts) or find_in_use(*where, restarts=restarts)[0]
     ):
-        time.sleep(IN_USE_POLL_S)
+        time.sleep(0.1)
     return observe_undo(host, options, ledger.held, awaits_s=0.0 if until_s < inf else inf)
 
 
@@ -222,7 +220,7 @@ def node_stops(host: Host) -> bool:
         return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"
     # The last processes are told to stop when systemd has already given way to its own last program.
     with suppress(InstallerError):
-        init = host.read(INIT_NAME)
+        init = host.read(PurePosixPath("/proc/1/comm"))
         return init is not None and init.content.startswith(b"systemd-shutdow")
     return False
 

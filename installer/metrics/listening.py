@@ -18,7 +18,6 @@ from installer.host.files import Host
 from installer.host.sockets import Listener, ended_after, is_abandoned, listen_tcp, listen_unix
 from installer.model.options import Listen, Options
 
-LOOK_S: Final = 1.0
 AT_MOST_S: Final = 1.0
 
 
@@ -59,7 +58,7 @@ def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[]
     server = BaseServer("", _Handler.factory(registry))
     while goes_on():
         with bind(host, where) as listener:
-            listener.settimeout(LOOK_S)
+            listener.settimeout(1)
             # Others find us by the name of the socket, and somebody may have removed it.
             while goes_on() and (where.path is None or host.exists(where.path)):
                 with suppress(OSError):  # nobody has asked, or whoever has is gone

@@ -114,7 +114,6 @@ def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
 
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
-RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 
 # ttrpc
 ASKED: Final[Schema] = {1: ("service", str), 2: ("method", str), 3: ("payload", bytes)}
@@ -200,7 +199,7 @@ class Session:
         """Return what a plugin says first."""
         index = self._identity.index.zfill(2)  # "must be 2 digits"
         payload = pack(REGISTER, {"name": self._identity.name, "index": index})
-        asked = {"service": RUNTIME_SERVICE, "method": "RegisterPlugin", "payload": payload}
+        asked = {"service": "nri.pkg.api.v1alpha1.Runtime", "method": "RegisterPlugin", "payload": payload}
         content = pack(ASKED, asked)
         return encoded(Message(RUNTIME, FIRST_STREAM, REQUEST, content))
 

@@ -16,7 +16,6 @@ from installer.model.record import Record
 
 WHAT: Final = "NRI plugin"
 WITHOUT: Final = "containers that ask for devices by annotation start without them"
-BESIDE_RUN: Final = "start run again, or uninstall"
 NAMED: Final = 5
 
 
@@ -43,7 +42,7 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
         return
     state = state or State()
     why = f" ({state.problem})" if state.problem else ""
-    remedy = BESIDE_RUN if beside_run else "start it again"
+    remedy = "start run again, or uninstall" if beside_run else "start it again"
     lock = host.local_path(nri.lock)
     if not locks.is_held_pidfile(lock):
         last = f"has ended{why}, last seen at {state.since}" if state.since else "does not run"

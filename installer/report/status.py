@@ -16,7 +16,6 @@ from installer.model.files import dumps, says
 from installer.model.options import Options
 
 Mode = Literal["runtime", "cdi"]
-RECONCILE_REPAIRS: Final = f"{drift.RECONCILE} puts it right"
 ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
 SOON_S: Final = 2.0
 POLL_S: Final = 0.05
@@ -106,7 +105,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     record, seen = found.record, found.last_check
     if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
         lines = (
-            replace(each, state=each.state.replace(installation.REPAIR, RECONCILE_REPAIRS))
+            replace(each, state=each.state.replace(installation.REPAIR, f"{drift.RECONCILE} puts it right"))
             for each in found.lines
         )
         found = replace(found, lines=tuple(lines))

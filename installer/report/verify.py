@@ -37,7 +37,6 @@ SCHEMA: Final = 1
 OK, BAD = "ok", "bad"
 GPU: Final = re.compile(r"/dev/nvidia\d+")
 PATIENCE_S: Final = 60.0  # for one container: nobody's grace runs out here, and a node may be busy
-RETRY_S: Final = 0.2
 HOOK: Final = "nvidia-container-runtime-hook"
 # Words of the shell alone: there is nothing else in the container.
 END: Final = f"{MARK} end"
@@ -169,7 +168,7 @@ def ask_container(script: Exec, *, timeout_s: float) -> str:
     # dockerd gives up on the output of an exec two seconds after its end (moby daemon/monitor.go): ask again.
     deadline = time.monotonic() + timeout_s
     while END not in (said := script(TELLS)).splitlines() and time.monotonic() < deadline:
-        time.sleep(RETRY_S)
+        time.sleep(0.2)
     return said
 
 

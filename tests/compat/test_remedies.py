@@ -98,8 +98,6 @@ def test_an_option_is_spelt_as_each_entry_point_takes_it(option: Option, own: st
 
     assert remedy == f"use {own}, then run again"
     assert remedy.spelt(spell_option) == f"use {theirs}, then run again"
-    assert InstallerError("x", remedy=remedy).remedy_spelt(spell_option) == remedy.spelt(spell_option)
-    assert InstallerError("x", remedy="y").remedy_spelt(spell_option) == "y"
 
 
 @pytest.mark.parametrize("form", ["flags", "variables"])

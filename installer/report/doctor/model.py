@@ -18,7 +18,6 @@ from installer.model.record import CdiRow
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")
-DISPLAYS: Final = frozenset({0x0300, 0x0302})
 SWITCH: Final = 0x0680
 PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))  # where packages put a toolkit
 
@@ -93,7 +92,7 @@ class Driver(Struct, frozen=True):
     @property
     def gpus(self) -> tuple[Function, ...]:
         """Display controllers: VGA and 3D."""
-        return tuple(each for each in self.functions if each.kind in DISPLAYS)
+        return tuple(each for each in self.functions if each.kind in {0x0300, 0x0302})
 
     @property
     def switches(self) -> tuple[Function, ...]:

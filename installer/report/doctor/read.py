@@ -63,7 +63,6 @@ MOST_PATHS: Final = 2000  # of one specification
 SYS: Final = PurePosixPath("/sys")
 STORES: Final = ("/var", "/var/lib/docker", "/var/lib/containerd", "/var/lib/containers")
 BOOLEANS: Final = ("container_use_devices", "container_use_xserver_devices")
-KUBELET_CONFIG: Final = PurePosixPath("/var/lib/kubelet/config.yaml")
 CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b", re.MULTILINE)
 CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
 RUNTIME: Final = "nvidia-container-runtime"
@@ -262,7 +261,7 @@ def _read_kubelet_cgroups(host: Host, processes: Sequence[HostProcess]) -> str:
         return ""
     if driver := value_of(kubelet.cmdline, ("--cgroup-driver",)):
         return driver
-    config = path_of(kubelet.cmdline, ("--config",)) or KUBELET_CONFIG
+    config = path_of(kubelet.cmdline, ("--config",)) or PurePosixPath("/var/lib/kubelet/config.yaml")
     found = CGROUP_DRIVER.search(text(host, config))
     return found[1] if found else ""
 
