@@ -22,16 +22,13 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option that a remedy names: our own flag without the dashes, and what it should be given.
-
-    Its text is that of our own command line; another entry point has a word of its own for it.
-    """
+    """An option that a remedy names: our own flag without the dashes, and what it should be given."""
 
     name: str
     value: str = ""
     engine: str = ""
 
-    def __str__(self) -> str:
+    def __str__(self) -> str:  # as our own command line has it; another entry point has a word of its own
         of_engine = f"{self.engine}=" if self.engine else ""
         return f"--{self.name} {of_engine}{self.value}".rstrip()
 

@@ -215,10 +215,7 @@ def _words(
 
 
 def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "") -> str:
-    """Return what the toolkit's nvidia-ctk says; ``what`` is what it is asked for, in the imperative.
-
-    Raises InstallerError where it cannot be run, does not end, or refuses, StoppedError at a stop.
-    """
+    """Return what the toolkit's nvidia-ctk says, or raise; ``what`` is what it is asked for."""
     tool = find_program(source, TOOL)
     try:
         ran = run_until_stopped(tool, words, text, timeout_s=ANSWER_S) if tool else None

@@ -123,11 +123,7 @@ def generated(rows: Iterable[ConfigRow], steps: Iterable[Step]) -> tuple[ConfigR
 
 
 def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
-    """Return how the GPUs' specification comes to its place, follows the driver, and gives way to another's.
-
-    ``reason`` is that of the mode, where somebody wants to know it. Engines drop both of two devices of
-    one name in one directory, and hide one in another: so each has one owner.
-    """
+    """Return how the GPUs' specification comes to its place; ``reason`` is that of the mode."""
     spec = require(facts.cdi).gpus
     if spec is None:
         return Part(GPUS, notes=(f"mode {Mode.RUNTIME}: {reason}",) if reason else ())
@@ -154,6 +150,8 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
     # takes no space, and a roll-back does not bring it back.
     step = withdraw(held, facts).step if held and now else None
     going = [replace(step, unwanted=True)] if step else []
+    # Engines drop both of two devices of one name in one directory, and hide one in another: so each has one
+    # owner, and ours gives way.
     if spec.others:
         why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others)
         if spec.missing:  # nobody has those

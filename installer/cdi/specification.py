@@ -208,8 +208,8 @@ _VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 def read_devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
     """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
 
-    They read none of a later version than ``highest``, None where nobody knows it. JSON is read as YAML.
-    InstallerError where it is out of the bounds within which one is read.
+    They read none of a later version than ``highest``, None where nobody knows it. InstallerError where it is
+    out of the bounds within which one is read.
     """
     around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.

@@ -78,10 +78,9 @@ class Search(Struct, frozen=True):
     def follow_links(
         self, references: Collection[Reference]
     ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
-        """Return where each program really is that something names otherwise, the install-dir as well.
+        """Return where each program that something names and the install-dir are; and which come back.
 
-        A link that a stranger could have placed leads nowhere. Beside them are the programs that come back
-        with the toolkit that stood there before ours.
+        A link that a stranger could have placed leads nowhere.
         """
         links: dict[str, PurePosixPath] = {}
         programs = [str(self.layout.install_dir)]

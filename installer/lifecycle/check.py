@@ -54,17 +54,12 @@ class Work(Struct, frozen=True):
 
 
 class Watch(Struct, frozen=True):
-    """What is watched until the next check; no ``places`` is nothing.
+    """What is watched until the next check; no ``places`` is nothing."""
 
-    A place is a path as this process finds it, or a pattern, as ``watch.fingerprint`` has it. ``before`` is
-    the fingerprint that they had at the check. After ``due_s`` seconds (0 is never) it is time
-    for a check whatever happens, and before ``rest_s`` no change is a reason for one.
-    """
-
-    places: tuple[str, ...] = ()
-    before: str = ""
-    due_s: float = 0.0
-    rest_s: float = 0.0
+    places: tuple[str, ...] = ()  # paths as this process finds them, or patterns: as ``fingerprint`` has them
+    before: str = ""  # the fingerprint that they had at the check
+    due_s: float = 0.0  # after so many seconds (0 is never) it is time for a check whatever happens
+    rest_s: float = 0.0  # before, no change is a reason for one
 
 
 def conclude_install(work: Work, plan: Plan) -> Watch:

@@ -63,16 +63,12 @@ class Refusal(Struct, frozen=True):
 
 
 class Drifted(Struct, frozen=True):
-    """What is not as installed: the things with the reason of each, and the engines that need a reload.
-
-    ``theirs`` tells that another installer has put its toolkit, or begun to, in the place of ours; what is
-    ``removed`` are configs that held more than our runtimes.
-    """
+    """What is not as installed: the things with the reason of each, and the engines that need a reload."""
 
     things: Mapping[str, str]
     engines: tuple[str, ...] = ()
-    theirs: bool = False
-    removed: tuple[PurePosixPath, ...] = ()
+    theirs: bool = False  # another installer has put its toolkit, or begun to, in the place of ours
+    removed: tuple[PurePosixPath, ...] = ()  # configs that held more than our runtimes
 
     @classmethod
     def of(cls, plan: Plan, record: Record, edited: Collection[str] = ()) -> "Drifted":
@@ -180,11 +176,9 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
 
 
 def select_specification(plan: Plan, record: Record) -> Plan | None:
-    """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver.
-
-    None where there is nothing of it, or the node is another installer's by now.
-    """
+    """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver."""
     part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
+    # A node that is another installer's by now has none.
     if part is None or is_taken_over(plan) or not {reason for _, reason in part.planned} <= FOLLOWS:
         return None
     paths = {step.path for step in part.steps if isinstance(step, WriteConfig)}

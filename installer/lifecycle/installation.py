@@ -42,27 +42,21 @@ LAST_CHECK: Final = "last look"
 
 
 class Line(Struct, frozen=True):
-    """One thing that is installed; ``good`` says whether it is as it should be.
-
-    What goes wrong ``later``, as at an engine's next start, keeps no node from being ready.
-    """
+    """One thing that is installed; ``good`` says whether it is as it should be."""
 
     what: str
     state: str
     good: bool = False
-    later: bool = False
+    later: bool = False  # it goes wrong at an engine's next start, say, and keeps no node from being ready
 
 
 class Installation(Struct, frozen=True):
-    """What is installed on a node, and what the last check said of it.
-
-    ``files`` are the lines of what lies on the disk; ``lines`` those of ``run`` and the NRI plugin, too.
-    """
+    """What is installed on a node, and what the last check said of it."""
 
     record: Record | None
     last_check: LastCheck | None
-    files: tuple[Line, ...]
-    lines: tuple[Line, ...]
+    files: tuple[Line, ...]  # of what lies on the disk
+    lines: tuple[Line, ...]  # and those of ``run`` and the NRI plugin
 
     @property
     def obstacle(self) -> str:

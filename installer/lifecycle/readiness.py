@@ -21,11 +21,9 @@ from installer.model.record import Record
 
 
 class Ready(Struct, frozen=True):
-    """What the file says, and among other things that of a check.
+    """What the file says, and among other things that of a check."""
 
-    ``probe`` compares the beginning of its text: boot and pid stay its first fields.
-    """
-
+    # ``probe`` compares the beginning of its text: boot and pid stay its first fields.
     boot_id: str
     pid: int
     plan: str

@@ -209,10 +209,8 @@ def carry_on(options: Options) -> Exit:
 
 
 def node_stops(host: Host) -> bool:
-    """Tell whether the node is being shut down, so that what is installed must outlive us.
-
-    A kubelet with a grace for that (shutdownGracePeriod) stops the pods before systemd begins.
-    """
+    """Tell whether the node is being shut down, so that what is installed must outlive us."""
+    # A kubelet with a grace for that (shutdownGracePeriod) stops the pods before systemd begins.
     with suppress(InstallerError), internal_errors():
         if systemd.shutdown_prepared(buses(host), timeout_s=NODE_S):
             return True

@@ -263,8 +263,7 @@ def publish_success(
 ) -> None:
     """Tell the end of an install that went well, or of a check of the node while ``run`` waits.
 
-    After a check ``refused`` are the engines that serve, and would not come up with the configs that lie
-    there; None after an install.
+    After a check ``refused`` are the engines that would not come up with their configs.
     """
     if not ledger.held.published:
         return
@@ -295,10 +294,7 @@ def publish_failure(host: Host, options: Options, ledger: Ledger, error: Install
 def _publish(
     host: Host, options: Options, ledger: Ledger, counts: Counts, serving: Mapping[str, bool]
 ) -> None:
-    """Write counts and files; what cannot be written is told, and stops nothing.
-
-    ``serving`` says of each engine that serves whether it refuses the configs that lie there.
-    """
+    """Write counts and files; ``serving`` says of each engine that serves whether it refuses its configs."""
     restarts = dict(counts.restarts)
     for name in (each for each in ledger.reloaded if ENGINES[each].reload is ReloadMethod.RESTART):
         restarts[name] = restarts.get(name, 0) + 1

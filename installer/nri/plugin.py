@@ -129,11 +129,9 @@ class Plugin:
             log.warning("state not written", path=self._place.state, reason=error.strerror)
 
     def _connect(self, pause_s: float) -> socket.socket | None:
-        """Return a connection as soon as there is one; None where a stop comes first.
-
-        An engine that has thrown us out is left alone for ``pause_s``, but not the one that comes after it.
-        One that stops takes a connection in its last moment, and is not the one that starts next.
-        """
+        """Return a connection as soon as there is one; None where a stop comes first."""
+        # An engine that has thrown us out is left alone for this time, but not the one that comes after it.
+        # One that stops takes a connection in its last moment, and is not the one that starts next.
         dial_at = time.monotonic() + pause_s
         soon_until = dial_at + SOON_FOR_S
         while not self._waiting.stopping:

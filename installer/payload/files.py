@@ -31,14 +31,11 @@ NVIDIA_MODULE: Final = PurePosixPath("/sys/module/nvidia")
 
 
 class Variable(Struct, frozen=True):
-    """An environment variable that a wrapper sets to ``path``, relative to the toolkit directory.
-
-    ``prepended`` puts it before what the variable holds, as one more entry of a search path.
-    """
+    """An environment variable that a wrapper sets to ``path``, relative to the toolkit directory."""
 
     name: str
     path: PurePosixPath
-    prepended: bool = False
+    prepended: bool = False  # to what the variable holds, as one more entry of a search path
 
 
 def real_name(name: str) -> str:
@@ -52,14 +49,11 @@ _CONFIG_PATH: Final = Variable("NVIDIA_CTK_CONFIG_FILE_PATH", CONFIG)
 
 
 class Executable(Struct, frozen=True):
-    """A program we ship: with ``variables`` as NAME.real behind a wrapper, without them as it is.
-
-    A ``runtime`` gives way to the low-level runtime while the driver is not loaded.
-    """
+    """A program we ship: with ``variables`` as NAME.real behind a wrapper, without them as it is."""
 
     name: str
     variables: tuple[Variable, ...] = ()
-    runtime: bool = False
+    runtime: bool = False  # it gives way to the low-level runtime while the driver is not loaded
 
 
 EXECUTABLES: Final = (
@@ -227,10 +221,7 @@ _ELF_BYTES: Final = 20
 
 
 def search_paths(name: str) -> tuple[PurePosixPath, ...]:
-    """Return where a source may hold the required ``name``, relative to its root, preferred first.
-
-    The first regular file counts; an executable has to have an execute bit as well.
-    """
+    """Return where a source may hold the required ``name``, relative to its root, preferred first."""
     directories = _LIBRARY_DIRS if name in LIBRARIES else EXECUTABLE_DIRS
     return tuple(PurePosixPath(directory, name) for directory in directories)
 

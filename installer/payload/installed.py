@@ -172,11 +172,9 @@ def is_foreign_toolkit(host: Host, layout: Layout) -> bool:
 
 
 def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
-    """Return the rows without those of runtimes that start the toolkit of another installer by now.
-
-    NVIDIA's writes the same keys with the same values: what they name tells whose they are. Its specification
-    is the same, too (engine-facts.md#nvidia-ctk-cdi), and names its hook: the time of the write tells.
-    """
+    """Return the rows without those of runtimes that start the toolkit of another installer by now."""
+    # NVIDIA's writes the same keys with the same values: what they name tells whose they are. Its
+    # specification is the same, too (engine-facts.md#nvidia-ctk-cdi): the time of the write tells.
     if record.toolkit is None or record.toolkit.version == ADOPTED or not is_foreign_toolkit(host, layout):
         return record
     since_s = host.changed_s(layout.toolkit)
@@ -201,14 +199,11 @@ def list_former_defaults(record: Record) -> dict[PurePosixPath, str]:
 
 
 def ask_version(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Return the version of the toolkit below ``root``: as its program says, else as its library is named.
-
-    A release that is yet to come (``1.18.0-rc.1``) counts as it. All packages of a source with ``sums`` have
-    one version: the name tells it.
-    """
+    """Return the version of the toolkit below ``root``: as its program says, else as its library is named."""
     program, library = find_artifact(root, ASKED), find_artifact(root, LIBRARY)
+    # A release that is yet to come (1.18.0-rc.1) counts as it.
     by_name = _read_version(_VERSION_IN_NAME, library.name if library else "")
-    if program is None or (sums and by_name):
+    if program is None or (sums and by_name):  # all packages of a source with sums have one version
         return by_name
     ran = run_in(Path("/"), (str(program), "--version"), timeout_s=ASK_S)
     return (_read_version(_VERSION_SAID, ran.stdout) if ran and not ran.returncode else None) or by_name

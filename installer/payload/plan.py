@@ -152,10 +152,7 @@ def _carry_edits_over(
 
 
 def undo(facts: Facts, options: Options, needed: Collection[InstallerError], parts: Iterable[Part]) -> Part:
-    """Return how the payload goes, but for what containers need of it; it stays where anything is ``needed``.
-
-    ``parts`` are those of the engines: after a reload nobody may have started a container meanwhile.
-    """
+    """Return how the payload goes, but for what containers need; it stays where anything is ``needed``."""
     row = facts.held.toolkit
     if needed:
         return Part(ID, rows=Record(toolkit=row))
@@ -169,6 +166,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     planned = for_reason("nothing names it any more", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
+    # After a reload of an engine nobody may have started a container meanwhile.
     if steps and (hooked or reloads) and not facts.containers.running:
         planned = ((ProveUnused(hooked), "one may have been started since the node was looked at"), *planned)
     return Part(ID, planned, obstacles=tuple(_find_taken_name(facts)))
