@@ -200,9 +200,10 @@ def monitors_in_unit_of(process: Path) -> int:
         with suppress(OSError):  # it ended meanwhile
             name = read_proc(other / "comm")
             if name.startswith(_MONITORS) and _service_in(read_proc(other / "cgroup")) == service:
-                # That of an exec has -e; that of a container that is not made yet is the engine's child.
-                waits = "-e" in _command_line(other) or _fields(other)[1] == process.name
-                count += not (name.startswith("conmon") and waits)
+                # A conmon of an exec has -e; one whose container is not made yet is the engine's child.
+                count += not name.startswith("conmon") or not (
+                    "-e" in _command_line(other) or _fields(other)[1] == process.name
+                )
     return count
 
 
