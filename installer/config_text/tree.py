@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from pathlib import PurePosixPath
+from types import NoneType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from msgspec import Struct
@@ -69,6 +70,10 @@ class Edit(Struct, frozen=True, forbid_unknown_fields=True):
     member: bool = False
 
 
+_KINDS: Final = (
+    *((NoneType, "null"), (bool, "a boolean"), (str, "a string"), (int | float, "a number")),
+    *((Mapping, "a table"), (Sequence, "an array")),
+)
 # A name that occurs a second time in one object is kept as (name, 2), so that no pair is lost.
 Branch: TypeAlias = dict[Any, Any]
 
@@ -189,23 +194,9 @@ def dotted(key: Key) -> str:
 
 def kind_of(value: Value) -> str:
     """Return what ``value`` is, in words."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case int() | float():
-            return "a number"
-        case Mapping():
-            return "a table"
-        case Sequence():
-            return (
-                "an array of tables" if value and all(isinstance(v, Mapping) for v in value) else "an array"
-            )
-        case _:
-            return "a date"
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        return "an array of tables"
+    return next((words for kind, words in _KINDS if isinstance(value, kind)), "a date")
 
 
 def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:

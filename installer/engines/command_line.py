@@ -13,7 +13,6 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import started_of
-from installer.host.systemd import UnitStart
 from installer.model.engine_spec import EngineSpec, Flags, Place
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options
@@ -125,14 +124,14 @@ def began_s(host: Host, engine: EngineState) -> float | None:
     return None if after_boot_s is None else booted_s + after_boot_s
 
 
-def unit_start(host: Host, engine: EngineState) -> UnitStart:
+def unit_start(host: Host, engine: EngineState) -> systemd.UnitStart:
     """Return what systemd has read of an engine's unit; nothing where it cannot be asked."""
     with suppress(InstallerError):
-        return systemd.read_unit(host, engine.unit).start if engine.unit else UnitStart()
-    return UnitStart()
+        return systemd.read_unit(host, engine.unit).start if engine.unit else systemd.UnitStart()
+    return systemd.UnitStart()
 
 
-def next_start(host: Host, engine: EngineState, unit: UnitStart) -> Started | None:
+def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:
     """Return how its unit will start an engine, which env or nice may do; None where that is not known."""
     try:
         environment = _pairs(unit.environment)

@@ -22,7 +22,6 @@ from installer.engines.config_edits import text_of, toolkit_runtimes
 from installer.engines.crio import CRIO
 from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
-from installer.engines.docker.api import DockerContainer
 from installer.engines.docker.config import DOCKER
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
@@ -151,7 +150,7 @@ def find_in_use(
 
 def _known_to_docker(
     host: Host, row: EngineRow, engines: Collection[EngineState]
-) -> tuple[DockerContainer, ...]:
+) -> tuple[dockerd.DockerContainer, ...]:
     """Return the containers of a dockerd that answers, or of one that is stopped."""
     engine = next((engine for engine in engines if engine.name == row.name), None)
     answers = engine is not None and engine.serving is not None

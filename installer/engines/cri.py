@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
 from installer.engines.crio import read_effective as crio_effect
 from installer.errors import InstallerError
-from installer.host import sockets
-from installer.host.sockets import AnswerError, ask_http, connectable
+from installer.host.sockets import AnswerError, StatusError, ask_http, call_grpc, connectable
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.protobuf import Schema, unpack
 
@@ -157,12 +156,12 @@ class Calls:
     def _ask(self, method: str, request: bytes) -> bytes | None:
         """Return the answer as raw protobuf; None if the engine does not know this call."""
         try:
-            return sockets.call_grpc(self._path, method, request, timeout_s=self.left_s())
+            return call_grpc(self._path, method, request, timeout_s=self.left_s())
         except TimeoutError as error:
             raise _not_answering(self._socket_path, f"no answer within {self._timeout_s:g} s") from error
         except OSError as error:
             raise _not_answering(self._socket_path, error) from error
-        except sockets.StatusError as error:
+        except StatusError as error:
             if error.code == "UNIMPLEMENTED":
                 return None
             if error.code in {"DEADLINE_EXCEEDED", "UNAVAILABLE"}:

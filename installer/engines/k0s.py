@@ -9,15 +9,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Syntax, Tree, Want, apply, leaves, parse, table
 from installer.engines.containerd import config as containerd
-from installer.engines.containerd import effective as containerd_effect
-from installer.engines.containerd.effective import (
-    BUILT_IN,
-    DEFAULT,
-    RUNC_TYPE,
-    V2_PLUGIN,
-    list_imports,
-    merge,
-)
+from installer.engines.containerd import effective
 from installer.errors import InstallerError
 from installer.model.engine_spec import (
     Check,
@@ -43,7 +35,12 @@ NEW_SCHEMA: Final = 3
 DEFAULTS: Final[Tree] = {
     "version": 2,
     "plugins": {
-        V2_PLUGIN: {"containerd": {DEFAULT: BUILT_IN, "runtimes": {BUILT_IN: {"runtime_type": RUNC_TYPE}}}}
+        effective.V2_PLUGIN: {
+            "containerd": {
+                effective.DEFAULT: effective.BUILT_IN,
+                "runtimes": {effective.BUILT_IN: {"runtime_type": effective.RUNC_TYPE}},
+            }
+        }
     },
 }
 
@@ -59,7 +56,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
             remedy="restart k0s, then run again",
         )
     if _merges(files.config, files.trees):
-        root = merge(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
+        root = effective.merge(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
         # k0s merges as containerd 2 does.
         files = replace(files, trees={**files.trees, files.config: root}, version=(2,))
     found = containerd.draft(files, entries, extras)
@@ -75,7 +72,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell."""
-    return containerd_effect.estimate(replace(files, trees=_merge_drop_ins(files.config, files.trees)))
+    return effective.estimate(replace(files, trees=_merge_drop_ins(files.config, files.trees)))
 
 
 def make_check(files: ConfigFiles) -> Check:
@@ -87,7 +84,7 @@ def make_check(files: ConfigFiles) -> Check:
         wants = [Want(key, value) for key, value in leaves(read[config])]
         root, _ = apply("", wants, Syntax.TOML, name=str(config))
         texts = {config: root, **{path: texts[path] for path in read if path != config}}
-    return containerd_effect.make_check(replace(files, texts=texts))
+    return effective.make_check(replace(files, texts=texts))
 
 
 def refuses(drop_in: Tree) -> str:
@@ -95,13 +92,13 @@ def refuses(drop_in: Tree) -> str:
     if drop_in.get("version", NEW_SCHEMA) != NEW_SCHEMA:
         return f"is of version {drop_in['version']}, which k0s refuses from 1.36 on"
     plugins = drop_in.get("plugins")
-    old = isinstance(plugins, Mapping) and V2_PLUGIN in plugins
-    return f"names {V2_PLUGIN}, which k0s refuses from 1.36 on" if old else ""
+    old = isinstance(plugins, Mapping) and effective.V2_PLUGIN in plugins
+    return f"names {effective.V2_PLUGIN}, which k0s refuses from 1.36 on" if old else ""
 
 
 def _merges(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
     """Tell whether k0s itself merges what drop-ins say of CRI."""
-    return any(path.name == MERGED.name for path in list_imports(config, trees.get(config, {})))
+    return any(path.name == MERGED.name for path in effective.list_imports(config, trees.get(config, {})))
 
 
 def _merge_drop_ins(
@@ -111,8 +108,8 @@ def _merge_drop_ins(
     if not _merges(config, trees):
         return trees
     rest = {path: tree for path, tree in trees.items() if path != config}
-    cri = [path for path in sorted(rest) if V2_PLUGIN in table(rest[path], ("plugins",), path)]
-    root = reduce(merge, (rest.pop(path) for path in cri), DEFAULTS)
+    cri = [path for path in sorted(rest) if effective.V2_PLUGIN in table(rest[path], ("plugins",), path)]
+    root = reduce(effective.merge, (rest.pop(path) for path in cri), DEFAULTS)
     return {config: {**root, "imports": [str(path) for path in rest]}, **rest}
 
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Syntax, Tree, Value, Want, leaves, parse
 from installer.engines.containerd import config as containerd
-from installer.engines.containerd import effective as containerd_effect
-from installer.engines.containerd.effective import BUILT_IN, RUNC_TYPE
+from installer.engines.containerd import effective
 from installer.errors import InstallerError
 from installer.model.engine_spec import (
     Check,
@@ -36,11 +35,11 @@ RENDERED: Final = PurePosixPath("containerd.toml")
 TYPE: Final = "RUNTIME_TYPE"
 USUAL: Final = {
     "SNAPSHOTTER": "overlayfs",
-    TYPE: RUNC_TYPE,
+    TYPE: effective.RUNC_TYPE,
     "SNAP": "/snap/microk8s/current",
     "SNAP_DATA": "/var/snap/microk8s/current",
 }
-ALWAYS: Final = {"RUNTIME": BUILT_IN}
+ALWAYS: Final = {"RUNTIME": effective.BUILT_IN}
 SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, its name, after it
 VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
@@ -64,7 +63,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell."""
-    return containerd_effect.estimate(_render(files))
+    return effective.estimate(_render(files))
 
 
 def make_check(files: ConfigFiles) -> Check:
@@ -72,7 +71,7 @@ def make_check(files: ConfigFiles) -> Check:
     path, template = files.config, files.texts.get(files.config, "")
     values = _guess_values(parse(template, Syntax.TOML, name=str(path)), files.rendered)
     texts = {**files.texts, path: _fill(template, values)}
-    return containerd_effect.make_check(replace(files, texts=texts))
+    return effective.make_check(replace(files, texts=texts))
 
 
 def _render(files: ConfigFiles) -> ConfigFiles:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import ConfigChange, group_of, syntax_of, text_of, without_us
 from installer.engines.containerd.effective import CDI
-from installer.engines.docker import config as docker
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotIdleError
 from installer.model.engine_spec import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
@@ -160,7 +159,7 @@ def explain_pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
     # ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
     if serving is None or serving.cdi or not (told or (by_signal and extras.cdi)):
         return ""
-    key, whose = (f"{docker.FEATURES}.{docker.CDI}", "dockerd") if by_signal else (CDI, engine.title)
+    key, whose = ("features.cdi", "dockerd") if by_signal else (CDI, engine.title)
     if serving.cdi is None:
         return f"{key} in {engine.config} has no effect, for this {whose} has no CDI"
     return f"{key} in {engine.config} takes effect when dockerd starts the next time" if by_signal else ""

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES, cri
 from installer.engines.config_files import write_config
-from installer.engines.cri import CriDisabledError, CriFailedError
 from installer.engines.docker import api as dockerd
 from installer.engines.reloading import not_idle
 from installer.engines.restart_checks import unit_obstacle, without_unit
@@ -20,8 +19,6 @@ from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.processes import NotServing, Peer, Silent, Unseen
-from installer.host.systemd import Unit
 from installer.host.unit_jobs import Patience
 from installer.model.engine_spec import Api, EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
@@ -50,20 +47,20 @@ def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineS
         peer = processes.peer_of(socket, greeting=GREETINGS[spec.api], timeout_s=timeout_s)
     except InstallerError as error:
         return replace(engine, silence=error.problem, remedy=error.remedy)
-    if isinstance(peer, NotServing):
+    if isinstance(peer, processes.NotServing):
         return replace(engine, stopped=True, silence=f"nobody listens on {socket}")
-    if isinstance(peer, Silent):
+    if isinstance(peer, processes.Silent):
         return replace(engine, silence=f"{socket}: {peer.reason}")
     try:
         said = (dockerd.ask_info if spec.api is Api.DOCKER else cri.ask_status)(socket, timeout_s=timeout_s)
     except dockerd.NotServedError as error:
         return replace(engine, stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
     except InstallerError as error:
-        disabled, failed = isinstance(error, CriDisabledError), isinstance(error, CriFailedError)
+        disabled, failed = isinstance(error, cri.CriDisabledError), isinstance(error, cri.CriFailedError)
         engine = replace(engine, silence=error.problem, disabled=disabled, failed=failed)
     else:
         engine = replace(engine, serving=said.serving, version=parse_version(said.version))
-    if isinstance(peer, Peer):  # one that is seen tells by itself which unit it is in, be it none
+    if isinstance(peer, processes.Peer):  # one that is seen tells by itself which unit it is in, be it none
         exe = PurePosixPath(peer.exe) if peer.exe else None
         engine = replace(engine, pid=peer.pid, exe=exe, unit=peer.unit or "")
     return engine
@@ -103,7 +100,7 @@ class _Begun(Struct, frozen=True):
 
     began_s: float
     made_s: float
-    before: Unit | None
+    before: systemd.Unit | None
     deadline: float
 
 
@@ -185,7 +182,7 @@ def limit_s(spec: EngineSpec, patience: Patience) -> float:
     return max(patience.start_s, least_s)
 
 
-def _begin(host: Host, engine: EngineState, patience: Patience) -> Unit | None:
+def _begin(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
     """Begin a reload; return how the unit was before, None where no unit is restarted."""
     match ENGINES[engine.name].reload:
         case ReloadMethod.HUP:
@@ -201,16 +198,16 @@ def _begin(host: Host, engine: EngineState, patience: Patience) -> Unit | None:
             assert_never(other)
 
 
-def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | None:
+def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
     """Send the signal to the process that answers, or let its unit do so where that cannot be seen.
 
     One that has failed is started: what it refused is what was mended.
     """
     spec = ENGINES[engine.name]
     peer = processes.peer_of(host.local_path(engine.socket), greeting=GREETINGS[spec.api], timeout_s=ASK_S)
-    if isinstance(peer, Peer):
+    if isinstance(peer, processes.Peer):
         processes.signal(peer, signal.SIGHUP, expected=frozenset({spec.process}))
-    elif isinstance(peer, Unseen):
+    elif isinstance(peer, processes.Unseen):
         if obstacle := unit_obstacle(host, engine):
             raise obstacle
         unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)

@@ -13,7 +13,6 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
-from installer.host.systemd import UnitStart
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.files import Kind
@@ -26,7 +25,7 @@ CONFIG: Final = "config"
 
 
 def find_refusals(
-    host: Host, engine: EngineState, unit: UnitStart, process: Path | None
+    host: Host, engine: EngineState, unit: systemd.UnitStart, process: Path | None
 ) -> Iterator[InstallerError]:
     """Yield why an engine is not restarted by us; what cannot be looked at from here is no reason.
 
@@ -60,7 +59,7 @@ def find_refusals(
             yield refuse(reason, f"say KillMode=process {override}", code="restart-kills-containers")
 
 
-def _find_conditions(host: Host, unit: UnitStart) -> Iterator[str]:
+def _find_conditions(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
     for condition in unit.conditions:
         path, kind = PurePosixPath(condition.value), condition.setting.removeprefix("Condition")
         judge = _JUDGES.get(kind.removeprefix("Assert"))
@@ -80,13 +79,13 @@ _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
 }
 
 
-def _find_files(host: Host, unit: UnitStart) -> Iterator[str]:
+def _find_files(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
     for path in unit.needed:
         if not WILDCARDS & {*path} and host.kind(PurePosixPath(path)) is Kind.ABSENT:
             yield f"its EnvironmentFile {path} is not there"
 
 
-def _find_programs(host: Host, unit: UnitStart) -> Iterator[str]:
+def _find_programs(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
     """Yield which programs are none; where systemd looks for a word is not known here."""
     for setting, words in (*unit.before, ("ExecStart", unit.words)):
         program = PurePosixPath("".join(words[:1]))

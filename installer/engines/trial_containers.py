@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
-from installer.engines import cri
-from installer.engines.cri import SANDBOXES, Calls, NotAnsweringError, open_calls
+from installer.engines.cri import SANDBOXES, Calls, NotAnsweringError, ask_status, open_calls
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
@@ -173,7 +172,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
 
     Its image is that of the pod's own sandbox, which is on the node (engine-facts.md#crio-sandbox-image).
     """
-    status = cri.ask_status(socket, timeout_s=timeout_s)
+    status = ask_status(socket, timeout_s=timeout_s)
     metadata = pack_fields((1, name), (2, name), (3, "default"))
     security = pack_fields((1, pack_fields((1, NODE), (2, CONTAINER))))
     runtime = status.serving.handlers.get(handler)

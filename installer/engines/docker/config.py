@@ -339,21 +339,19 @@ def _spell(entry: Tree, word: str) -> list[str]:
 
 
 def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
+    """Yield what those runtimes start that ours may wrap: the path, or what a runc shim is told to."""
     for name in (default, BUILT_IN, "crun"):
         entry = runtimes.get(name)
-        binary = _binary(entry) if isinstance(entry, Mapping) else None
-        if not is_ours(binary) and is_oci(name, binary):
-            yield binary
-
-
-def _binary(entry: Tree) -> Value:
-    """Return what an entry starts: its path, or what a runc shim is told to."""
-    kind, options = read_field(entry, "runtimeType"), read_field(entry, "options")
-    if not isinstance(kind, str) or not kind:
-        return read_field(entry, "path")
-    if not kind.startswith("io.containerd.runc.") or not isinstance(options, Mapping):
-        return None
-    return next((options[name] for name in spellings(options, "binaryname")), None)
+        if isinstance(entry, Mapping):
+            kind, options = read_field(entry, "runtimeType"), read_field(entry, "options")
+            binary = read_field(entry, "path")
+            if isinstance(kind, str) and kind:
+                shim = (
+                    options if kind.startswith("io.containerd.runc.") and isinstance(options, Mapping) else {}
+                )
+                binary = next((shim[word] for word in spellings(shim, "binaryname")), None)
+            if not is_ours(binary) and is_oci(name, binary):
+                yield binary
 
 
 DOCKER: Final = EngineSpec(
