@@ -126,6 +126,7 @@ class InstallerError(Exception):
 
     exit = Exit.FAILED
     usual: ClassVar[Code] = "config-unusable"
+    others: tuple["InstallerError", ...] = ()  # further problems, which the log has after this one
 
     def __init__(self, problem: str, *, remedy: str, code: Code | None = None) -> None:
         super().__init__(problem, remedy)
@@ -168,7 +169,9 @@ class UndoIncompleteError(InstallerError):
     @classmethod
     def because(cls, error: InstallerError) -> Self:
         """Return another error as the reason why something is left."""
-        return cls(error.problem, remedy=error.remedy, code=error.code)
+        made = cls(error.problem, remedy=error.remedy, code=error.code)
+        made.others = error.others
+        return made
 
 
 class InternalError(InstallerError):

@@ -142,8 +142,10 @@ def test_all_obstacles_are_told_by_plan_and_by_install(host: dict[str, str], tmp
     assert planned.returncode == 1
     assert [each["part"] for each in obstacles] == ["engine-docker", "engine-containerd"]
     told = [f"cannot {each['problem']}; {each['remedy']}" for each in obstacles]
-    assert [each["error"] for each in said if each["event"] == "obstacle"] == told
-    assert f"cannot {said[-1]['problem']}; {said[-1]['remedy']}" == told[0]
+    main = next(number for number, each in enumerate(said) if each["event"] == "failed")
+    assert f"cannot {said[main]['problem']}; {said[main]['remedy']}" == told[0]
+    assert [each["event"] for each in said[main + 1 :]] == ["other problem found"] * len(told[1:])
+    assert [each["error"] for each in said[main + 1 :]] == told[1:]
 
 
 def test_a_plan_is_told_to_programs_though_a_text_is_not_valid(host: dict[str, str], tmp_path: Path) -> None:

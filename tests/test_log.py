@@ -99,3 +99,27 @@ def test_a_path_that_is_no_utf_8_is_printed_and_used(tmp_path: Path) -> None:
     assert "\\udcff" in status.stdout, status.stderr
     assert uninstall.returncode == 0, uninstall.stderr
     assert site.tree() == before
+
+
+def test_a_person_reads_one_plain_line_an_event() -> None:
+    talk = """
+from installer.cli import log
+from installer.errors import InstallerError
+from installer.host.events import log as events
+log.configure(log.LogFormat.TEXT)
+events.info("config written", path="/etc/x", reason="it is\\nnew")
+events.warning("not verified", engines=["docker", "crio"])
+error = InstallerError("find it (no such file)", remedy="name it")
+error.others = (InstallerError("do that", remedy="do this"),)
+log.say_failed(error)
+"""
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+    call = [sys.executable, "-c", talk]
+    said = subprocess.run(call, capture_output=True, text=True, env=environment, timeout=60, check=True)
+
+    assert said.stderr.splitlines() == [
+        'config written path=/etc/x reason="it is\\nnew"',
+        "warning: not verified engines=docker,crio",
+        "toolkit-installer: cannot find it (no such file); name it",
+        'error: other problem found error="cannot do that; do this" code=config-unusable',
+    ]

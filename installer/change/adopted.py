@@ -186,7 +186,7 @@ def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Opti
         remedy = Remedy(f"name {'one' if is_usual else 'that one'}: ", Option("install-dir", str(found[0])))
         raise InstallerError(problem, remedy=remedy, code="installed-elsewhere")
     if tell:
-        log.info("found by what engines name", install_dir=str(found[0]))
+        log.info("install directory found", install_dir=str(found[0]))
     return replace(options, install_dir=found[0])
 
 

@@ -138,10 +138,9 @@ def _put_back(
 
 
 def refuse_obstacles(plan: Plan) -> None:
-    """Raise where a plan could not end well, for the first reason; of several there is an event for each."""
-    for each in plan.obstacles if len(plan.obstacles) > 1 else ():
-        log.error("obstacle", error=each)
+    """Raise the first obstacle of a plan that could not end well; it has the others with it."""
     for obstacle in plan.obstacles:
+        obstacle.others = plan.obstacles[1:]
         raise obstacle
 
 
@@ -168,7 +167,7 @@ def carry_out(
             raise
         if happened:
             deed = describe(step)
-            log.info(deed.event, **deed.fields, why=reason)
+            log.info(deed.event, **deed.fields, reason=reason)
     if plan.final is None:
         context.ledger.remove()
         return
@@ -254,7 +253,7 @@ def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[
 def _remove_directory(host: Host, path: PurePosixPath) -> bool:
     host.remove_directory(path)
     if kept := host.exists(path):
-        log.info("directory kept", path=str(path), why="it is not empty, or a mount point")
+        log.info("directory kept", path=str(path), reason="it is not empty, or a mount point")
     return not kept
 
 

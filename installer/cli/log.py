@@ -4,10 +4,20 @@ import os
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from installer.errors import InstallerError, Remedy, Spelling
-from installer.host.events import STDERR, line, log, patient, write, write_termination_log
+from installer.host.events import (
+    STDERR,
+    line,
+    log,
+    log_others,
+    patient,
+    spell_value,
+    write,
+    write_termination_log,
+)
 
 
 class LogFormat(StrEnum):
@@ -48,6 +58,7 @@ def say_failed(error: InstallerError) -> None:
         _write_line(f"toolkit-installer: {_speech.outcome}")
     else:
         log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
+    log_others(error)
 
 
 def leave_outcome() -> None:
@@ -78,14 +89,28 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
             spelt["code"] = error.code
         event = (spoken or {}).get(event, event)
         if _speech.readable:
-            import structlog  # which loads as much as all of ours; nobody waits for a terminal
-
-            render = structlog.dev.ConsoleRenderer(colors=terminal and "NO_COLOR" not in os.environ)
-            _write_line(str(render(None, level, spelt | {"event": event, "level": level})))
+            _write_line(_render(level, event, spelt, colors=terminal and "NO_COLOR" not in os.environ))
         else:
             _write_line(line(level, event, spelt))
 
     log.write = write_event
+
+
+def _render(level: str, event: str, fields: Mapping[str, Any], *, colors: bool) -> str:
+    """Return an event as a line for a person: a level that is not info, the event, its fields."""
+    from structlog import dev  # it loads as much as all of ours: only a terminal waits for it
+
+    style = dev.ConsoleRenderer.get_default_column_styles(colors=colors)
+    level_style = {"warning": style.level_warn, "error": style.level_error}.get(level, "")
+    look = partial(dev.KeyValueColumnFormatter, reset_style=style.reset)
+    columns = [
+        dev.Column("level", look(None, level_style, value_repr=str, postfix=":")),
+        dev.Column("event", look(None, style.bright, value_repr=str)),
+        dev.Column("", look(style.kv_key, style.kv_value, value_repr=spell_value)),
+    ]
+    shown = {"level": level} if level != "info" else {}
+    render = dev.ConsoleRenderer(columns=columns, sort_keys=False)
+    return str(render(None, level, {**shown, "event": event, **fields}))
 
 
 def _spell(value: Any) -> Any:

@@ -172,7 +172,7 @@ def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> boo
             code="engine-not-proven",
         )
     if stopped:
-        log.info("engine left stopped", engine=engine.name, why="it reads its configs when it starts")
+        log.info("engine left stopped", engine=engine.name, reason="it reads its configs when it starts")
     return stopped
 
 

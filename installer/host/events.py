@@ -59,14 +59,20 @@ def line(level: str, event: str, fields: Mapping[str, Any]) -> str:
 log = Log(lambda *words: print(line(*words), file=sys.stderr))  # noqa: T201 - until ``cli.log`` says how
 
 
+def spell_value(value: Any) -> str:
+    """Return the value of a field for a person, on one line: a word as it is, other text in quotes."""
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if text and " " not in text and text.isprintable() else json.dumps(text, ensure_ascii=False)
+
+
 def writer(*, readable: bool) -> Writer:
     """Return what writes events to stderr, and never waits for who reads them."""
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         text = line(level, event, fields)
         if readable:
-            words = " ".join(f"{name}={value}" for name, value in fields.items())
-            text = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} [{level}] {event} {words}"
+            words = (f"{name}={spell_value(value)}" for name, value in fields.items())
+            text = " ".join((*([f"{level}:"] if level != "info" else ()), event, *words))
         write(STDERR, f"{text}\n".encode(errors="backslashreplace"), lambda: False)
 
     return write_event
@@ -85,6 +91,12 @@ def internal_errors() -> Iterator[None]:
             # Not its text, which may quote a config.
             log.error("internal error", kind=internal.kind, frames=list(internal.frames))  # noqa: TRY400
         raise internal from error
+
+
+def log_others(error: InstallerError) -> None:
+    """Log the problems that were found beside the one that was raised."""
+    for other in error.others:
+        log.error("other problem found", error=other)
 
 
 @contextmanager

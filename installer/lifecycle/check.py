@@ -18,7 +18,7 @@ from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies, usual_data, usual_states
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
-from installer.host.events import internal_errors, log
+from installer.host.events import internal_errors, log, log_others
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
@@ -224,6 +224,7 @@ class _Check:
         # An engine that its owner restarts does not answer for a moment: the second check tells.
         if now.asked or failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
+            log_others(error)
         engines = tuple(
             replace(each, serves=None, differs="", process=keep_live(each.process)) for each in before.engines
         )
@@ -260,7 +261,7 @@ class _Check:
         try:
             readiness.publish_check(host, options.state_file, self.now)
         except InstallerError as error:
-            log.warning("look not told", error=error)
+            log.warning("check result not written", error=error)
         try:
             installed = read_installation(host, options)
             files_good, ready = all(line.good for line in installed.files), not installed.obstacle

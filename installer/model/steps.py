@@ -247,13 +247,15 @@ def describe(step: Step) -> Deed:
 
 
 def _describe_switch(step: SwitchToolkit) -> Deed:
-    fields = {"target": step.after or "previous"}
     if step.before is None and step.after is None:
-        return Deed("remove the toolkit that another installer had there before", "toolkit removed", fields)
+        return Deed("remove the previous toolkit of another installer", "previous toolkit removed", {})
     back = SwitchToolkit(step.after, step.before) if step.before != step.after else None
-    if step.after == "":
+    if step.after is None:
+        return Deed("restore the toolkit of another installer", "previous toolkit restored", {}, back)
+    if not step.after:
         return Deed("remove the link toolkit", "toolkit link removed", {}, back)
-    return Deed(f"point toolkit to {step.after or 'what it was before'}", "toolkit switched", fields, back)
+    event = "toolkit link changed" if step.before else "toolkit link created"
+    return Deed(f"point toolkit to {step.after}", event, {"target": step.after}, back)
 
 
 TRY_AGAIN: Final = "run toolkit-installer uninstall again"

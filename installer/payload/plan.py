@@ -75,10 +75,10 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     if now != f"{VERSIONS}{version}":
         switches = (*_remove_superseded(facts), SwitchToolkit(now, f"{VERSIONS}{version}"))
         if facts.toolkit.theirs or now is None:  # also where it has not yet put all into its directory
-            why = THEIRS
+            reason = THEIRS
         else:
-            why = f"it leads to {now}" if now else "nothing has that name"
-        planned += for_reason(why, switches)
+            reason = f"it leads to {now}" if now else "it did not exist"
+        planned += for_reason(reason, switches)
     used = (
         f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
         for place in dict.fromkeys(path.parent for path in list_programs_in_place(make_manifest(files)))
