@@ -340,7 +340,7 @@ def test_a_specification_of_the_device_plugin_that_names_our_hook_keeps_it(conta
 
 @pytest.mark.parametrize(
     "event",
-    ["toolkit installed", "toolkit switched", "directory made", "config written", "waiting for a signal"],
+    ["toolkit installed", "toolkit link created", "directory made", "config written", "waiting for a signal"],
 )
 def test_what_was_killed_is_undone_by_uninstall_wherever_it_was(containerd_2: Node, event: str) -> None:
     files, pid = snapshot(containerd_2), containerd_2.pid_of("containerd")

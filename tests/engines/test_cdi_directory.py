@@ -81,7 +81,7 @@ def test_one_that_is_stale_is_removed_where_no_other_fits_and_written_again_when
     assert "removed by somebody else" not in told.stdout
     assert f"cannot write /var/{OWN} (no space left on device); free some space there" in probe.stdout
     removed = next(each for each in events if each["event"] == "config removed")
-    assert "no container could start with it" in removed["why"]
+    assert "no container could start with it" in removed["reason"]
     assert not [each for each in events if each["event"] == "drift found"]
     assert not (site.root / OWN).exists()
 

@@ -58,7 +58,7 @@ def test_the_unit_installs_outlives_a_reboot_and_gives_back_when_stopped(service
 
     node.add_payload("/opt/nvidia-toolkit", "2.0.0")
     node.run(["systemctl", "reload", UNIT])
-    node.wait_for("toolkit switched", ["journalctl", "--output=cat", "--lines=4", "--unit", UNIT])
+    node.wait_for("toolkit link changed", ["journalctl", "--output=cat", "--lines=4", "--unit", UNIT])
     node.wait_for("ready: yes", READY)
     assert node.pid_of(f"{node.engine}.service") == engine, "an upgrade restarts nothing"
 
