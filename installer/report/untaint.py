@@ -6,6 +6,7 @@ import time
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
+from installer.config_text import value_at
 from installer.errors import Exit, InstallerError
 from installer.host import supervision
 from installer.host.events import log
@@ -36,7 +37,7 @@ def _watch(api: Api, name: str, seen: set[str]) -> None:
     selector = quote(f"app.kubernetes.io/name={name}")
     path = f"/api/v1/namespaces/{api.namespace}/pods?labelSelector={selector}"
     for pod in api.watch(f"{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"):
-        uid, node = str(_at(pod, "metadata", "uid")), find_ready_node(pod)
+        uid, node = str(value_at(pod, ("metadata", "uid"))), find_ready_node(pod)
         if node and uid not in seen and _remove_taint(api, node):
             seen.add(uid)
 
@@ -56,33 +57,28 @@ def _remove_taint(api: Api, name: str) -> bool:
     return True
 
 
-def find_ready_node(pod: object) -> str:
+def find_ready_node(pod: Any) -> str:
     """Return the node on which a pod of the toolkit is ready; "" where it is not, or ends."""
-    if _at(pod, "metadata", "deletionTimestamp"):
+    if value_at(pod, ("metadata", "deletionTimestamp")):
         return ""
-    conditions = _list(_at(pod, "status", "conditions"))
-    ready = any(_at(each, "type") == "Ready" and _at(each, "status") == "True" for each in conditions)
-    node = _at(pod, "spec", "nodeName")
+    conditions = _list(value_at(pod, ("status", "conditions")))
+    ready = any(
+        (value_at(each, ("type",)), value_at(each, ("status",))) == ("Ready", "True") for each in conditions
+    )
+    node = value_at(pod, ("spec", "nodeName"))
     return node if ready and isinstance(node, str) and node.isascii() else ""
 
 
-def make_patch(value: object) -> list[dict[str, Any]]:
+def make_patch(value: Any) -> list[dict[str, Any]]:
     """Return the JSON patch that takes our taint off a node, and nothing where it has none."""
     patch: list[dict[str, Any]] = []
     # Each removal is tested first: somebody else may have changed the list meanwhile, which has no names.
-    for index, taint in reversed([*enumerate(_list(_at(value, "spec", "taints")))]):
-        if _at(taint, "key") == KEY:
+    for index, taint in reversed([*enumerate(_list(value_at(value, ("spec", "taints"))))]):
+        if value_at(taint, ("key",)) == KEY:
             path = f"/spec/taints/{index}"
             patch += [{"op": "test", "path": f"{path}/key", "value": KEY}, {"op": "remove", "path": path}]
     return patch
 
 
-def _at(value: object, *keys: str) -> object:
-    """Return what an object of the API has at ``keys``; None where it is not of that shape."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _list(value: object) -> list[object]:
+def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
