@@ -18,7 +18,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kubernetes import is_replica_made
 from installer.host.locks import Lock, announce_wait, is_awaited, is_held_pidfile, lock_directory
-from installer.host.supervision import BARE, START, child_command, current_run
+from installer.host.supervision import BARE, START, child_command, current_run, raise_if_stopped
 from installer.model.files import PATH, File, Kind, Layout, Meta
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
@@ -47,14 +47,14 @@ def await_next_run(host: Host, lock: Lock) -> bool:
     return True
 
 
-def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) -> Ledger:
+def ledger_for_run(host: Host, options: Options) -> Ledger:
     """Open the ledger; wait where one that does not serve this node holds it, and announce that we do.
 
     From then on a stop waits until it is open: whoever left us what he was about to undo relies on us. Raise
     LockedError where a run that serves this node holds it, or it is not free in time.
     """
     try:
-        return opening()
+        return Ledger.open(host, options.layout, check=raise_if_stopped)
     except LockedError:
         if _serves(host, options):
             raise

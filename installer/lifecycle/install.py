@@ -67,8 +67,7 @@ def run(wish: Wish) -> NoReturn:
     refuse_strangers_files(host, options)
     if options.serves_nri:
         plugin_state.refuse_absent(host, options.nri)
-    opening = partial(Ledger.open, host, options.layout, check=supervision.raise_if_stopped)
-    with open_ledger(host, options, partial(handover.ledger_for_run, host, options, opening)) as ledger:
+    with open_ledger(host, options, partial(handover.ledger_for_run, host, options)) as ledger:
         if ledger.held.failed is not None:
             _plan(host, options, ledger)  # what failed before is refused ahead of the first write
         _claim_files(host, options, ledger)

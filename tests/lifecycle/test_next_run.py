@@ -97,7 +97,7 @@ def test_the_next_run_that_waits_for_the_lock_is_seen(options: Options) -> None:
 
 def opened(options: Options) -> Ledger:
     host = Host.under(options.host_root)
-    return ledger_for_run(host, options, lambda: Ledger.open(host, options.layout))
+    return ledger_for_run(host, options)
 
 
 def test_a_ledger_that_nobody_holds_is_opened_at_once(options: Options) -> None:
