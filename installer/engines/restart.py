@@ -118,6 +118,8 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         # A signal is obeyed some time later: with nothing of ours yet its reload would seem to be finished.
         if served and hup and begun.before is None:
             served = dockerd.reloads_since(socket, begun.began_s, timeout_s=left_s) > 0
+            # One that was started since has read its config then, and knows of no reload.
+            served = served or ((spec.pidfile and host.changed_s(spec.pidfile)) or 0.0) > begun.began_s
         if served and not still:
             lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
             if not lost:
@@ -227,6 +229,8 @@ def _describe(answer: EngineState, reload: Reload) -> str:
     """Return what is wrong with an engine, in its own words where it has said some."""
     if answer.serving is None:
         return answer.silence
+    if answer.serving.ready and reload.satisfied_by(answer.serving):
+        return "it has completed no reload since its signal"
     listed = ", ".join(f"{key}={value or '(built in)'}" for key, value in answer.serving.binaries.items())
     found = f"it serves {listed or 'no runtime'}, default {answer.serving.default or '(none)'}"
     wrong = [name for name in reload.wrong_in(answer.serving) if name in answer.serving.handlers]

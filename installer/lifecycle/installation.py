@@ -31,7 +31,7 @@ REPAIR: Final = "install puts it right"
 NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with -o remount,exec"
 CROWDED: Final = "full: no container could be started, each has its state there; make room"
 READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount it with -o remount,rw"
-CORRECT: Final = "correct them before its next start"
+CORRECT: Final = "correct them"
 THEIRS: Final = (
     "not ours: another installer has put its toolkit there; uninstall leaves it that and the runtimes that "
     "start it, install takes the node over again"
@@ -39,6 +39,7 @@ THEIRS: Final = (
 BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
 CUT_SHORT: Final = "left between two texts by what was cut short, and edited by somebody else since"
 LAST_CHECK: Final = "last look"
+READS: Final = 3  # of a ledger that an install or a repair writes meanwhile
 
 
 class Line(Struct, frozen=True):
@@ -73,10 +74,13 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     """
     options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)
-    if (record := read_record(host, layout)) is not None:
-        record = installed.drop_foreign(host, layout, record)
     ignores = seen is not None and seen.current and seen.ignores
-    files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
+    for _ in range(READS):
+        held = read_record(host, layout)
+        record = installed.drop_foreign(host, layout, held) if held else None
+        files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
+        if read_record(host, layout) == held:
+            break
     # What run says is more than files tell.
     lines = (*list_last_check(seen), *files) if record else files
     plugin = (Line(*each) for each in nri_lines(host, options.nri, record))

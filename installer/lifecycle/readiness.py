@@ -90,7 +90,7 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return InstallerError(
             f"start {ENGINES[self.name].title} again with the configs that it has now ({self.refused})",
-            remedy="correct them before its next start: it serves until then",
+            remedy=f"correct them{' before its next start: it serves until then' * bool(self.serves)}",
             code="config-refused",
         )
 

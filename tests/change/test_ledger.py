@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger, hold, is_ledger_lost, read_record, read_saved
 from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.lifecycle.installation import read_installation
 from installer.model.files import File, Layout, Meta
+from installer.model.options import Options
 from installer.model.record import ConfigRow, Record, Saved
 
 LAYOUT = Layout()
@@ -141,3 +143,31 @@ def test_copies_of_a_lost_ledger_are_kept_until_their_configs_say_so_again(
         ):
             pass
         assert at(tmp_path, LAYOUT.unclaimed / THEIRS.digest).read_bytes() == THEIRS.content
+
+
+def test_status_reads_a_ledger_again_that_changes_while_it_looks(tmp_path: Path) -> None:
+    """As an install does meanwhile: it saves what it has found, writes that down, and drops the copy of before."""
+
+    class Busy(Host):
+        def read(self, path: PurePosixPath) -> File | None:
+            if path == LAYOUT.backups / THEIRS.digest:
+                with hold(lambda: Ledger.open(Host.under(PurePosixPath(tmp_path)), LAYOUT)) as ledger:
+                    _save(ledger, OTHER)
+            return super().read(path)
+
+    host = Busy.under(PurePosixPath(tmp_path))
+    at(tmp_path, CONFIG).parent.mkdir(parents=True)
+    at(tmp_path, CONFIG).write_text("ours")
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
+        _save(ledger, THEIRS)
+
+    told = {line.what: line.state for line in read_installation(host, Options()).files}
+
+    assert told[str(CONFIG)] == "as we wrote it"
+
+
+def _save(ledger: Ledger, file: File) -> None:
+    ledger.save([file])
+    rows = (replace(row(file), ours=(File(b"ours").digest,)),)
+    ledger.write(replace(ledger.held, configs=rows, finished=True))
+    ledger.drop_backups()

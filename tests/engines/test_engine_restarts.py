@@ -6,7 +6,7 @@ import pytest
 
 from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER
 from tests.engines.live import Live, start
-from tests.engines.nodes import Node
+from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.told import served
 
@@ -46,6 +46,42 @@ def test_the_processes_of_a_container_can_be_listed_without_the_driver(docker_no
     listed = docker_node.run(["docker", "top", live.id]).stdout
 
     assert "sleep" in listed
+
+
+# Docker takes no notice of our signal, for its config is none then, and is restarted by its owner.
+RELOAD = """
+import subprocess
+from pathlib import Path, PurePosixPath
+from installer.engines import ENGINES
+from installer.engines.restart import ask, reload
+from installer.host.files import Host
+from installer.host.unit_jobs import Patience
+from installer.model.facts import EngineState
+from installer.model.steps import Reload
+host = Host.under(PurePosixPath("/"))
+engine = ask(host, EngineState.usual(ENGINES["docker"]), timeout_s=5)
+config = Path("/etc/docker/daemon.json")
+texts = [config.read_text()]
+def restart():
+    if texts:
+        config.write_text(texts.pop())
+        subprocess.run(["systemctl", "restart", "docker"], check=True)
+reload(host, engine, Reload("docker", ()), Patience(10, restart), lambda: config.write_text("{"))
+"""
+
+
+def test_a_docker_that_is_restarted_in_the_middle_of_a_reload_has_read_its_config(docker_node: Node) -> None:
+    """It knows of no reload then: an undo said that Docker has not let go, and that it serves nothing of ours."""
+    before, config = docker_node.pid_of("docker"), docker_node.read(DOCKER)
+    waited = RELOAD.replace("if texts:", "if False:").replace("Patience(10", "Patience(2")
+
+    left = docker_node.run([PYTHON, "-c", waited], check=False)
+    docker_node.write(DOCKER, config)
+    done = docker_node.run([PYTHON, "-c", RELOAD], check=False)
+
+    assert "let go of our runtimes within 2 s (it has completed no reload since its signal)" in left.stderr
+    assert done.returncode == 0, done.stderr
+    assert docker_node.pid_of("docker") != before
 
 
 def test_containerd_2_asks_each_runtime_for_its_features_at_its_start(containerd_node: Node) -> None:

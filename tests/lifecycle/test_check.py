@@ -54,6 +54,17 @@ def test_a_state_file_survives_its_way_through_the_disk(tmp_path: Path) -> None:
     assert replace(found, boot_id="", pid=0, time="") == said
 
 
+def test_of_an_engine_that_may_be_dead_nobody_says_that_it_serves() -> None:
+    serves, unknown = (EngineCheck("crio", serves=each, refused="no conmon").refusal for each in (True, None))
+
+    assert serves is not None
+    assert unknown is not None
+    assert (serves.remedy, unknown.remedy) == (
+        "correct them before its next start: it serves until then",
+        "correct them",
+    )
+
+
 def test_since_is_kept_while_nothing_changes() -> None:
     before = (EngineCheck("a", serves=True, since="1"), EngineCheck("b", serves=True, since="2"))
 
