@@ -16,6 +16,7 @@ from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies, usual_data, usual_states
+from installer.engines.restart import ask
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log, log_others
@@ -297,14 +298,16 @@ class _Check:
         """
         known = {each.name: each for each in self.before.engines}
         depends = {name: Dependencies() for name in plan.engines}
-        for name, engine in plan.engines.items():
+        read = plan.reloaded if proven else ()  # since it was observed
+        seen = {name: ask(self.host, each) if name in read else each for name, each in plan.engines.items()}
+        for name, engine in seen.items():
             if engine.serving is not None:
                 last = known.get(name, EngineCheck(name))
                 last_depends = Dependencies(last.containerd, last.monitor)
                 depends[name] = find_dependencies(
                     self.host, engine, self.options.layout.toolkit, last_depends
                 )
-        refusals = dry_run.find_refusals(self.host, plan.engines.values()) if asking else {}
+        refusals = dry_run.find_refusals(self.host, seen.values()) if asking else {}
         serving = {name: engine.serving for name, engine in plan.engines.items() if engine.serving}
         reasons = {}
         for step, reason in plan.planned if not proven else ():
@@ -323,7 +326,7 @@ class _Check:
                 containerd=depends[name].containerd,
                 monitor=depends[name].monitor,
             )
-            for name, engine in plan.engines.items()
+            for name, engine in seen.items()
         ]
         stopped = self.find_stopped(plan)
         engines += [EngineCheck(name, serves=False, differs="it does not run") for name in stopped]

@@ -181,3 +181,19 @@ def test_a_run_says_that_no_container_starts_while_conmon_is_gone(crio: Node) ->
     assert (waiting.returncode, why in waiting.stdout) == (1, True), waiting.stdout
     assert why in doctor.stdout, doctor.stdout
     assert well.returncode == 0, well.stdout
+
+
+def test_reconcile_is_content_with_a_conmon_that_it_has_just_followed(crio: Node) -> None:
+    process = crio.start_installer("run", *ASKED)
+    process.wait_for("waiting for a signal")
+    move_conmon(crio)
+
+    done, again = crio.installer("reconcile"), crio.installer("reconcile")
+
+    told = crio.installer("status")
+    process.terminate()
+    process.wait()
+    put_back(crio)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["repaired"]), done
+    assert (again.returncode, again.stdout.splitlines()[-1:]) == (0, ["nothing to do"]), again
+    assert told.returncode == 0, told.stdout
