@@ -60,7 +60,7 @@ def lacking(engine: EngineState) -> str:
         return "it knows nothing of CDI"
     if not serving.cdi:
         return "it says that CDI is switched off"
-    if engine.version and engine.version < ENGINES[engine.name].cdi.hands_over:
+    if engine.version and engine.version < engine.spec.cdi.hands_over:
         return f"{'.'.join(map(str, engine.version))} does not hand over what a kubelet asks for"
     if not SPEC_DIRS & {*serving.cdi_dirs}:
         return (
@@ -89,7 +89,7 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
                 code="engine-not-answering",
             )
         elif lacks := lacking(engine):
-            since = ENGINES[engine.name].cdi.since
+            since = engine.spec.cdi.since
             yield InstallerError(
                 f"give containers of {engine.title} GPUs by CDI ({lacks})",
                 remedy=Remedy("use ", Option("mode", "runtime"), f"; {since}"),

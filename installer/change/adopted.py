@@ -64,7 +64,7 @@ class _Leftovers:
         # NVIDIA's as a whole; nvidia-ctk writes others to the same path.
         self.drop_ins = {path for path, found in self.runtimes.items() if found and path.stem == DROP_IN}
         if ours and facts.toolkit.kind is Kind.ABSENT:  # not even our link is left to tell whose they are
-            usual = ENGINES[engine.name].drop_ins.usual
+            usual = engine.spec.drop_ins.usual
             for path in [each for each in self.drop_ins if each != (usual or each) or self.holds_more(each)]:
                 del self.trees[path]
 
@@ -103,7 +103,7 @@ class _Leftovers:
     def holds_more(self, path: PurePosixPath) -> bool:
         """Tell whether a drop-in holds more than runtimes of the toolkit, and which is the default."""
         runtimes = {*self.runtimes[path], *self.beside(path)}
-        default = ENGINES[self.engine.name].default_key
+        default = self.engine.spec.default_key
         ours = {("version",), *((*key[:-2], default) for key in runtimes)}
         return any(
             key not in ours and not any(key[: len(runtime)] == runtime for runtime in runtimes)
@@ -115,7 +115,7 @@ class _Leftovers:
         for parent in {key[:depth] for key in keys for depth in range(1, len(key))}:
             yield Edit(parent, None, "{}")
         for key in keys:
-            default = (*key[:-2], ENGINES[self.engine.name].default_key)
+            default = (*key[:-2], self.engine.spec.default_key)
             if value_at(tree, default) == key[-1]:
                 yield Edit(default, None, json.dumps(key[-1]))
             runtime = value_at(tree, key)
@@ -127,7 +127,7 @@ class _Leftovers:
 
     def imports(self, tree: Tree) -> Iterator[Edit]:
         """Yield the imports that are our own for a drop-in, or that take nothing but NVIDIA's drop-ins."""
-        imports, drop_ins = tree.get("imports"), ENGINES[self.engine.name].drop_ins
+        imports, drop_ins = tree.get("imports"), self.engine.spec.drop_ins
         if not drop_ins.is_imported or not isinstance(imports, list):
             return
         config = self.engine.config

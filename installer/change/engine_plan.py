@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from installer.change.gate import Choice, TakesUp, expect_defaults, expect_others
 from installer.change.references import remember_named
 from installer.config_text import leaves
-from installer.engines import ENGINES, reloading
+from installer.engines import reloading
 from installer.engines.config_edits import (
     DEFAULT,
     Ask,
@@ -126,7 +126,7 @@ def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Yield why an engine that looks for the toolkit by itself would not find what was asked for."""
-    title, finds = engine.title, ENGINES[engine.name].finds
+    title, finds = engine.title, engine.spec.finds
     place, name = options.install_dir, options.runtime_name
     against: tuple[tuple[bool, str, str | Remedy], ...] = (
         (
@@ -197,7 +197,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     If its program refuses that text, or containers need our runtimes, all of ours stay, and are not the
     default any more; if it refuses that, too, nothing is written. Raise where a text is not valid any more.
     """
-    row, spec = _add_earlier(row, facts), ENGINES[row.name]
+    row, spec = _add_earlier(row, facts), row.spec
     engine = next(each for each in facts.engines if each.name == row.name)
     undoing = _Undo(row, engine, facts, options, ask)
     used = any(each.engine == row.name for each in facts.containers.running)
@@ -277,7 +277,7 @@ def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
         writes.append(WriteConfig(engine.name, path, now, after, facts.relinked.get(path, "")))
         notes += notes_of(path, undone)
     way = WayBack(tuple(rows), tuple(held), tuple(writes), tuple(notes), demoted)
-    if engine.hook is None and not ENGINES[engine.name].finds:
+    if engine.hook is None and not engine.spec.finds:
         texts, asked = read_present(engine, facts), undoing.asked
         written = {write.path: write.after for write in writes}
         way = replace(way, now=undoing.ask(asked, texts), after=undoing.ask(asked, {**texts, **written}))
@@ -381,7 +381,7 @@ def _refuse_texts(
 def _list_files_naming(engine: EngineState, way: WayBack, facts: Facts, default: str) -> str:
     """Return the files that name the default runtime; a value that is put together stands in none."""
     texts = {**read_present(engine, facts), **{write.path: write.after for write in way.writes}}
-    wanted = (ENGINES[engine.name].default_key, default)
+    wanted = (engine.spec.default_key, default)
     naming = (
         path
         for path, file in texts.items()
@@ -412,7 +412,7 @@ def _is_due(undoing: _Undo, way: WayBack, reload: Reload) -> bool:
     if reload.present and not way.demoted:
         return True
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    if not finished and ENGINES[engine.name].reload is ReloadMethod.HUP:
+    if not finished and engine.spec.reload is ReloadMethod.HUP:
         return True
     return not never_read and not _serves_rest(engine.serving, way)
 

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import ENGINES, reloading
+from installer.engines import reloading
 from installer.engines.config_edits import (
     Ask,
     ConfigChange,
@@ -85,7 +85,7 @@ def choose(
     engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
 ) -> Choice:
     """Return the first texts by which an engine serves ours and has all else as before; raise for none."""
-    spec, names_of_ours = ENGINES[engine.name], frozenset(entry.name for entry in entries)
+    spec, names_of_ours = engine.spec, frozenset(entry.name for entry in entries)
     wish = _Wish(engine, entries, facts, options, ask, names_of_ours, facts.held.engine(engine.name))
     texts = files_without_us(engine, facts)
     files, now = config_files(engine, texts), {path: facts.contents.get(path) for path in texts}
@@ -197,7 +197,7 @@ def _find_way(wish: _Wish, decision: Decision, changes: tuple[ConfigChange, ...]
     if any(row.edits and not row.ours for row in configs_of(engine, facts)):
         decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
     way = Way(decision, changes)
-    if not ENGINES[engine.name].reload_misreports or decision.shown or not _is_held(wish, way):
+    if not engine.spec.reload_misreports or decision.shown or not _is_held(wish, way):
         return way
     # What ours inherit was decided when they were written: a reload reports otherwise, and owners edit.
     stands = _as_it_stands(replace(way, decision=replace(decision, shown={})), facts)
@@ -218,7 +218,7 @@ def _find_unserved(wish: _Wish, decision: Decision, after: EffectiveConfig) -> I
 def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) -> Choice:
     engine, decision = wish.engine, way.decision
     asked = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in wish.entries)
-    if finds := ENGINES[engine.name].finds:
+    if finds := engine.spec.finds:
         asked = tuple(entry for entry in wish.entries if entry.name == finds)
     names = {entry.name for entry in asked}
     # Another installer's entry of that name, which we had taken over, may be back.

@@ -204,16 +204,14 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     former, record = record, _list_held(host, options, record)
     engines = []
     for row in record.engines:
-        if ENGINES[row.name].reload is ReloadMethod.RESTART and not record.finished:
+        if row.spec.reload is ReloadMethod.RESTART and not record.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
         engines.append(observe_row(host, row, paths, options, awaits_s=awaits_s))
     more = {path for engine in ENGINES.values() for path in config_files.usual_configs(host, engine)}
     more |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
-    more |= {
-        path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
-    }
+    more |= {path for each in engines if (path := path_of(each.next_words, each.spec.cmdline.config))}
     contents = _read_configs(host, record, engines, more)
     running, idle = find_in_use(
         host, options.layout, record, engines, restarts=options.restart_mode is not RestartMode.NONE

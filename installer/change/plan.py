@@ -16,7 +16,7 @@ from installer.change import engine_plan
 from installer.change.gate import Choice, TakesUp, choose
 from installer.change.references import find_references, find_taken_over, leads_into
 from installer.config_text import flatten
-from installer.engines import ENGINES, reloading
+from installer.engines import reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
@@ -225,7 +225,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         texts = [file.digest if file else "" for file in files]
         serves: tuple[object, ...] = ()
         # One that is signalled may have kept what a failed try made it read.
-        if each.serving is not None and ENGINES[each.name].reload is not ReloadMethod.HUP:
+        if each.serving is not None and each.spec.reload is not ReloadMethod.HUP:
             handlers = each.serving.handlers.items()
             tables = sorted((name, sorted(map(repr, flatten(one.table)))) for name, one in handlers)
             serves = (each.serving.default, tables)
@@ -359,7 +359,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
     obstacles, needed = [], []
     asks = options.restart_mode is not RestartMode.NONE
     for engine in facts.engines:
-        spec, silent = ENGINES[engine.name], engine.serving is None and not engine.stopped
+        spec, silent = engine.spec, engine.serving is None and not engine.stopped
         # A binary must outlive the config that names it. A restart may heal just that, and is proven.
         if asks and silent and spec.reload is ReloadMethod.HUP:
             obstacles.append(
@@ -440,7 +440,7 @@ def _roll_back_engine(
     """Return how an engine's configs go back, and serves of the runtimes ``tried`` what it served before."""
     writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
     before = engine.serving
-    if tried is None or before is None or ENGINES[engine.name].finds:
+    if tried is None or before is None or engine.spec.finds:
         return writes
     entries = (*tried.present, *tried.absent)
     present = tuple(

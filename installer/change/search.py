@@ -153,7 +153,7 @@ class Search(Struct, frozen=True):
         """Tell whether a process is an engine of the ledger, or looks for the toolkit at its start."""
         for each in self.engines:
             is_it = each.pid == seen.pid or (each.pid is None and unit and each.unit == unit)
-            if is_it and ENGINES[each.name].process == spec.process:
+            if is_it and each.spec.process == spec.process:
                 return True
         return any(list_generating(spec.process, path, path) for path in map(PurePosixPath, seen.cmdline))
 

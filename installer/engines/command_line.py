@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
@@ -150,7 +149,7 @@ def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Star
             words.append(VARIABLE.sub(lambda found: environment.get(found[1], ""), word))
     for index, word in enumerate(words):
         program = word[:1] == "/" or not index
-        if program and " " not in word and PurePosixPath(word).name == ENGINES[engine.name].process:
+        if program and " " not in word and PurePosixPath(word).name == engine.spec.process:
             return Started(tuple(words[index + 1 :]), environment, word)
     return None
 
@@ -176,7 +175,7 @@ def process_path(host: Host, engine: EngineState) -> Path | None:
         return None
     process = host.local_path(PROC) / str(pid)
     # Our own /proc, of another pid namespace, has another process under that number, or none.
-    return process if _strings(process / "comm") == (f"{ENGINES[engine.name].process}\n",) else None
+    return process if _strings(process / "comm") == (f"{engine.spec.process}\n",) else None
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:

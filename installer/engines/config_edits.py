@@ -45,7 +45,7 @@ Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
     """Return what texts have in force as far as they tell by themselves: an ``Ask`` that asks nobody."""
-    return ENGINES[engine.name].estimate(config_files(engine, texts))
+    return engine.spec.estimate(config_files(engine, texts))
 
 
 def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> ConfigFiles:
@@ -70,7 +70,7 @@ def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> C
         engine.unreadable,
         engine.dormant,
         engine.rendered.content.decode(errors="replace") if engine.rendered else "",
-        ENGINES[engine.name].title,
+        engine.title,
         engine.gone,
     )
 
@@ -84,7 +84,7 @@ def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, F
 def configs_of(engine: EngineState, facts: Facts) -> Iterator[ConfigRow]:
     """Yield the rows of an engine but for copies of its root file: a revert may need what stands there."""
     for row in facts.held.configs:
-        if row.engine == engine.name and not ENGINES[engine.name].is_copy(row.path):
+        if row.engine == engine.name and not engine.spec.is_copy(row.path):
             yield row
 
 

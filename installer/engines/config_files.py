@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import tree_of
 from installer.engines.containerd.effective import list_imports, own_import
@@ -37,12 +36,13 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
 
     NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
     """
-    spec = ENGINES[engine.name]
-    beside = engine.drop_in is not None and spec.drop_ins.directory is not None
+    beside = engine.drop_in is not None and engine.spec.drop_ins.directory is not None
     unread = beside and places.config and (engine.words or host.kind(places.config) is not Kind.FILE)
     if places.config is None or unread:
-        engine = replace(engine, config=path_of(engine.words, spec.cmdline.config) or spec.config)
-    directory = path_of(engine.words, spec.cmdline.drop_ins)
+        engine = replace(
+            engine, config=path_of(engine.words, engine.spec.cmdline.config) or engine.spec.config
+        )
+    directory = path_of(engine.words, engine.spec.cmdline.drop_ins)
     if places.drop_in is None and directory and engine.drop_in:
         engine = replace(engine, drop_in=directory / engine.drop_in.name)
     return engine
@@ -50,7 +50,7 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
 
 def with_configs(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with the configs that it reads; raise where its root file is not valid."""
-    spec = ENGINES[engine.name]
+    spec = engine.spec
     if spec.finds:
         return replace(engine, files=())
     named: set[PurePosixPath] = set()
@@ -89,7 +89,7 @@ def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
 
 def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with a drop-in where only a directory that its root file imports can be written."""
-    drop_ins = ENGINES[engine.name].drop_ins
+    drop_ins = engine.spec.drop_ins
     asked = engine.drop_in is not None or not drop_ins.is_imported
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
@@ -104,14 +104,13 @@ def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) 
 
     A word is looked for as its next start does, if that is known.
     """
-    spec = ENGINES[engine.name]
-    starts = [each for each in (engine.next_start, engine.started) if each and each.runs(spec.process)]
-    if spec.list_programs is None or not (starts or engine.serving):
+    starts = [each for each in (engine.next_start, engine.started) if each and each.runs(engine.spec.process)]
+    if engine.spec.list_programs is None or not (starts or engine.serving):
         return
     named: list[object] = [one.monitor for one in engine.serving.handlers.values()] if engine.serving else []
     for path in (engine.config, *paths):
         with suppress(InstallerError):  # it is told where the file is read
-            named += spec.list_programs(tree_of(read_config(host, path), path))
+            named += engine.spec.list_programs(tree_of(read_config(host, path), path))
     # A unit without a PATH has that of systemd, as its process has now.
     places = next((each.paths for each in starts if "PATH" in each.environment), PATH)
     flags = " ".join(word for each in starts for word in (*each.words, *each.environment)).lower()
@@ -195,7 +194,7 @@ def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
 
 def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would not read what is written for it."""
-    spec = ENGINES[engine.name]
+    spec = engine.spec
     if engine.hook is not None:
         places = engine.serving.hook_dirs if engine.serving else ()
         if places and host.resolve(engine.hook.parent) not in {host.resolve(path) for path in places}:
@@ -226,7 +225,7 @@ def is_outdated(
     host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]
 ) -> bool:
     """Tell whether a config, or the directory of one that went, was changed after its start, ``since_s``."""
-    if since_s is None or not ENGINES[engine.name].reload_misreports:
+    if since_s is None or not engine.spec.reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
     return any(host.changed_s(path) > since_s + TICK_S for path in seen)
@@ -253,14 +252,14 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
 
 def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the files that an install may write for an engine."""
-    if ENGINES[engine.name].finds:
+    if engine.spec.finds:
         return
     if engine.hook is not None:
         yield engine.hook
         return
     if engine.drop_in is not None:
         yield engine.drop_in
-    if engine.drop_in is None or ENGINES[engine.name].drop_ins.directory is None:
+    if engine.drop_in is None or engine.spec.drop_ins.directory is None:
         yield engine.config
 
 

@@ -99,7 +99,7 @@ def find_running_containers(
         return None
 
     found = [*list_shim_containers(host, _states(engines), binaries, leads)]
-    for row in (each for each in record.engines if ENGINES[each.name].monitor is Monitor.CONMON):
+    for row in (each for each in record.engines if each.spec.monitor is Monitor.CONMON):
         engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
         serving = engine.serving or EffectiveConfig({}, "")
@@ -107,7 +107,7 @@ def find_running_containers(
         handlers = {name: path for name, path in paths.items() if path in binaries} | {**row.runtimes}
         if serving.default in handlers and not restarts:
             handlers[""] = handlers[serving.default]
-        state = engine.state or row.state or ENGINES[row.name].state.usual
+        state = engine.state or row.state or row.spec.state.usual
         found += list_crio_containers(host, state, handlers, binaries, leads)
     return tuple(found)
 
@@ -117,7 +117,7 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
     return STATES | {
         engine.state: engine.name
         for engine in engines
-        if engine.state and ENGINES[engine.name].monitor is Monitor.SHIM
+        if engine.state and engine.spec.monitor is Monitor.SHIM
     }
 
 
@@ -129,7 +129,7 @@ def find_in_use(
     Docker's container that crashes again and again has no shim between two lives, and needs our runtime for
     the next. Docker is asked first: one that it calls running, and that has no shim then, has just ended.
     """
-    row = next((row for row in record.engines if ENGINES[row.name].api is Api.DOCKER), None)
+    row = next((row for row in record.engines if row.spec.api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
     running = find_running_containers(host, layout, record, engines, restarts=restarts)
     if row is None:
@@ -154,12 +154,12 @@ def _known_to_docker(
     """Return the containers of a dockerd that answers, or of one that is stopped."""
     engine = next((engine for engine in engines if engine.name == row.name), None)
     answers = engine is not None and engine.serving is not None
-    if answers or not is_held(host, ENGINES[row.name], row.socket, row.unit):
+    if answers or not is_held(host, row.spec, row.socket, row.unit):
         with suppress(InstallerError):
             return dockerd.list_containers(host.local_path(row.socket), timeout_s=ASK_S)
     if engine is None or not engine.stopped:
         return ()
-    config = path_of(engine.next_words, ENGINES[engine.name].cmdline.config) or engine.config
+    config = path_of(engine.next_words, engine.spec.cmdline.config) or engine.config
     data = data_of(host, replace(engine, config=config), engine.next_words)
     return dockerd.containers_on_disk(host, data) if data else ()
 
@@ -214,7 +214,7 @@ def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
 
 def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the OCI hooks that an engine runs, in what is its usual place where it does not tell."""
-    usual = ENGINES[engine.name].hook_dir
+    usual = engine.spec.hook_dir
     for directory in (engine.serving and engine.serving.hook_dirs) or ((usual,) if usual else ()):
         for name in host.names(directory):
             if name.endswith(".json") and host.kind(directory / name) is Kind.FILE:
@@ -227,7 +227,7 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
         return
     time.sleep(NOTICED_S)
     deadline = time.monotonic() + CREATED_S
-    state = engine.state or ENGINES[engine.name].state.usual
+    state = engine.state or engine.spec.state.usual
     while waiting := tuple(_being_made(host, state, layout.toolkit)):
         if time.monotonic() > deadline:
             log.warning("containers stuck in CREATED", containers=[each[:12] for each in waiting])

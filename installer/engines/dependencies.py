@@ -101,7 +101,7 @@ def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosix
 
     As dockerd itself decides: what it is told, else one that it has started, else one that is there.
     """
-    if ENGINES[engine.name].api is not Api.DOCKER:
+    if engine.spec.api is not Api.DOCKER:
         return None
     named = find_place(host, CONTAINERDS_SOCKET, engine.words, engine.config)
     if named is not None:
@@ -152,7 +152,7 @@ def _find_monitor(
     """
     started = read_start(host, engine) if engine.pid else None
     places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
-    program, keys = MONITORS[ENGINES[engine.name].monitor]
+    program, keys = MONITORS[engine.spec.monitor]
     serving, found = engine.serving, None
     default = serving.handlers.get(serving.default) if serving else None
     for runtime in (default or Runtime(), *_ours(engine, toolkit)):
@@ -214,7 +214,7 @@ def usual_data(name: str) -> tuple[PurePosixPath, ...]:
 
 def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:
     """Return where an engine that was started with these words has the files of its containers."""
-    if (data := ENGINES[engine.name].data) is None:
+    if (data := engine.spec.data) is None:
         return None
     return find_place(host, data, words, engine.config) or data.usual
 

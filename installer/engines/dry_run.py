@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, parse
-from installer.engines import ENGINES
 from installer.engines.command_line import drop_flags, next_start, read_start, unit_start
 from installer.engines.config_edits import (
     RUNTIMES,
@@ -68,7 +67,7 @@ class Trials:
         return self._known[key]
 
     def _ask(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
-        spec, program = ENGINES[engine.name], self._program(engine)
+        spec, program = engine.spec, self._program(engine)
         try:
             given = config_files(engine, files)
             by_texts = spec.estimate(given)
@@ -98,7 +97,7 @@ class Trials:
 
     def _program(self, engine: EngineState) -> PurePosixPath | None:
         """Return what the engine runs, if it goes by its name: others would take the words differently."""
-        spec, host = ENGINES[engine.name], self._host
+        spec, host = engine.spec, self._host
         if engine.exe is not None:
             is_its_own = engine.exe.name == spec.process and host.kind(engine.exe) is Kind.FILE
             return engine.exe if is_its_own else None
@@ -152,7 +151,7 @@ def refuse_changed(
     except InstallerError as error:
         broken = error.problem
     if broken:
-        verb = "reload" if ENGINES[engine.name].reload is ReloadMethod.HUP else "restart"
+        verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
         raise ConflictError(
             f"{verb} {engine.title} ({broken})",
             remedy=f"look at what has just been written to the config of {engine.title}, then run again",
@@ -171,7 +170,7 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
     if not changed:
         return ""
     names = ", ".join(map(str, changed))
-    if ENGINES[engine.name].reload is ReloadMethod.HUP:
+    if engine.spec.reload is ReloadMethod.HUP:
         return f"somebody else has just written {names}"
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
@@ -210,12 +209,12 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
 
     Texts that are as its last install left them are proven; of others its own program says what they come to.
     """
-    spec = ENGINES[row.name]
-    if row.config is None or spec.finds:
+    if row.config is None or row.spec.finds:
         return Comparison()
     paths = (each.path for each in record.configs if each.engine == row.name and each.written)
     engine = replace(
-        engine_of_row(row), drop_in=next((path for path in paths if path != row.config), spec.drop_ins.usual)
+        engine_of_row(row),
+        drop_in=next((path for path in paths if path != row.config), row.spec.drop_ins.usual),
     )
     later = next_start(host, engine, unit_start(host, engine))
     engine = replace(engine, started=read_start(host, engine) or later, next_start=later)
@@ -263,10 +262,10 @@ def _inherited(
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )
-    known_by_it = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
+    known_by_it = before.rest_digest and not (before.fatal or row.spec.reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
-        decision = next(iter(ENGINES[row.name].draft(files, entries, Extras())))
+        decision = next(iter(row.spec.draft(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
     return decision.shown if known_by_it else {}, None

@@ -74,7 +74,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         engine = observe(host, look_for(spec, options), options, row=moved, crash_s=crash_s)
         # One that is only what keeps another from answering is not looked for.
         silent = engine.serving is None and not (engine.failed or name in record.served)
-        waiting = (each for each in engines if each.serving is None and ENGINES[each.name].uses == name)
+        waiting = (each for each in engines if each.serving is None and each.spec.uses == name)
         if options.auto and (engine.stopped or engine.disabled or (silent and any(waiting))):
             reason = without_cri(host, [each.name for each in engines]) if engine.disabled else engine.another
             notes += [f"left {name} alone: {reason}"] if reason else []
@@ -110,7 +110,7 @@ def observe_row(
     host: Host, row: EngineRow, paths: Iterable[PurePosixPath], options: Options, *, awaits_s: float = inf
 ) -> EngineState:
     """Return an engine of the ledger, with its configs, those at ``paths`` among them."""
-    spec, paths = ENGINES[row.name], tuple(paths)
+    spec, paths = row.spec, tuple(paths)
     engine = observe(host, engine_of_row(row), options, row=row, awaits_s=awaits_s)
     engine = with_process(host, engine, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
@@ -122,7 +122,7 @@ def observe_row(
 
 def engine_of_row(row: EngineRow) -> EngineState:
     """Return an engine of the ledger as its last install has seen it; it is not observed again."""
-    usual = EngineState.usual(ENGINES[row.name])
+    usual = EngineState.usual(row.spec)
     return replace(
         usual,
         config=row.config or usual.config,
@@ -157,16 +157,17 @@ def observe(  # noqa: PLR0913 - one question for all who ask
 
 def with_process(host: Host, engine: EngineState, places: Places) -> EngineState:
     """Return an engine that was asked, with what its process and unit tell; an operator names ``places``."""
-    spec = ENGINES[engine.name]
-    if engine.pid is None and not engine.stopped and engine.unit in spec.units:  # of several, what runs
-        running = (unit for unit in spec.units if systemd.unit_runs(host, unit))
+    if (
+        engine.pid is None and not engine.stopped and engine.unit in engine.spec.units
+    ):  # of several, what runs
+        running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
     engine = with_places(host, replace(engine, started=read_start(host, engine)), places)
     waits = engine.serving is None and not (engine.stopped or engine.failed or engine.disabled)
     if waits and (why := explain_silence(host, engine)):
         engine = replace(engine, silence=why, remedy=RESTART)
     told = engine.serving.state if engine.serving else None
-    state = told or find_place(host, spec.state, engine.words, engine.config)
+    state = told or find_place(host, engine.spec.state, engine.words, engine.config)
     return with_start(
         host, replace(engine, build=host.build_of(engine.exe) if engine.exe else "", state=state)
     )
@@ -186,7 +187,7 @@ def look_for(spec: EngineSpec, options: Options) -> EngineState:
 
 def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float = inf) -> EngineState:
     """Ask an engine what it serves, and again for ``awaits_s`` while it restarts itself, and is silent."""
-    spec = ENGINES[sought.name]
+    spec = sought.spec
     if is_held(host, spec, sought.socket, sought.unit):
         return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")
     engine = ask(host, sought, timeout_s=min(ASK_S, options.timeout_s))
@@ -207,7 +208,7 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
     An administrator may have started it with another address. Where no process listens, or that of another
     unit, the socket is asked that the operator names, and each that the process of the unit listens on.
     """
-    spec, of_another = ENGINES[engine.name], engine.pid is not None and engine.unit not in {"", row.unit}
+    spec, of_another = engine.spec, engine.pid is not None and engine.unit not in {"", row.unit}
     if not row.unit or not (engine.stopped or of_another):
         return engine
     named = options.places.get(engine.name, Places()).socket or row.socket
@@ -243,7 +244,7 @@ def with_start(host: Host, engine: EngineState) -> EngineState:
 
     An administrator edits the unit of an engine and restarts it later, after we have gone perhaps.
     """
-    spec, unit = ENGINES[engine.name], unit_start(host, engine)
+    spec, unit = engine.spec, unit_start(host, engine)
     later = next_start(host, engine, unit)
     how = later if engine.stopped else engine.started
     programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]
@@ -263,7 +264,7 @@ def with_start(host: Host, engine: EngineState) -> EngineState:
 
 def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
-    flags, usual = ENGINES[engine.name].cmdline.config, ENGINES[engine.name].config
+    flags, usual = engine.spec.cmdline.config, engine.spec.config
     now, later = path_of(engine.words, flags) or usual, path_of(engine.next_words, flags) or usual
     if not (engine.words and engine.next_words) or now == later:
         return
@@ -279,7 +280,7 @@ def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
 
 def refuse_unknown(host: Host, engine: EngineState) -> None:
     """Raise where nobody can tell whose containerd it is that answers on the socket of k3s and RKE2."""
-    socket = ENGINES[engine.name].socket
+    socket = engine.spec.socket
     candidates = [unit for spec in ENGINES.values() if spec.socket == socket for unit in spec.units]
     if not any(systemd.unit_runs(host, unit) for unit in candidates):
         raise InstallerError(
@@ -291,7 +292,7 @@ def refuse_unknown(host: Host, engine: EngineState) -> None:
 
 def refuse_generated(engine: EngineState) -> None:
     """Raise where another engine makes the config anew at each start, so that no edit of ours would last."""
-    names = list_generating(ENGINES[engine.name].process, engine.config, engine.socket)
+    names = list_generating(engine.spec.process, engine.config, engine.socket)
     if names:
         whose = " or ".join(ENGINES[name].title for name in names)
         flags = " or ".join(f"--runtime {name}" for name in names)
@@ -309,7 +310,7 @@ def drop_unused(
 
     A kubelet, a pod, a runtime of ours tell that its CRI is used, and what cannot be asked counts as used.
     """
-    for name, other in ((each.name, ENGINES[each.name].uses) for each in engines):
+    for name, other in ((each.name, each.spec.uses) for each in engines):
         beside = next((each for each in engines if each.name == other), None)
         if beside is None:
             continue

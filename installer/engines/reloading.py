@@ -58,7 +58,7 @@ def list_writes(
 ) -> tuple[WriteConfig, ...]:
     """Return what an engine's configs take; one that is signalled may need a text in between."""
     found = tuple(change.step for change in changes if change.step is not None)
-    if found or ENGINES[engine.name].reload is not ReloadMethod.HUP:
+    if found or engine.spec.reload is not ReloadMethod.HUP:
         return found
     now = contents[engine.config]
     return (WriteConfig(engine.name, engine.config, now, now),)
@@ -89,7 +89,7 @@ def list_unwanted_defaults(
 
     dockerd keeps a default that its file does not name any more, and tells so.
     """
-    if ENGINES[engine.name].reload is not ReloadMethod.HUP:
+    if engine.spec.reload is not ReloadMethod.HUP:
         return frozenset()
     named = {
         DockerdModel(step.path, engine.version, engine.flags).start(step.after).default for step in writes
@@ -99,7 +99,7 @@ def list_unwanted_defaults(
 
 def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
     """Yield what an engine has in force, not by us, that its config does not say: dockerd keeps what went."""
-    if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
+    if engine.spec.reload is not ReloadMethod.HUP or engine.serving is None:
         return
     row = facts.held.engine(engine.name)
     ours = {entry.name for entry in entries} | {*(row.runtimes if row else ())}
@@ -126,7 +126,7 @@ def explain_stale_runtimes(
 
     Nothing is said where only the texts tell that: an engine serves more than its texts.
     """
-    by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
+    by_signal = engine.spec.reload is ReloadMethod.HUP
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
         return
     found = find_differences(engine.serving, wanted) if by_signal else _find_not_shown(engine.serving, wanted)
@@ -155,7 +155,7 @@ def explain_pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
 
     ``told`` is that its config asks for CDI, which a restart brings into force.
     """
-    serving, by_signal = engine.serving, ENGINES[engine.name].reload is ReloadMethod.HUP
+    serving, by_signal = engine.serving, engine.spec.reload is ReloadMethod.HUP
     # ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
     if serving is None or serving.cdi or not (told or (by_signal and extras.cdi)):
         return ""
@@ -259,7 +259,7 @@ def _explain_reload(reload: Reload, engine: EngineState) -> str:
 
 def waits_for_idle(engine: EngineState, options: Options) -> bool:
     """Tell whether an engine is not restarted now, for it is creating containers."""
-    restarted = ENGINES[engine.name].reload is ReloadMethod.RESTART
+    restarted = engine.spec.reload is ReloadMethod.RESTART
     return restarted and options.restart_mode is RestartMode.WHEN_IDLE and bool(engine.creating)
 
 
@@ -285,7 +285,7 @@ def explain_refusals(
     """Yield why the steps may not restart an engine, which has ``after`` in force then."""
     if not any(isinstance(step, Reload) for step in steps):
         return
-    generated = ENGINES[engine.name].generated
+    generated = engine.spec.generated
     if generated and generated.needs_root and facts.contents.get(engine.config) is None:
         yield InstallerError(
             f"restart {engine.title} ({engine.unit} would not start it again: {engine.config} is not there)",

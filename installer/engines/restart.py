@@ -36,7 +36,7 @@ def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> b
 
 def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineState:
     """Return an engine with what it says on its socket: who answers, and what it serves."""
-    spec, socket = ENGINES[engine.name], host.local_path(engine.socket)
+    spec, socket = engine.spec, host.local_path(engine.socket)
     engine = replace(
         engine,
         **dict.fromkeys(("pid", "exe", "version", "serving")),
@@ -81,9 +81,8 @@ def reload(
     reloaded: one that may rest is left as its owner has stopped it. Raises PendingError while it restarts,
     and InstallerError where it cannot be reloaded, or does not serve that in time.
     """
-    spec = ENGINES[engine.name]
-    deadline = time.monotonic() + limit_s(spec, patience)
-    if spec.reload is ReloadMethod.RESTART:
+    deadline = time.monotonic() + limit_s(engine.spec, patience)
+    if engine.spec.reload is ReloadMethod.RESTART:
         await_idle(host, engine, patience)
         if patience.may_rest and _is_left_stopped(host, engine, patience):
             return False
@@ -91,7 +90,7 @@ def reload(
     began, made_s = time.time(), host.changed_s(engine.socket)
     before = _begin(host, engine, replace(patience, start_s=deadline - time.monotonic()))
     if before is not None and not patience.hurried:
-        deadline = time.monotonic() + limit_s(spec, patience)
+        deadline = time.monotonic() + limit_s(engine.spec, patience)
     return _prove(host, engine, reload, patience, _Begun(began, made_s, before, deadline))
 
 
@@ -105,7 +104,7 @@ class _Begun(Struct, frozen=True):
 
 
 def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, begun: _Begun) -> bool:
-    spec, socket = ENGINES[engine.name], host.local_path(engine.socket)
+    spec, socket = engine.spec, host.local_path(engine.socket)
     hup = spec.reload is ReloadMethod.HUP
     while True:
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
@@ -186,7 +185,7 @@ def limit_s(spec: EngineSpec, patience: Patience) -> float:
 
 def _begin(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
     """Begin a reload; return how the unit was before, None where no unit is restarted."""
-    match ENGINES[engine.name].reload:
+    match engine.spec.reload:
         case ReloadMethod.HUP:
             return _send_sighup(host, engine, patience)
         case ReloadMethod.ITSELF:
@@ -205,10 +204,11 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd
 
     One that has failed is started: what it refused is what was mended.
     """
-    spec = ENGINES[engine.name]
-    peer = processes.peer_of(host.local_path(engine.socket), greeting=GREETINGS[spec.api], timeout_s=ASK_S)
+    peer = processes.peer_of(
+        host.local_path(engine.socket), greeting=GREETINGS[engine.spec.api], timeout_s=ASK_S
+    )
     if isinstance(peer, processes.Peer):
-        processes.signal(peer, signal.SIGHUP, expected=frozenset({spec.process}))
+        processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.spec.process}))
     elif isinstance(peer, processes.Unseen):
         if obstacle := unit_obstacle(host, engine):
             raise obstacle

@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Final
 
-from installer.engines import ENGINES
 from installer.engines.command_line import value_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import systemd
@@ -96,13 +95,13 @@ def _find_programs(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
 def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str] | None]:
     """Return the words of its command line, and those that its unit will give it; None where not known."""
     now, later = engine.started, engine.next_start
-    own = now is not None and now.runs(ENGINES[engine.name].process)
+    own = now is not None and now.runs(engine.spec.process)
     return engine.words if own else None, later.words if later else None
 
 
 def _find_moves(engine: EngineState) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
-    (now, later), spec = _list_words(engine), ENGINES[engine.name]
+    (now, later), spec = _list_words(engine), engine.spec
     usual = {CONFIG: str(spec.config), **(engine.serving.places if engine.serving else {})}
     flags_of = {**({CONFIG: spec.cmdline.config} if spec.cmdline.config else {}), **spec.cmdline.places}
     for place, flags in flags_of.items() if later is not None else ():
@@ -121,14 +120,14 @@ def places_by_files(engine: EngineState) -> frozenset[str]:
     words = now if later is None else later
     if words is None:
         return frozenset()
-    places = ENGINES[engine.name].cmdline.places
+    places = engine.spec.cmdline.places
     return frozenset(place for place, flags in places.items() if value_of(words, flags) is None)
 
 
 def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
     """Return why an engine could not be reloaded, before anything is changed; None where it could."""
-    by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
-    if ENGINES[engine.name].reload is ReloadMethod.ITSELF or (by_signal and engine.pid is not None):
+    by_signal = engine.spec.reload is ReloadMethod.HUP
+    if engine.spec.reload is ReloadMethod.ITSELF or (by_signal and engine.pid is not None):
         return None
     if not engine.unit:
         return without_unit(engine, "it runs outside any systemd service")
@@ -156,7 +155,7 @@ def unit_obstacles(
 
 def without_unit(engine: EngineState, reason: str) -> InstallerError:
     """Return why an engine cannot be reloaded by its unit."""
-    verb = "reload" if ENGINES[engine.name].reload is ReloadMethod.HUP else "restart"
+    verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
     if engine.pid is not None:
         remedy: str = Remedy(
             "run it as a systemd service, or configure it unproven with ", Option("restart-mode", "none")

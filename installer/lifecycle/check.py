@@ -393,7 +393,7 @@ def list_places(host: Host, options: Options, record: Record, last: LastCheck) -
     layout = options.layout
     whole = [layout.version(record.toolkit.version)] if record.toolkit else []
     for row in record.engines:
-        own, drop_ins = row.config or ENGINES[row.name].config, ENGINES[row.name].drop_ins.directory
+        own, drop_ins = row.config or row.spec.config, row.spec.drop_ins.directory
         whole += [own.parent, own.parent / "conf.d", *([drop_ins] if drop_ins else ())]
     found: list[str] = []
     for path in (*(row.path for row in record.configs), *whole, layout.toolkit, layout.config, layout.ledger):

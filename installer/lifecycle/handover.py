@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Final
 
 from installer.change.ledger import Ledger, read_record
-from installer.engines import ENGINES
 from installer.engines.containers import find_own_pid
 from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
 from installer.host import unit_jobs
@@ -75,8 +74,8 @@ def _serves(host: Host, options: Options) -> bool:
 
 def hand_over(host: Host, options: Options, record: Record) -> bool:
     """Hand the undo to a unit where our container holds up its engine; UndoIncompleteError: it cannot be."""
-    rows = [row for row in record.engines if ENGINES[row.name].finishes_calls]
-    pids = (find_own_pid(host, row.state or ENGINES[row.name].state.usual) for row in rows)
+    rows = [row for row in record.engines if row.spec.finishes_calls]
+    pids = (find_own_pid(host, row.state or row.spec.state.usual) for row in rows)
     pid = next((pid for pid in pids if pid is not None), None)
     if pid is None or options.restart_mode is RestartMode.NONE:
         return False

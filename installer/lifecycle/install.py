@@ -14,7 +14,6 @@ from installer.change.ledger import Ledger
 from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
-from installer.engines import ENGINES
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError, NotIdleError, StoppedError, UndoIncompleteError, UsageError
 from installer.host import supervision
@@ -46,7 +45,7 @@ def install(options: Options) -> Exit:
         metrics.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
         command = "toolkit-installer status"
-        if any(ENGINES[row.name].api is Api.DOCKER for row in ledger.held.engines):
+        if any(row.spec.api is Api.DOCKER for row in ledger.held.engines):
             name = options.runtime_name
             command = f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
         log.info("next step", command=command)

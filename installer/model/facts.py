@@ -117,9 +117,14 @@ class EngineState(Struct, frozen=True):
         return self.next_start.words if self.next_start else ()
 
     @property
+    def spec(self) -> EngineSpec:
+        """What differs from engine to engine."""
+        return ENGINES[self.name]
+
+    @property
     def title(self) -> str:
         """How a sentence calls it."""
-        return ENGINES[self.name].title
+        return self.spec.title
 
     def serves(self, reload: Reload) -> bool:
         """Tell whether it says that it serves what a reload is to bring about, of configs it has read."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
+from installer.model.engine_spec import EngineSpec
 from installer.model.files import File, Meta
 
 OWNER: Final = "cdi"  # of CDI specifications: in the place of an engine's name, in rows and steps
@@ -74,9 +75,14 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     proven: str = ""  # the digest of all texts that it reads, as the last install left them; "" in 0.2.0
 
     @property
+    def spec(self) -> EngineSpec:
+        """What differs from engine to engine."""
+        return ENGINES[self.name]
+
+    @property
     def title(self) -> str:
         """How a sentence calls it."""
-        return ENGINES[self.name].title
+        return self.spec.title
 
 
 class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,7 +4,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
 from installer.engines.config_edits import Ask, texts_alone, withdraw
 from installer.errors import InstallerError
 from installer.model.facts import EngineState, Facts
@@ -52,7 +51,7 @@ def _remove_programs(facts: Facts) -> Part:
 
 
 def _explain_unusable(engine: EngineState) -> InstallerError | None:
-    if not (nri_name := ENGINES[engine.name].nri_name):
+    if not (nri_name := engine.spec.nri_name):
         return InstallerError(
             f"serve {engine.title} by NRI (it has no NRI)",
             remedy="use another mode for it: its containers take devices by --device",

@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct, field
 
 from installer.config_text import Tree, value_at
-from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
 from installer.engines.containerd.effective import RUNC_TYPE
 from installer.model.engine_spec import EffectiveConfig, is_ours
@@ -187,7 +186,7 @@ class EngineExam(EngineState, frozen=True):
     @property
     def is_containerd(self) -> bool:
         """Whether it is a containerd, be it that of a distribution."""
-        return ENGINES[self.name].process == CONTAINERD.process
+        return self.spec.process == CONTAINERD.process
 
 
 class Space(Struct, frozen=True):

@@ -160,7 +160,7 @@ def check_config_schema(exam: EngineExam) -> str:
 
 
 def check_docker_hook(node: Node) -> Verdict:
-    docker = next((each for each in node.engines if ENGINES[each.name].api is Api.DOCKER), None)
+    docker = next((each for each in node.engines if each.spec.api is Api.DOCKER), None)
     if docker is None or docker.has_hook is None or not node.driver.loaded:
         return none("no dockerd whose PATH can be seen, or no driver")
     if node.by_cdi is not None:

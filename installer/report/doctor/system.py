@@ -6,7 +6,6 @@ from typing import Final
 
 from installer.cdi.mode import lacking, read_by
 from installer.cdi.specification import ALL_GPUS
-from installer.engines import ENGINES
 from installer.model.options import GPU_KIND
 from installer.report.doctor.model import (
     Node,
@@ -239,7 +238,7 @@ def check_cdi_alone(node: Node) -> Verdict:
     for each in node.engines:
         if each.name in names and each.serving is not None and (reason := lacking(each)):
             wrong.append(f"{each.name} takes no devices by CDI ({reason})")
-            todo.append(f"give {each.name} CDI: {ENGINES[each.name].cdi.since}")
+            todo.append(f"give {each.name} CDI: {each.spec.cdi.since}")
     if wrong:
         return bad(list_words(wrong), "; ".join(todo))
     return ok(f"{list_words(sorted(names)) or 'no engine seen here'}: by CDI")
