@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final, TypeAlias
 
 from installer.engines import ENGINES
-from installer.errors import InstallerError, Option, Remedy, UsageError
+from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine_spec import Version
 from installer.model.facts import EngineState
 from installer.model.options import GPU_KIND, RUNTIME_NAME, Mode, Options, RestartMode
@@ -42,7 +42,7 @@ def _for_runtimes(engines: tuple[EngineState, ...], record: Record, options: Opt
     """Yield why engines are to serve runtimes of ours."""
     if record.engines:
         yield f"{record.engines[0].title} has runtimes of ours already"
-    if flags := _given(NEEDS_RUNTIME, options):
+    if flags := [flag for flag, asked in NEEDS_RUNTIME if asked(options)]:
         yield f"a runtime is asked for by {' and '.join(flags)}"
     if not engines:
         yield "no engine is to be asked"
@@ -121,24 +121,10 @@ OF_RUNTIMES: Final[Asked] = (
 )
 
 
-def refuse_runtime_by_cdi(options: Options) -> None:
-    """Raise UsageError for options that leave engines alone and ask for a runtime."""
-    flags = _given(NEEDS_RUNTIME, options)
-    if options.mode.by_cdi and flags:
-        raise UsageError(
-            f"leave engines to CDI alone with {' and '.join(flags)}",
-            remedy=f"leave {'that' if len(flags) == 1 else 'those'} out, or use --mode runtime",
-        )
-
-
 def without_effect(options: Options) -> str:
     """Return what is to be said of flags that change nothing where no engine is changed; "" for nothing."""
-    flags = _given(OF_RUNTIMES, options)
+    flags = [flag for flag, asked in OF_RUNTIMES if asked(options)]
     if not flags:
         return ""
     have = "has" if len(flags) == 1 else "have"
     return f"{' and '.join(flags)} {have} no effect by CDI: no engine is configured or restarted"
-
-
-def _given(rows: Asked, options: Options) -> tuple[str, ...]:
-    return tuple(flag for flag, asked in rows if asked(options))

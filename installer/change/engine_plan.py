@@ -102,7 +102,8 @@ def _explain_pending(choice: Choice, options: Options) -> str:
     engine = choice.engine
     if choice.takes_up is TakesUp.LATER:
         return reloading.DUE
-    if reloading.is_left(engine, choice.reload, options):
+    left = options.restart_mode is RestartMode.NONE and engine.hook is None  # its owner restarts it
+    if left and engine.serving is not None and not engine.serves(choice.reload):
         return reloading.LEFT
     return reloading.explain_pending(engine, options.extras, told=choice.way.decision.cdi)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
@@ -18,7 +19,7 @@ from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
-from installer.model.files import File, Kind, Layout, Meta, Text, convert_rows, make_rows
+from installer.model.files import File, Kind, Layout, Meta, Text
 from installer.model.record import OWNER, Record, Saved
 from installer.nri import plan as nri
 from installer.payload.installed import refuse_foreign_ledger, restore_access
@@ -320,7 +321,7 @@ def _make_home(host: Host, layout: Layout) -> None:
 
 def dumps(record: Record) -> bytes:
     """Return the rows as JSON that a person can read."""
-    rows = {"version": VERSION, **make_rows(record)}
+    rows = {"version": VERSION, **to_builtins(record, enc_hook=str)}
     rows["nodes"] = dict(rows["nodes"])
     rows = {name: value for name, value in rows.items() if value or name in ALWAYS}
     # A path that is no UTF-8 holds lone surrogates; their escapes are JSON too.
@@ -346,7 +347,7 @@ def loads(content: bytes) -> Record:
         rows.pop("former", None)  # of 0.2.0: what an undo had taken, which has no reader
         if isinstance(nodes := rows.get("nodes"), dict):
             rows["nodes"] = [*nodes.items()]
-    held = convert_rows(rows, Record, _path)
+    held = convert(rows, Record, dec_hook=_path)
     owners = {row.engine for row in held.configs}
     for name in (*({*held.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER, nri.ID})):
         raise ValueError(f"the engine {name[:40]} is unknown here")

@@ -140,33 +140,28 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     node = _Node(host, options, former, record, engines, contents)
     obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
     running = find_in_use(host, options.layout, record, engines)[0]
-    payload = _read_payload(host, options)
+    source = options.toolkit_source
+    artifacts = installed.read_artifacts(source, sums := sums_of(source))
+    scripts = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
+    absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
+    version, free_bytes = installed.ask_version(source, sums), host.free_bytes(options.install_dir)
     driver, notes = driver_root(host, options)
     ldconfig_real = host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE
-    loops = find_loops(host, options, payload.artifacts)
+    loops = find_loops(host, options, artifacts)
+    read = targets.union(*(engine.files for engine in engines))
     return node.facts(
         writes=targets | {host.resolve(path) for path in targets if host.link_target(path) is not None},
         deep=True,
-        payload=payload,
+        payload=PayloadFacts(artifacts, absent, version, free_bytes, machine()),
         driver=DriverFacts(driver, ldconfig_real, is_suse(host)),
         cdi=cdi,
         containers=ContainerFacts(running),
-        targets=config_files.find_links(host, targets.union(*(engine.files for engine in engines))),
+        targets={path: real for path in read if (real := host.resolve(path)) != path},
         refused=found.refused,
         unwritable=config_files.explain_unwritable(host, targets),
         obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops),
         notes=(*found.notes, *unused, *notes),
     )
-
-
-def _read_payload(host: Host, options: Options) -> PayloadFacts:
-    source = options.toolkit_source
-    sums = sums_of(source)
-    artifacts = installed.read_artifacts(source, sums)
-    scripts = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
-    absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
-    free_bytes = host.free_bytes(options.install_dir)
-    return PayloadFacts(artifacts, absent, installed.ask_version(source, sums), free_bytes, machine())
 
 
 def _read_cdi(

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import update_wrapper
 from typing import Any, Final
 
@@ -17,11 +18,10 @@ from installer.cli.flags import (
     GROUPS,
     NRI,
     OUTPUT,
+    PREFIX,
     SHOW_SECRETS,
     TOOLKIT,
-    Flag,
     options_from,
-    unknown_variables,
 )
 from installer.errors import Exit, InstallerError
 from installer.host.events import internal_errors, log
@@ -81,19 +81,6 @@ def _short(record: tuple[str, str]) -> tuple[str, str]:
     return re.sub(r"^--(\S+) / --no-\1$", r"--[no-]\1", names), text.replace("(on)", "on")
 
 
-def _option(flag: Flag, *, hidden: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    name, extra = flag.name, dict[str, Any]()
-    if isinstance(flag.default, bool):
-        name = f"{name}/--no-{name.removeprefix('--')}"
-    elif flag.choices:
-        extra = {"type": click.Choice(flag.choices)}
-    else:
-        extra = {"type": float if isinstance(flag.default, float) else str, "metavar": flag.metavar}
-    extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable}
-    extra |= {"default": flag.default, "show_default": "on" if flag.default is True else bool(flag.default)}
-    return click.option(name, flag.field, help=flag.help, hidden=hidden, **extra)
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="node-toolkit-installer", message="%(prog)s %(version)s")
 def program() -> None:
@@ -109,9 +96,21 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
         return act(_options(name, values), **others)
 
     called: Callable[..., Any] = update_wrapper(call, act)
-    for flag in reversed(FLAGS):
-        if flag.field in SOME.get(name, DEFAULTS):
-            called = _option(flag, hidden=flag.field in UNHEEDED.get(name, ()))(called)
+    for flag in (each for each in reversed(FLAGS) if each.field in SOME.get(name, DEFAULTS)):
+        usage, extra = flag.name, dict[str, Any]()
+        if isinstance(flag.default, bool):
+            usage = f"{usage}/--no-{usage.removeprefix('--')}"
+        elif flag.choices:
+            extra = {"type": click.Choice(flag.choices)}
+        else:
+            extra = {"type": float if isinstance(flag.default, float) else str, "metavar": flag.metavar}
+        extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "help": flag.help}
+        extra |= {
+            "default": flag.default,
+            "show_default": "on" if flag.default is True else bool(flag.default),
+        }
+        hidden = flag.field in UNHEEDED.get(name, ())
+        called = click.option(usage, flag.field, hidden=hidden, **extra)(called)
     return program.command(cls=Verb)(called)
 
 
@@ -120,7 +119,10 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     # What has no --log-format answers a person, or a kubelet that shows the sentence to one.
     logging.configure(values.get("log_format", "text"))
     whole = verb not in SOME
-    for variable, meant in unknown_variables(os.environ).items() if whole else ():
+    known = {*(flag.variable for flag in FLAGS), SHOW_SECRETS}
+    ours = sorted(name for name in os.environ if name.startswith(PREFIX))
+    for variable in (each for each in ours if whole and each not in known):
+        meant = next(iter(get_close_matches(variable, known, n=1)), "")
         log.warning("unknown variable ignored", variable=variable, meant=meant)
     source = click.get_current_context().get_parameter_source
     given = frozenset(name for name in values if source(name) is not ParameterSource.DEFAULT)

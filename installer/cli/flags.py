@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import PurePosixPath
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from installer.cdi.mode import refuse_runtime_by_cdi
+from installer.cdi.mode import NEEDS_RUNTIME
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.host.paths import resolve_local
@@ -193,13 +192,6 @@ GROUPS: Final = {
 }
 
 
-def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that begin like ours and are none of ours, with the one that may be meant."""
-    known = {*(flag.variable for flag in FLAGS), SHOW_SECRETS}
-    unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
-    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}
-
-
 def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     """Return what ``values`` by ``Flag.field`` come to, of which ``given`` are set, or raise UsageError."""
     engines, mounts = tuple(values["runtime"]), tuple(_mount(text) for text in values["mount"])
@@ -237,7 +229,12 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
             beside=values["nri"],
         ),
     )
-    refuse_runtime_by_cdi(options)
+    asking = [flag for flag, asked in NEEDS_RUNTIME if asked(options)]
+    if options.mode.by_cdi and asking:
+        raise UsageError(
+            f"leave engines to CDI alone with {' and '.join(asking)}",
+            remedy=f"leave {'that' if len(asking) == 1 else 'those'} out, or use --mode runtime",
+        )
     if options.mode is Mode.NRI and "nri" in given and not values["nri"]:
         raise UsageError(
             "serve pods over NRI with --no-nri (mode nri is the NRI plugin)",

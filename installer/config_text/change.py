@@ -21,7 +21,6 @@ from installer.config_text.tree import (
     branch_at,
     dotted,
     drop_doubles,
-    is_doubled,
     kind_of,
     open_way,
     prune,
@@ -179,7 +178,7 @@ def _walk(draft: Draft, key: Key) -> tuple[Any, int]:
     for depth, part in enumerate(key):
         if not isinstance(now, dict):
             return now, depth
-        if is_doubled(now, part):
+        if (part, 2) in now:
             twice = dotted(key[: depth + 1])
             raise InstallerError(f"edit {draft.name} ({twice} is there twice)", remedy="keep one of them")
         if (now := now.get(part, ABSENT)) is ABSENT:

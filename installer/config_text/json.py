@@ -127,7 +127,8 @@ def pairs(text: str, start: int) -> list[Pair]:
         begin = _skip(text, pos + 1) if found else pos
         name, end = _DECODER.raw_decode(text, begin)
         value = _skip(text, _skip(text, end) + 1)
-        found.append(Pair((name,), (text[begin:end],), begin, value, _find_end(text, value)))
+        value_end = _DECODER.raw_decode(text, value)[1]
+        found.append(Pair((name,), (text[begin:end],), begin, value, value_end))
         pos = _skip(text, found[-1].end)
     return found
 
@@ -138,7 +139,7 @@ def items(text: str, start: int) -> list[tuple[int, int]]:
     pos = _skip(text, start + 1)
     while text[pos] != "]":
         begin = _skip(text, pos + 1) if found else pos
-        found.append((begin, _find_end(text, begin)))
+        found.append((begin, _DECODER.raw_decode(text, begin)[1]))
         pos = _skip(text, found[-1][1])
     return found
 
@@ -165,10 +166,6 @@ def _get(text: str, key: Key) -> tuple[list[Pair], int]:
 def _skip(text: str, pos: int) -> int:
     space = _SPACE.match(text, pos)
     return space.end() if space else pos
-
-
-def _find_end(text: str, pos: int) -> int:
-    return _DECODER.raw_decode(text, pos)[1]
 
 
 def _read_colon(text: str, pair: Pair) -> str:

@@ -146,11 +146,6 @@ def drop_doubles(value: Any) -> Any:
             return value
 
 
-def is_doubled(branch: Branch, name: str) -> bool:
-    """Return whether ``name`` occurs more than once in this object."""
-    return (name, 2) in branch
-
-
 def prune(tree: Branch, keys: Sequence[Key]) -> Branch:
     """Return ``tree`` without the empty containers on the way to ``keys``."""
     on_the_way = {key[:depth] for key in keys for depth in range(1, len(key))}
@@ -181,7 +176,7 @@ def branch_at(tree: Branch, key: Key) -> Branch | None:
     branch = tree
     for name in key:
         child = branch.get(name)
-        if not isinstance(child, dict) or is_doubled(branch, name):
+        if not isinstance(child, dict) or (name, 2) in branch:
             return None
         branch = child
     return branch

@@ -263,11 +263,6 @@ def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
         yield engine.config
 
 
-def find_links(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
-    """Return the paths that symbolic links lead elsewhere, and where to."""
-    return {path: real for path in paths if (real := host.resolve(path)) != path}
-
-
 def explain_unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, InstallerError]:
     """Return why files could be neither written nor removed where they are to be."""
     found = {}

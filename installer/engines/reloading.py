@@ -263,12 +263,6 @@ def waits_for_idle(engine: EngineState, options: Options) -> bool:
     return restarted and options.restart_mode is RestartMode.WHEN_IDLE and bool(engine.creating)
 
 
-def is_left(engine: EngineState, reload: Reload, options: Options) -> bool:
-    """Tell whether an engine that answers does not serve yet what it is to, and its owner restarts it."""
-    left = options.restart_mode is RestartMode.NONE and engine.hook is None
-    return left and engine.serving is not None and not engine.serves(reload)
-
-
 def not_idle(engine: EngineState, creating: Sequence[str]) -> NotIdleError:
     """Return why the restart of an engine is left for later."""
     names = list_some([each[:12] for each in sorted(creating)])

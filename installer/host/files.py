@@ -20,7 +20,6 @@ from installer.host.inodes import (
     copy_label,
     exchange_names,
     is_mount_point,
-    meta_of,
     opened,
     refuse,
     remove_name,
@@ -31,7 +30,7 @@ from installer.host.inodes import (
 )
 from installer.host.kernel import trusted_uids
 from installer.host.paths import DIRECTORY, ROOT, Place, Places
-from installer.model.files import Entry, File, Kind, loads
+from installer.model.files import Entry, File, Kind, Meta, loads
 from installer.watch import lacks_room
 
 T = TypeVar("T")
@@ -258,7 +257,10 @@ def _read(fd: int, path: PurePosixPath) -> File:
             remedy="make it smaller, or move it away",
             code="file-operation-failed",
         )
-    return File(content, meta_of(fd, status))
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    with suppress(OSError):  # not every file system has them
+        xattrs = tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
+    return File(content, Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs))
 
 
 def _no_file(path: PurePosixPath, found: str) -> InstallerError:
@@ -278,8 +280,8 @@ def _beside(place: Place) -> Place:
     """Return where the next content of ``place`` is written."""
     staged = staged_name(place.local_path)
     if staged.is_relative_to(place.base):
-        return Place(place.base, PurePosixPath(staged.relative_to(place.base)))
-    return Place(staged.parent, PurePosixPath(staged.name))
+        return Place(place.base, staged.relative_to(place.base).parts)
+    return Place(staged.parent, (staged.name,))
 
 
 @contextmanager

@@ -6,7 +6,6 @@ Paths here are those of this process; ``files.Host`` says which ones they are.
 import errno
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -123,14 +122,6 @@ def apply_metadata(fd: int, meta: Meta) -> None:
 
             file = Path(f"/proc/self/fd/{fd}").readlink()
             log.info("attribute not set", path=str(file), attribute=name, reason=error.strerror)
-
-
-def meta_of(fd: int, status: os.stat_result) -> Meta:
-    """Return what an open file is apart from its content."""
-    xattrs: tuple[tuple[str, bytes], ...] = ()
-    with suppress(OSError):  # not every file system has them
-        xattrs = tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
-    return Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs)
 
 
 def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:

@@ -24,15 +24,15 @@ STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Place(Struct, frozen=True):
-    """Something at ``below``, which holds no links, under a directory that the operator named."""
+    """Something below a directory that the operator named; none of the ``parts`` of the way is a link."""
 
     base: Path
-    below: PurePosixPath
+    parts: tuple[str, ...]
 
     @property
     def local_path(self) -> Path:
         """The path, for this process."""
-        return self.base / self.below
+        return self.base.joinpath(*self.parts)
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, str]]:
@@ -42,19 +42,14 @@ class Place(Struct, frozen=True):
         """
         fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
         try:
-            for part in self.below.parts[:-1]:
-                fd = _step(fd, part, STEP)
-            fd = _step(fd, ".", DIRECTORY)  # a directory that is only a step cannot be synced
-            yield fd, self.below.name
+            # A directory that is only a step cannot be synced.
+            for part, flags in (*((part, STEP) for part in self.parts[:-1]), (".", DIRECTORY)):
+                following = os.open(part, flags, dir_fd=fd)
+                os.close(fd)
+                fd = following
+            yield fd, "".join(self.parts[-1:])
         finally:
             os.close(fd)
-
-
-def _step(fd: int, part: str, flags: int) -> int:
-    """Return the descriptor of ``part`` in the directory ``fd``, in the place of that."""
-    following = os.open(part, flags, dir_fd=fd)
-    os.close(fd)
-    return following
 
 
 LinkTarget: TypeAlias = Callable[[PurePosixPath], PurePosixPath | None]
@@ -103,10 +98,10 @@ class Places:
     def _map(self, path: PurePosixPath) -> Place:
         for prefix in (ROOT,) if self._mounts.keys() == {ROOT} else (path, *path.parents):
             if prefix in self._mounts:
-                base, below = self._mounts[prefix], PurePosixPath(*path.parts[len(prefix.parts) :])
-                if below.parts or base == Path(ROOT):
-                    return Place(base, below)
-                return Place(base.parent, PurePosixPath(base.name))
+                base, parts = self._mounts[prefix], path.parts[len(prefix.parts) :]
+                if parts or base == Path(ROOT):
+                    return Place(base, parts)
+                return Place(base.parent, (base.name,))
         raise InstallerError(
             f"find {path} (no mounted directory holds it)",
             remedy=Remedy("mount the host's root and name it with ", Option("host-root")),

@@ -146,13 +146,16 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
 
 
 def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None:
-
-    def meta(mode: int) -> Meta:
-        return Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
-
     match shipped:
         case Copy(path, source, size_bytes, digest, mode):
-            _copy(Path(source), str(path), top, size_bytes, meta(mode))
+            meta = Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
+            # Never wider than it will be: under an umask of 0 everybody could write a program meanwhile.
+            flags, done = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0
+            with Path(source).open("rb") as file, opened(str(path), flags, dir_fd=top) as fd:
+                while done < size_bytes and (step := os.sendfile(fd, file.fileno(), done, size_bytes - done)):
+                    done += step
+                apply_metadata(fd, meta)
+                os.fsync(fd)
             mark = mark_of(str(path), top)
             if digest_of(str(path), top) != digest:
                 raise InstallerError(
@@ -163,22 +166,12 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
             if mark:
                 noted.append(f"{mark} {digest}\n")
         case Text(path, content, mode):
-            write_synced(str(path), content.encode(), meta(mode), top)
+            meta = Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
+            write_synced(str(path), content.encode(), meta, top)
         case Symlink(path, target):
             os.symlink(target, str(path), dir_fd=top)
         case _:
             assert_never(shipped)
-
-
-def _copy(source: Path, target: str, top: int, size_bytes: int, meta: Meta) -> None:
-    # Never wider than it will be: under an umask of 0 everybody could write a program while it is copied.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with source.open("rb") as reader, opened(target, flags, dir_fd=top) as fd:
-        done = 0
-        while done < size_bytes and (step := os.sendfile(fd, reader.fileno(), done, size_bytes - done)):
-            done += step
-        apply_metadata(fd, meta)
-        os.fsync(fd)
 
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:

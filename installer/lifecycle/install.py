@@ -40,7 +40,8 @@ def install(options: Options) -> Exit:
             remedy="use run, or install with --mode cdi and start toolkit-installer nri beside it",
         )
     host = Host.under(options.host_root, options.mounts)
-    _refuse_strangers(host, options)
+    for obstacle in install_dir_obstacles(host, options.install_dir):  # before our own directory is made
+        raise obstacle
     with open_ledger(host, options) as ledger:
         metrics.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
@@ -52,17 +53,12 @@ def install(options: Options) -> Exit:
     return Exit.OK
 
 
-def _refuse_strangers(host: Host, options: Options) -> None:
-    """Raise, before our own directory is made, where others than root could exchange what we install."""
-    for obstacle in install_dir_obstacles(host, options.install_dir):
-        raise obstacle
-
-
 def run(wish: Wish) -> NoReturn:
     """Become the supervisor; InstallerError: it cannot begin, nothing was changed."""
     options = wish.options
     host = Host.under(options.host_root, options.mounts)
-    _refuse_strangers(host, options)
+    for obstacle in install_dir_obstacles(host, options.install_dir):
+        raise obstacle
     refuse_strangers_files(host, options)
     if options.serves_nri:
         plugin_state.refuse_absent(host, options.nri)

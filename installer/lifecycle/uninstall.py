@@ -21,7 +21,14 @@ from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import Trials
 from installer.engines.restart import is_held
 from installer.engines.trial_containers import MARK
-from installer.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
+from installer.errors import (
+    Exit,
+    InstallerError,
+    InternalError,
+    LockedError,
+    StoppedError,
+    UndoIncompleteError,
+)
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host, read_json_of_root
@@ -135,10 +142,17 @@ def as_incomplete_undo() -> Iterator[None]:
 def open_ledger(
     host: Host, options: Options, opening: Callable[[], Ledger] | None = None
 ) -> Iterator[Ledger]:
-    """Open the ledger, and tell metrics where the block fails."""
+    """Open the ledger, and tell metrics where the block fails. A stop is no failure."""
     opening = opening or partial(Ledger.open, host, options.layout, check=supervision.raise_if_stopped)
-    with hold(opening) as ledger, metrics.counting_failures(host, options, ledger):
-        yield ledger
+    with hold(opening) as ledger:
+        try:
+            with internal_errors():
+                yield ledger
+        except StoppedError:
+            raise
+        except InstallerError as error:
+            metrics.publish_failure(host, options, ledger, error)
+            raise
 
 
 def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -14,9 +14,9 @@ from installer.change.ledger import ANSWER, MARK, METRICS, SOCKET, Ledger, publi
 from installer.change.plan import Plan
 from installer.engines import ENGINES
 from installer.engines.dry_run import compare_configs
-from installer.errors import InstallerError, StoppedError
+from installer.errors import InstallerError
 from installer.host import supervision
-from installer.host.events import internal_errors, log_failures
+from installer.host.events import log_failures
 from installer.host.files import Host, read_json_of_root
 from installer.model.engine_spec import ReloadMethod
 from installer.model.files import File, Layout, Meta, dumps
@@ -237,19 +237,6 @@ def _remove(host: Host, path: PurePosixPath) -> bool:
         remove_published(host, path)
         return True
     return False
-
-
-@contextmanager
-def counting_failures(host: Host, options: Options, ledger: Ledger) -> Iterator[None]:
-    """Tell it where the block fails. A stop is no failure."""
-    try:
-        with internal_errors():
-            yield
-    except StoppedError:
-        raise
-    except InstallerError as error:
-        publish_failure(host, options, ledger, error)
-        raise
 
 
 def read_counts(host: Host, layout: Layout) -> Counts:

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
-from installer.config_text import Edit, Key, Syntax, Tree, Value, Want, flatten, leaves
+from installer.config_text import Edit, Syntax, Tree, Value, Want, flatten, leaves
 from installer.errors import InstallerError, Option, Remedy
 
 Version: TypeAlias = tuple[int, ...]
@@ -44,7 +44,12 @@ class Runtime(Struct, frozen=True):
 
     def same(self, other: "Runtime") -> bool:
         """Tell whether an engine that said ``other`` before serves this runtime as it did."""
-        return self.binary == other.binary and _said(self.table) == _said(other.table)
+        # An empty value says nothing, and the program is compared by itself.
+        said, before = (
+            {key: value for key, value in flatten(table) if value and key[-1] not in BINARY_NAMES}
+            for table in (self.table, other.table)
+        )
+        return self.binary == other.binary and said == before
 
     def shows(self, wanted: "Runtime") -> bool:
         """Tell whether what was ``wanted`` is there, as far as the engine tells it at all."""
@@ -116,11 +121,6 @@ def find_disturbances(
         yield f"its default runtime would be {after.default} in the place of {before.default}"
     if before.rest_digest and after.rest_digest and before.rest_digest != after.rest_digest:
         yield "settings besides the runtimes would change"
-
-
-def _said(table: Tree) -> dict[Key, Value]:
-    """Return what a table says; an empty value says nothing, and the program is compared by itself."""
-    return {key: value for key, value in flatten(table) if value and key[-1] not in BINARY_NAMES}
 
 
 class RuntimeEntry(Struct, frozen=True):

@@ -1,11 +1,10 @@
 """Every host path, what stands there, what a payload puts there, and the JSON of our own files."""
 
 import json
-from collections.abc import Callable
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, convert, field, to_builtins
@@ -164,23 +163,11 @@ def says(words: str) -> msgspec.Meta:
     return msgspec.Meta(description=words)
 
 
-def make_rows(thing: object) -> Any:
-    """Return a thing as tables, lists and words."""
-    return to_builtins(thing, enc_hook=str)
-
-
 def dumps(thing: object, indent: int | None = None) -> bytes:
     """Return a thing as a line, or as lines: a path that is no UTF-8 as escapes of its lone surrogates."""
-    return json.dumps(make_rows(thing), indent=indent).encode() + b"\n"
+    return json.dumps(to_builtins(thing, enc_hook=str), indent=indent).encode() + b"\n"
 
 
 def loads(content: bytes, kind: type[T]) -> T:
     """Return what ``dumps`` made a text of; ValueError: it is none of that kind; RecursionError: too deep."""
-    return convert_rows(json.loads(content), kind)
-
-
-def convert_rows(
-    rows: object, kind: type[T], read: Callable[[type, Any], Any] = lambda kind, word: kind(word)
-) -> T:
-    """Return rows as a kind, ``read`` makes a path of a word; ValueError: they are none of that kind."""
-    return convert(rows, kind, dec_hook=read)
+    return convert(json.loads(content), kind, dec_hook=lambda path, word: path(word))

@@ -216,8 +216,18 @@ def _read_version(pattern: re.Pattern[str], text: str) -> tuple[int, ...] | None
 
 def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifact, ...]:
     """Return the files of the toolkit below ``root``, those in ``sums`` not read; raise if one cannot."""
-    places = ((name, _find(root, name)) for name in REQUIRED)
-    return tuple(_read(root, name, place, sums) for name, place in places if place)
+    top, found = Path(root).resolve(), []
+    for name, place in ((name, _find(root, name)) for name in REQUIRED):
+        if place is None:
+            continue
+        path = Path(root / place).resolve()
+        with translated("read", PurePosixPath(path)), path.open("rb") as file:
+            status, head = path.stat(), file.read(HEAD_BYTES)
+        digest = sums.get(str(path.relative_to(top)), "") if path.is_relative_to(top) else ""
+        digest, mode = digest or digest_of(str(path)), status.st_mode & 0o7777
+        source = PurePosixPath(path)
+        found.append(Artifact(name, path.name, source, status.st_size, mode, digest, head, place))
+    return tuple(found)
 
 
 def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:
@@ -228,21 +238,3 @@ def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:
 
 def _find(root: PurePosixPath, name: str) -> PurePosixPath | None:
     return find_file(root, search_paths(name), executable=name not in LIBRARIES)
-
-
-def _read(root: PurePosixPath, name: str, place: PurePosixPath, sums: Mapping[str, str]) -> Artifact:
-    top, path = Path(root).resolve(), Path(root / place).resolve()
-    with translated("read", PurePosixPath(path)), path.open("rb") as file:
-        status = path.stat()
-        head = file.read(HEAD_BYTES)
-    known = sums.get(str(path.relative_to(top)), "") if path.is_relative_to(top) else ""
-    return Artifact(
-        name,
-        path.name,
-        PurePosixPath(path),
-        status.st_size,
-        status.st_mode & 0o7777,
-        known or digest_of(str(path)),
-        head,
-        place,
-    )

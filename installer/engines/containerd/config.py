@@ -363,29 +363,35 @@ CONTAINERD: Final = EngineSpec(
 )
 
 
-def _make_rancher(name: str, title: str, units: tuple[str, ...]) -> EngineSpec:
-    """Return k3s or RKE2: at each start they look for the toolkit by themselves and write their config."""
-    return replace(
-        CONTAINERD,
-        name=name,
-        title=title,
-        config=PurePosixPath(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"),
-        drop_ins=DropIns(),
-        socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
-        unit=units[0],
-        cmdline=CommandLine(config=("--config", "-c")),
-        state=Place(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
-        data=None,
-        default_key="",
-        needs_handler_since=(),
-        draft=lambda *_: (Decision((), ("runc", "crun")),),
-        make_check=None,
-        estimate=lambda _: EffectiveConfig({}, ""),
-        relocate=lambda edits, _: edits,
-        # engine-facts.md#k3s-start
-        generated=Generated("nvidia", units, start_s=120.0, marks=("/rancher/", "/k3s/")),
-    )
-
-
-K3S: Final = _make_rancher("k3s", "k3s", ("k3s.service", "k3s-agent.service"))
-RKE2: Final = _make_rancher("rke2", "RKE2", ("rke2-server.service", "rke2-agent.service"))
+# At each start they look for the toolkit by themselves and write their config (engine-facts.md#k3s-start).
+_BY_K3S: Final = Generated(
+    "nvidia", ("k3s.service", "k3s-agent.service"), start_s=120.0, marks=("/rancher/", "/k3s/")
+)
+_BY_RKE2: Final = replace(_BY_K3S, units=("rke2-server.service", "rke2-agent.service"))
+K3S: Final = replace(
+    CONTAINERD,
+    name="k3s",
+    title="k3s",
+    config=PurePosixPath("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
+    drop_ins=DropIns(),
+    socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
+    unit="k3s.service",
+    cmdline=CommandLine(config=("--config", "-c")),
+    state=Place(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
+    data=None,
+    default_key="",
+    needs_handler_since=(),
+    draft=lambda *_: (Decision((), ("runc", "crun")),),
+    make_check=None,
+    estimate=lambda _: EffectiveConfig({}, ""),
+    relocate=lambda edits, _: edits,
+    generated=_BY_K3S,
+)
+RKE2: Final = replace(
+    K3S,
+    name="rke2",
+    title="RKE2",
+    config=PurePosixPath("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
+    unit="rke2-server.service",
+    generated=_BY_RKE2,
+)
