@@ -54,6 +54,11 @@ def requested_devices(
         return ()
     value = pod["annotations"][key]
     where = f"container {container['name']} of pod {pod['namespace']}/{pod['name']}"
+    if _is_wrong(key):
+        raise RefusedError(
+            f"create {where} (its annotation {shorten(key)} is none that asks for devices)",
+            remedy=f"write {FOR_CONTAINER}NAME or {' or '.join(FOR_POD)}, or remove the annotation",
+        )
     names = tuple(dict.fromkeys(name for each in value.split(",") if (name := each.strip())))
     if not names:
         raise RefusedError(
@@ -78,14 +83,18 @@ def requested_devices(
 
 
 def requested_by(pod: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
-    """Return the annotation of a pod that asks for a container; None where there is none."""
-    keys = (f"{FOR_CONTAINER}{container['name']}", *FOR_POD)
+    """Return the annotation of a pod that asks for a container, a wrong one first; None without any."""
+    keys = (*filter(_is_wrong, pod["annotations"]), f"{FOR_CONTAINER}{container['name']}", *FOR_POD)
     return next((key for key in keys if key in pod["annotations"]), None)
+
+
+def _is_wrong(key: str) -> bool:
+    return key.startswith(f"{FOR_POD[1]}/") and not (key in FOR_POD or key.startswith(FOR_CONTAINER))
 
 
 def may_ask(annotations: Iterable[str]) -> bool:
     """Tell whether annotations of a pod may ask for one of its containers."""
-    return any(key in FOR_POD or key.startswith(FOR_CONTAINER) for key in annotations)
+    return any(key.partition("/")[0] == FOR_POD[1] for key in annotations)
 
 
 Version = tuple[int, int, int]

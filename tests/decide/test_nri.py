@@ -262,6 +262,18 @@ def test_a_wrong_or_forbidden_wish_is_an_error_and_never_a_start(
     assert isinstance(news, RefusedError)
 
 
+@pytest.mark.parametrize(
+    "key", ["nvidia.cdi.k8s.io/main", f"{OF_POD}.main", "nvidia.cdi.k8s.io/containers.main"]
+)
+def test_an_annotation_that_asks_in_another_form_is_an_error(key: str) -> None:
+    reply, news = _hear(_create({key: "nvidia.com/gpu=0", OF_POD: "nvidia.com/gpu=0"}))
+
+    said = _answer(reply)["status"]
+    assert said["code"] == session.INVALID_ARGUMENT
+    assert f"its annotation {key} is none that asks for devices" in said["message"]
+    assert isinstance(news, RefusedError)
+
+
 def test_a_container_that_cannot_be_read_is_refused() -> None:
     answer = _answer(_hear(_asked("CreateContainer", b"\x0a\x7f"))[0])
 
