@@ -41,17 +41,13 @@ _WITHIN: Final = re.compile(rf"(?>{_PLAIN}|\[[^\"'\#\[\]{{}}]*+\])*+[\[\]{{}}]",
 
 
 class Table(NamedTuple):
-    """A place where pairs stand: below a header, before the first one, or between braces.
+    """A place where pairs stand: below a header, before the first one, or between braces."""
 
-    ``start`` and ``end`` are the span of the header or of the braces, ``stop`` is where its pairs end.
-    ``name`` is the whole way from the root; ``raw`` the header's parts as they are written.
-    """
-
-    name: Key
-    raw: Key
-    start: int
+    name: Key  # the whole way from the root
+    raw: Key  # the header's parts as they are written
+    start: int  # of the header, or of the braces
     end: int
-    stop: int
+    stop: int  # where its pairs end
     inline: bool = False
 
     def pairs(self, text: str, first: str | None = None) -> list[Pair]:

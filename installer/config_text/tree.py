@@ -43,31 +43,20 @@ class Pair(NamedTuple):
 
 
 class Want(Struct, frozen=True):
-    """What one key should hold.
-
-    ``ABSENT`` means the key must not be there. With ``member`` the key is an
-    array that should contain ``value`` beside whatever else it holds.
-    """
+    """What one key should hold."""
 
     key: Key
-    value: "Value | Absent"
-    member: bool = False
+    value: "Value | Absent"  # ``ABSENT``: the key must not be there
+    member: bool = False  # the key is an array that should contain ``value`` beside whatever else it holds
 
 
 class Edit(Struct, frozen=True, forbid_unknown_fields=True):
-    """What was done to one key.
+    """What was done to one key; a container that had to be created is an edit of its own."""
 
-    ``before`` and ``after`` are literals in the text's own syntax, ``None`` where
-    there was or is no such key. A container that had to be created is an edit of
-    its own whose ``after`` is ``{}``; the whole of an empty text is the key ``()``,
-    and its ``before`` the text. With ``member`` the key is an array: ``before`` is
-    the array, ``after`` the one element that was added.
-    """
-
-    key: Key
-    before: str | None
-    after: str | None
-    member: bool = False
+    key: Key  # (), whose ``before`` is the text, for the whole of an empty one
+    before: str | None  # a literal in the text's own syntax, None where there was no such key
+    after: str | None  # the same now; {} for a container
+    member: bool = False  # the key is an array: ``before`` is that, ``after`` the one element that was added
 
 
 _KINDS: Final = (
@@ -158,10 +147,7 @@ def prune(tree: Branch, keys: Sequence[Key]) -> Branch:
 
 
 def open_way(tree: Branch, key: Key) -> tuple[Branch, Branch]:
-    """Return a tree with containers of its own on the way to ``key``, made where missing, and the last one.
-
-    All else is shared with ``tree``, which stays as it is.
-    """
+    """Return a copy of ``tree`` with containers of its own on the way to ``key``, and the last of them."""
     root = branch = dict(tree)
     for name in key:
         child = branch.get(name, {})

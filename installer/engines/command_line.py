@@ -100,11 +100,7 @@ def explain_overruling(
 
 
 def read_start(host: Host, engine: EngineState) -> Started | None:
-    """Return how the engine that runs was started; None where that is not known.
-
-    Of a process that is not seen from here, as in a pod without the host's pid namespace, systemd tells the
-    number and the host's own /proc the rest.
-    """
+    """Return how the engine that runs was started; None where that is not known."""
     process = process_path(host, engine)
     words = _strings(process / "cmdline") if process else ()
     if process is None or not words:
@@ -169,6 +165,7 @@ def process_path(host: Host, engine: EngineState) -> Path | None:
     """Return the process of an engine, a directory of /proc; None where it is not seen."""
     if engine.pid is not None:
         return Path("/proc", str(engine.pid))
+    # Without the host's pid namespace systemd tells the number, and the host's own /proc the rest.
     try:
         pid = systemd.read_unit(host, engine.unit).main_pid if engine.unit else 0
     except InstallerError:

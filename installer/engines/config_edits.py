@@ -326,14 +326,12 @@ def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
 def _find_stale(
     row: ConfigRow | None, now: File | None, total: Sequence[Edit], wanted: FileWants
 ) -> tuple[Edit, ...]:
-    """Return the edits of an earlier run that this one does not make.
-
-    Where the ledger was lost, nobody knows what an earlier run made of a runtime that is wanted still.
-    """
+    """Return the edits of an earlier run that this one does not make."""
     kept = {_asked(edit) for edit in total}
     found = tuple(edit for edit in relocate_edits(row, now) if _asked(edit) not in kept) if row else ()
     if row is None or row.ours:
         return found
+    # The ledger was lost: nobody knows what an earlier run made of a runtime that is wanted still.
     names = {runtime_of(want.key) for want in wanted.wants} - {""}
     # But for another spelling of what is asked: an engine that ignores case would take either.
     asked = {_folded(edit) for edit in total}
@@ -391,15 +389,13 @@ class _EditedText(Struct, frozen=True):
         return parse(text, self.syntax, name=self.name)
 
     def _find_relied_on(self, text: str, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-        """Return the edits of ours that others rely on who have added to the text: ``text`` is without ours.
-
-        The schema says how an engine reads all of it. A table of runtimes has no built-in one in 1.x.
-        """
+        """Return the edits that others rely on who have added to ``text``, which is without ours."""
         heads = [edit for edit in edits if edit.before is None and is_head(edit.key)]
         if self.syntax is not Syntax.TOML or not heads:
             return ()
         now, was = self._parse(text), self._parse(self.original)
-        # The table whose meaning an edit changes as a whole: that of the runtimes, or all.
+        # The table whose meaning an edit changes as a whole: that of the runtimes, which has no built-in one
+        # in 1.x, or all, for the schema says how an engine reads it.
         above = {
             edit: edit.key[: edit.key.index(RUNTIMES) + 1] if RUNTIMES in edit.key else () for edit in heads
         }

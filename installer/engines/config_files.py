@@ -32,10 +32,8 @@ TICK_S: Final = 0.01  # the start of a process is told in these
 
 
 def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
-    """Return an engine with the root file that it reads, and with a drop-in where it looks for one.
-
-    NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
-    """
+    """Return an engine with the root file that it reads, and with a drop-in where it looks for one."""
+    # NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
     beside = engine.drop_in is not None and engine.spec.drop_ins.directory is not None
     unread = beside and places.config and (engine.words or host.kind(places.config) is not Kind.FILE)
     if places.config is None or unread:
@@ -132,11 +130,8 @@ def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
 
 
 def _walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the names that CRI-O reads below a directory: all but those of directories, as filepath.Walk.
-
-    That follows no symbolic link: one to a directory is read as a file, be it the name of the top.
-    """
-    if host.kind(path, last=False) is not Kind.DIRECTORY:
+    """Yield the names that CRI-O reads below a directory: all but those of directories, as filepath.Walk."""
+    if host.kind(path, last=False) is not Kind.DIRECTORY:  # a link to one is read as a file, also at the top
         yield path
         return
     for name in host.names(path):
@@ -162,10 +157,7 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
 
 
 def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the names that a pattern takes, as Go's filepath.Glob: wildcards in those of directories too.
-
-    Whatever they are: it takes a link that leads nowhere, and containerd does not start with that.
-    """
+    """Yield the names that a pattern takes, as Go's filepath.Glob: wildcards in those of directories too."""
     found = [PurePosixPath("/")]
     for part in pattern.parts[1:]:
         if set(part) & WILDCARDS:
@@ -173,7 +165,7 @@ def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
             found = [directory / name for directory, name in within if fnmatchcase(name, part)]
         else:
             found = [directory / part for directory in found]
-    yield from (path for path in found if host.exists(path))
+    yield from (path for path in found if host.exists(path))  # also a link that leads nowhere, which is fatal
 
 
 def usual_configs(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
@@ -280,14 +272,11 @@ def explain_unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PureP
 
 
 def list_missing_directories(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
-    """Return the directories that would have to be made for files.
-
-    A link that leads nowhere is an administrator's: what it leads to is missing, and the link stays.
-    """
+    """Return the directories that would have to be made for files."""
     found = set[PurePosixPath]()
     for path in paths:
         above = [parent for parent in path.parents if host.kind(parent) is Kind.ABSENT]
-        if any(host.link_target(parent) is not None for parent in above):
+        if any(host.link_target(parent) is not None for parent in above):  # what leads nowhere stays
             above = [parent for parent in host.resolve(path).parents if host.kind(parent) is Kind.ABSENT]
         found.update(above)
     return found

@@ -87,7 +87,6 @@ def find_running_containers(
     """Return the containers on runtimes of this install-dir, or with a hook of it still to run.
 
     An engine that has been undone may still run some: a forced undo leaves them links.
-    Where nobody ``restarts`` CRI-O, a container that asked for nothing needs what is its default now.
     """
     if record.toolkit is None:
         return ()
@@ -105,7 +104,7 @@ def find_running_containers(
         serving = engine.serving or EffectiveConfig({}, "")
         paths = {name: PurePosixPath(path) for name, path in serving.binaries.items()}
         handlers = {name: path for name, path in paths.items() if path in binaries} | {**row.runtimes}
-        if serving.default in handlers and not restarts:
+        if serving.default in handlers and not restarts:  # who asked for nothing needs what is default now
             handlers[""] = handlers[serving.default]
         state = engine.state or row.state or row.spec.state.usual
         found += list_crio_containers(host, state, handlers, binaries, leads)
@@ -124,11 +123,8 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
 def find_in_use(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
-    """Return the containers that need our runtimes, and the names of Docker's stopped ones that do.
-
-    Docker's container that crashes again and again has no shim between two lives, and needs our runtime for
-    the next. Docker is asked first: one that it calls running, and that has no shim then, has just ended.
-    """
+    """Return the containers that need our runtimes, and the names of Docker's stopped ones that do."""
+    # Docker first: one that it calls running, and that has no shim then, has just ended.
     row = next((row for row in record.engines if row.spec.api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
     running = find_running_containers(host, layout, record, engines, restarts=restarts)
@@ -139,6 +135,7 @@ def find_in_use(
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
     places = {host.resolve(state / TASKS / DOCKER.namespace) for state in _states(engines)}
     shims = {name for place in places for name in host.names(place)}
+    # One that crashes again and again has no shim between two lives, and needs our runtime for the next.
     again = [
         Container(row.name, each.id, each.name, ours[each.runtime])
         for each in named
@@ -245,7 +242,7 @@ def list_shim_containers(
     """Yield the containers whose shim starts one of ``binaries``, or that have a hook of the toolkit.
 
     ``states`` says to which engine a state directory of containerd's belongs, but for a namespace that is of
-    another alone. A shim records the path in its bundle (engine-facts.md#containerd-shim-records).
+    another alone.
     """
     known = _known(host, binaries)
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
@@ -253,6 +250,7 @@ def list_shim_containers(
             # A node may run thousands: the way to them is followed once.
             directory = host.local_path(tasks / namespace)
             for name in host.names(tasks / namespace):
+                # A shim records what it starts in its bundle (engine-facts.md#containerd-shim-records).
                 options = _decode(_read(directory / name / "options.json"), _ShimOptions)
                 started = options.binary_name or _read(directory / name / "runtime").decode(
                     errors="surrogateescape"
@@ -272,12 +270,7 @@ def list_crio_containers(
     binaries: frozenset[PurePosixPath],
     leads: Leads = lambda _: None,
 ) -> Iterator[Container]:
-    """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes.
-
-    CRI-O finds the runtime by the handler of the sandbox, which it reads in its annotations after a restart
-    (engine-facts.md#crio-sandbox-handler). A sandbox without one takes the default of the moment. A pod can
-    overwrite the annotation: what conmon was started with tells of ours whatever it says.
-    """
+    """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes."""
     known = _known(host, binaries)
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
     specs = {name: _decode(_read(bundle / "config.json"), _Spec) for name, bundle in bundles.items()}
@@ -285,6 +278,8 @@ def list_crio_containers(
         if not (annotations := spec.annotations):
             continue
         sandbox = specs.get(annotations.get(f"{ANNOTATED}SandboxID", name), spec)
+        # After a restart CRI-O finds the runtime by this (engine-facts.md#crio-sandbox-handler), or takes the
+        # default of the moment. A pod can overwrite it: what conmon was started with tells of ours as well.
         handler = (sandbox.annotations or {}).get(f"{ANNOTATED}RuntimeHandler", "")
         started_by = known(_conmon(host, bundles[name], name))
         binary = handlers.get(handler) or (started_by if handler else None)
@@ -319,10 +314,7 @@ def find_own_pid(host: Host, state: PurePosixPath) -> int | None:
 
 
 def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], PurePosixPath | None]:
-    """Return a function that tells which of the binaries a path is, itself or by a link of others.
-
-    A link that leads to a program of another name, as a forced undo leaves them, is none of ours.
-    """
+    """Return a function that tells which of the binaries a path is, itself or by a link of others."""
 
     def resolved(path: str) -> PurePosixPath | None:
         with suppress(InstallerError):
@@ -330,6 +322,7 @@ def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], Pu
         return None
 
     ours = {str(binary): binary for binary in binaries}
+    # A link that leads to a program of another name, as a forced undo leaves them, is none of ours.
     real: dict[PurePosixPath | None, PurePosixPath] = {
         there: ours[path] for path in ours if (there := resolved(path)) and there.name == ours[path].name
     }

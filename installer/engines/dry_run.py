@@ -205,10 +205,7 @@ class Comparison(NamedTuple):
 
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
-    """Compare the configs of an engine with what was installed; raise where one cannot be read.
-
-    Texts that are as its last install left them are proven; of others its own program says what they come to.
-    """
+    """Compare the configs of an engine with what was installed; raise where one cannot be read."""
     if row.config is None or row.spec.finds:
         return Comparison()
     paths = (each.path for each in record.configs if each.engine == row.name and each.written)
@@ -222,7 +219,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     contents = contents_of(host, engine.files)
     doubtful = engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
     if row.proven == digest_of(contents) and not doubtful:
-        return Comparison(has=lambda _: True)
+        return Comparison(has=lambda _: True)  # as its last install has left and proven them
     ask = Trials(host, contents)
     found = ask(engine, contents)
     if found.fatal:

@@ -227,25 +227,20 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
 
 
 def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
-    """Yield what the main process of a unit listens on, short names first: they are those of the API.
-
-    Not NRI's: there each who connects is a plugin, and keeps others out while he says nothing.
-    """
+    """Yield what the main process of a unit listens on, short names first: they are those of the API."""
     with suppress(InstallerError):
         state = systemd.read_unit(host, unit)
         if state.active == "active" and state.main_pid:
             for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
+                # Each who connects to that is a plugin, and keeps others out while he says nothing.
                 if PurePosixPath(path).name != "nri.sock":
                     yield PurePosixPath(path)
 
 
 def with_start(host: Host, engine: EngineState) -> EngineState:
-    """Return an engine with how its unit will start it, what its start tells, and why not to restart it.
-
-    An administrator edits the unit of an engine and restarts it later, after we have gone perhaps.
-    """
+    """Return an engine with how its unit will start it, what its start tells, and why not to restart it."""
     spec, unit = engine.spec, unit_start(host, engine)
-    later = next_start(host, engine, unit)
+    later = next_start(host, engine, unit)  # of a unit that was edited, after we have gone perhaps
     how = later if engine.stopped else engine.started
     programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]
     engine = replace(
@@ -306,10 +301,7 @@ def refuse_generated(engine: EngineState) -> None:
 def drop_unused(
     host: Host, record: Record, engines: tuple[EngineState, ...]
 ) -> tuple[tuple[EngineState, ...], tuple[str, ...]]:
-    """Return the engines less a containerd that only serves Docker, CRI switched on or not; and a note of it.
-
-    A kubelet, a pod, a runtime of ours tell that its CRI is used, and what cannot be asked counts as used.
-    """
+    """Return the engines less a containerd that only serves Docker, with CRI or without; and a note of it."""
     for name, other in ((each.name, each.spec.uses) for each in engines):
         beside = next((each for each in engines if each.name == other), None)
         if beside is None:
@@ -318,7 +310,7 @@ def drop_unused(
         used = any(row.name == other for row in record.engines) or any(is_ours(each) for each in serving)
         if used or host.names(PurePosixPath("/var/lib/kubelet")):
             continue
-        with suppress(InstallerError):
+        with suppress(InstallerError):  # what cannot be asked counts as used
             if not cri.list_sandboxes(host.local_path(beside.socket), timeout_s=ASK_S):
                 left = tuple(each for each in engines if each is not beside)
                 unused = f"it serves {ENGINES[name].title}, and nobody uses its CRI (no kubelet, no pod)"

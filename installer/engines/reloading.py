@@ -85,12 +85,10 @@ def list_rows(
 def list_unwanted_defaults(
     engine: EngineState, entries: Iterable[RuntimeEntry], writes: Iterable[WriteConfig]
 ) -> frozenset[str]:
-    """Return our runtimes that an engine may not have as its default any more.
-
-    dockerd keeps a default that its file does not name any more, and tells so.
-    """
+    """Return our runtimes that an engine may not have as its default any more."""
     if engine.spec.reload is not ReloadMethod.HUP:
         return frozenset()
+    # dockerd keeps a default that its file does not name any more, and tells so.
     named = {
         DockerdModel(step.path, engine.version, engine.flags).start(step.after).default for step in writes
     }

@@ -200,10 +200,7 @@ def _begin(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit 
 
 
 def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
-    """Send the signal to the process that answers, or let its unit do so where that cannot be seen.
-
-    One that has failed is started: what it refused is what was mended.
-    """
+    """Send the signal to the process that answers, or let its unit do so where that cannot be seen."""
     peer = processes.peer_of(
         host.local_path(engine.socket), greeting=GREETINGS[engine.spec.api], timeout_s=ASK_S
     )
@@ -214,7 +211,7 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd
             raise obstacle
         unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)
     elif engine.serving is None and systemd.describe_unit_end(host, engine.unit):
-        if not _is_left_stopped(host, engine, patience):
+        if not _is_left_stopped(host, engine, patience):  # it has failed: what it refused is what was mended
             return unit_jobs.restart(host, engine.unit, patience)
     else:
         raise InstallerError(

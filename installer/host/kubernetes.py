@@ -39,16 +39,12 @@ class RefusedError(InstallerError):
 
 
 class Api(Struct, frozen=True):
-    """Where the API answers, and the directory of our account's token, authority and namespace.
-
-    The file ``ready`` is there while the API lets us watch. Each call raises RefusedError where the API
-    answers, and not with what was asked for, and another InstallerError where it does not answer.
-    """
+    """Where the API answers; each call raises RefusedError, or another InstallerError for no answer."""
 
     host: str
     port: int
-    account: Path
-    ready: Path = READY
+    account: Path  # the directory of our account's token, authority and namespace
+    ready: Path = READY  # is there while the API lets us watch
 
     @classmethod
     def of_this_pod(cls, account: Path = ACCOUNT) -> "Api":

@@ -43,18 +43,15 @@ _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgr
 
 
 class Peer(Struct, frozen=True):
-    """The process that answers on a socket.
-
-    ``name`` is its comm, ``exe`` the path in its own mount namespace (None if we may not look), ``unit`` the
-    systemd service whose cgroup it is in, ``started`` the seconds from boot to its start: no clock step
-    changes it, so within one boot it tells a process from a later one with the same pid.
-    """
+    """The process that answers on a socket."""
 
     pid: int
-    name: str
-    exe: str | None
+    name: str  # its comm
+    exe: str | None  # in its own mount namespace; None if we may not look
     cmdline: tuple[str, ...]
-    unit: str | None
+    unit: str | None  # the systemd service whose cgroup it is in
+    # Seconds from boot to its start: no clock step changes that, so it tells a process from a later one with
+    # the same pid.
     started: float
 
 
@@ -250,19 +247,15 @@ def _link(link: Path) -> str:
 
 
 class HostProcess(Struct, frozen=True):
-    """One process; ``file`` tells one program from another, also where both had the same path.
-
-    ``program`` is "" where nobody may look at it: a container needs CAP_SYS_PTRACE for that.
-    ``of_host`` tells that it sees the host's files as init does, and that its program is one that root alone
-    can have written: only such a program may be started.
-    """
+    """One process."""
 
     pid: int
     name: str
-    program: str
+    program: str  # "" where nobody may look at it: a container needs CAP_SYS_PTRACE for that
     deleted: bool
     cmdline: tuple[str, ...]
-    file: tuple[int, int]
+    file: tuple[int, int]  # tells one program from another, also where both had the same path
+    # It sees files as the host's init does, and root alone can have written its program: it may be started.
     of_host: bool
 
 

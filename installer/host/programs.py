@@ -128,14 +128,10 @@ def _run(
 
 
 class OpenText(Struct, frozen=True):
-    """One text, or a directory of texts: ``name`` is its path for a program that inherits ``fd``.
-
-    The name is the kernel's link to an open file (proc(5), /proc/PID/fd), so it holds in whatever root the
-    program runs.
-    """
+    """One text, or a directory of texts, for a program that inherits ``fd``."""
 
     fd: int
-    name: str
+    name: str  # the kernel's link to it (proc(5), /proc/PID/fd), which holds in whatever root a program runs
 
 
 @contextmanager

@@ -64,17 +64,13 @@ def raise_if_orphan() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The ``run`` whose child this process is, by its ``pid``; the process itself where it is none.
-
-    ``options`` is the file of what it was asked for, ``lock`` a descriptor of the ledger's lock, ``answers``
-    that of what a check answers, and ``plugin_ends`` how often the NRI plugin has ended by itself, or hung.
-    """
+    """The ``run`` whose child this process is; of pid 0 where it is none."""
 
     pid: int = 0
-    options: Path = Path()
-    lock: tuple[int, ...] = ()
-    answers: int = -1
-    plugin_ends: int = 0
+    options: Path = Path()  # the file of what it was asked for
+    lock: tuple[int, ...] = ()  # a descriptor of the ledger's lock
+    answers: int = -1  # the descriptor of what a check answers
+    plugin_ends: int = 0  # how often the NRI plugin has ended by itself, or hung
 
 
 class _Own:

@@ -222,21 +222,16 @@ class Condition(Struct, frozen=True):
 
 
 class UnitStart(Struct, frozen=True):
-    """How a unit starts its service, as systemd has read it: its program first, variables as written.
+    """How a unit starts its service, as systemd has read it."""
 
-    ``needed`` are the environment files that have to be there, ``before`` the commands that have to succeed
-    first, by their setting. A service ``elsewhere`` has a root of its own, in which its programs are looked
-    for. ``refuses`` are the settings for which systemd lets nobody restart it.
-    """
-
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # its program first, variables as written
     environment: tuple[str, ...] = ()
     environment_files: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    before: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    needed: tuple[str, ...] = ()  # those of the environment files that have to be there
+    before: tuple[tuple[str, tuple[str, ...]], ...] = ()  # commands that have to succeed first, by setting
     conditions: tuple[Condition, ...] = ()
-    elsewhere: bool = False
-    refuses: tuple[str, ...] = ()
+    elsewhere: bool = False  # it has a root of its own, in which its programs are looked for
+    refuses: tuple[str, ...] = ()  # the settings for which systemd lets nobody restart it
     kill_mode: str = ""
     masked: bool = False
 
@@ -270,23 +265,18 @@ class UnitStart(Struct, frozen=True):
 
 
 class Unit(Struct, frozen=True):
-    """A unit as systemd tells of it, in its words.
-
-    ``main_pid`` is in systemd's pid namespace, 0 if none runs; ``job`` is 0 if nothing is being done to it;
-    ``invocation`` is another one after each start; ``result`` is "success" while a service runs well;
-    ``listens`` are the places that a socket unit listens on.
-    """
+    """A unit as systemd tells of it, in its words."""
 
     load: str = ""
     active: str = ""
     sub: str = ""
-    main_pid: int = 0
+    main_pid: int = 0  # in systemd's pid namespace, 0 if none runs
     can_reload: bool = False
-    job: int = 0
-    invocation: str = ""
-    result: str = ""
+    job: int = 0  # 0 if nothing is being done to it
+    invocation: str = ""  # another one after each start
+    result: str = ""  # "success" while a service runs well
     reload_result: str = ""
-    listens: tuple[str, ...] = ()
+    listens: tuple[str, ...] = ()  # the places that a socket unit listens on
     start: UnitStart = UnitStart()
 
     @classmethod

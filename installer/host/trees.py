@@ -88,16 +88,13 @@ def _switch(switch: Move, directory: int, staged: str, name: str) -> None:
 
 
 def create_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -> None:
-    """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless it is there by then.
-
-    Of several that start at once one makes it: a directory takes no name of another one that holds something.
-    """
+    """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless it is there by then."""
     with translated("make", path), host.place(path, last=False).opened() as (directory, name):
         staged = f"{name}.{os.urandom(4).hex()}{STAGED}"
         try:
             os.mkdir(staged, PRIVATE, dir_fd=directory)
             _fill(staged, directory, files, ())
-            _switch(rename_name, directory, staged, name)
+            _switch(rename_name, directory, staged, name)  # to no directory that holds something
         except OSError:  # another one was quicker, and has perhaps swept what is not finished
             if _status(name, directory) is None:
                 raise
@@ -217,10 +214,7 @@ _SUM: Final = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
 def sums_of(root: PurePosixPath) -> dict[str, str]:
-    """Return the sha256 of files of a toolkit's source by their paths below ``root``, as a build has them.
-
-    They are believed until a file is copied: its copy is hashed. A source that has none is hashed.
-    """
+    """Return the sha256 of files of a toolkit's source by their paths below ``root``, as a build has them."""
     with suppress(OSError, ValueError), (Path(root) / SUMS).open("rb") as file:
         lines = file.read(MOST_BYTES).decode().splitlines()
         return {found[2]: found[1] for line in lines if (found := _SUM.fullmatch(line))}
@@ -228,23 +222,19 @@ def sums_of(root: PurePosixPath) -> dict[str, str]:
 
 
 def mark_of(path: str, directory: int | None = None) -> str:
-    """Return a text that each change of the large file at ``path`` changes; "" for any other.
-
-    The time of the last change of an inode is the kernel's: no call sets it to another (inode(7)).
-    """
+    """Return a text that each change of the large file at ``path`` changes; "" for any other."""
     with suppress(OSError):
         status = os.stat(path, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES:
             which = f"{status.st_ino}:{status.st_mode}:{status.st_uid}"
+            # The time of its last change is the kernel's: no call sets it to another (inode(7)).
             return f"{which}:{status.st_size}:{status.st_ctime_ns}"
     return ""
 
 
 def digests_below(host: Host, path: PurePosixPath, *, anew: bool = False) -> dict[PurePosixPath, str]:
-    """Return the sha256 in hex of each regular file below ``path``, "" for one that cannot be read.
-
-    A file with a mark that was noted at the copy is not read, but where all are ``anew``.
-    """
+    """Return the sha256 in hex of each regular file below ``path``, "" for one that cannot be read."""
+    # A file with a mark that was noted at the copy is not read, but where all are ``anew``.
     top, noted = host.local_path(path), {} if anew else read_noted_digests(host, path)
     files = [os.path.join(place, name) for place, _, names in os.walk(top) for name in names]  # noqa: PTH118
     digests = {file: noted.get(mark_of(file)) or digest_of(file) for file in files}

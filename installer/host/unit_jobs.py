@@ -40,17 +40,14 @@ SEVERITY_MARKERS: Final = ("level=fatal", "level=panic", "panic:", "level=error"
 
 
 class Patience(Struct, frozen=True):
-    """How long a reload is waited for: ``start_s`` for a start and its proof, ``stop_s`` for a stop.
+    """How long a reload is waited for."""
 
-    A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
-    systemd grants it; a pod that ends has no time for that, and gives 0. ``check`` is called now and then and
-    may raise. An engine ``may_rest`` where its owner has stopped it: it reads its configs when it starts.
-    """
-
-    start_s: float
-    check: Callable[[], None]
+    start_s: float  # for a start and its proof
+    check: Callable[[], None]  # is called now and then, and may raise
+    # For a stop, in which an engine ends the calls that it is at work on as long as systemd grants it; a pod
+    # that ends has no time for that, and gives 0.
     stop_s: float = STOP_S
-    may_rest: bool = False
+    may_rest: bool = False  # where its owner has stopped it: it reads its configs when it starts
     when_idle: bool = False
 
     @property

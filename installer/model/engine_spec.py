@@ -319,15 +319,12 @@ class CdiSupport(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """How the program of an engine is asked what it makes of some texts.
-
-    A path in ``words`` stands for the place where that text is put for the question: nobody knows it before.
-    """
+    """How the program of an engine is asked what it makes of some texts."""
 
     paths: tuple[PurePosixPath, ...]
     # Returns the texts to be put, given what names their places.
     texts: Callable[[Callable[[PurePosixPath], str]], Mapping[PurePosixPath, str]]
-    words: tuple[str | PurePosixPath, ...]
+    words: tuple[str | PurePosixPath, ...]  # a path stands for the place where that text will be put
     last: tuple[str, ...] = ()
     # Texts of a directory that is put as a whole, by their names in it.
     beside: Mapping[PurePosixPath, Mapping[PurePosixPath, str]] = field(default_factory=dict)

@@ -132,13 +132,10 @@ class EngineState(Struct, frozen=True):
 
 
 class Reference(Struct, frozen=True):
-    """A text, an engine or a link, none of the ledger's, that may lead to a program of the toolkit.
+    """A text, an engine or a link, none of the ledger's, that may lead to a program of the toolkit."""
 
-    ``how`` begins a sentence that ends with ``program``, as it is named there; ``remedy`` ends it.
-    """
-
-    how: str
-    program: str
+    how: str  # begins a sentence that ends with the program
+    program: str  # as it is named there
     remedy: str = "correct that file"
 
 

@@ -67,13 +67,10 @@ class Kind(StrEnum):
 
 
 class Meta(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a file is apart from its content: permission bits, owner, group, extended attributes.
-
-    A new file has no owner to keep (None): it belongs to whoever makes it.
-    """
+    """What a file is apart from its content."""
 
     mode: int = 0o644
-    uid: int | None = None
+    uid: int | None = None  # a new file has no owner to keep: it belongs to whoever makes it
     gid: int | None = None
     xattrs: tuple[tuple[str, bytes], ...] = ()
 

@@ -161,12 +161,9 @@ class WriteSpecification(Struct, frozen=True):
 
 
 class ProveUnused(Struct, frozen=True):
-    """Go on only if no container has been started on our runtimes since the host was looked at.
+    """Go on only if no container has been started on our runtimes since the host was looked at."""
 
-    ``hooked`` is the engine that had an OCI hook of ours: what it is making has to run that first.
-    """
-
-    hooked: str = ""
+    hooked: str = ""  # the engine that had an OCI hook of ours: what it is making has to run that first
 
 
 ConcreteStep: TypeAlias = (

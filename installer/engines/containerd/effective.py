@@ -41,24 +41,18 @@ FLAGS: Final = CommandLine(
 
 
 class Config(Struct, frozen=True):
-    """The files as containerd understands them.
+    """The files as containerd understands them."""
 
-    ``path`` and ``tree`` are the file whose CRI table counts: the root file, or on 1.x the last import
-    that has one, for it replaces that of the root. ``key`` is the table that holds the runtimes.
-    ``imported`` are the other files in the order of reading, the drop-in that was asked for among them.
-    Where ``merges`` is true (2.x), they add to the root file key by key, and ``runtimes`` and ``default``
-    are what comes out. ``old_default`` tells that the default is the table that schema 1 had for it.
-    """
-
+    # Of the file whose CRI table counts: the root, or in 1.x the last import with one, which replaces it.
     path: PurePosixPath
     tree: Tree
     schema: int
-    key: Key
-    merges: bool
-    imported: Mapping[PurePosixPath, Tree]
-    runtimes: Tree
+    key: Key  # of the table that holds the runtimes
+    merges: bool  # in 2.x: imports add to the root file key by key
+    imported: Mapping[PurePosixPath, Tree]  # the other files as they are read, the drop-in asked for included
+    runtimes: Tree  # what comes out of all of them
     default: str
-    old_default: bool
+    old_default: bool  # the default is the table that schema 1 had for it
 
 
 def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
@@ -182,11 +176,7 @@ def _dumped(text: str) -> EffectiveConfig:
 
 
 def read_dump(dump: Tree) -> EffectiveConfig:
-    """Return what ``containerd config dump`` says: imports, schemas and defaults are merged there.
-
-    It does not say whether CRI loads: for that a default runtime has to be defined
-    (engine-facts.md#containerd-imports).
-    """
+    """Return what ``containerd config dump`` says: imports, schemas and defaults are merged there."""
     plugins = table(dump, ("plugins",), PRINTED)
     # 2.x prints the new id whatever the files say; what the old one still holds there is not about runtimes.
     plugin = next(
@@ -205,7 +195,9 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
         rest_digest=_digest(dump, plugin),
-        undefined="" if default in runtimes else default,
+        undefined=""
+        if default in runtimes
+        else default,  # CRI does not load (engine-facts.md#containerd-imports)
         broken=broken,
         places={name: said for name, said in places.items() if isinstance(said, str)},
         nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
@@ -257,11 +249,9 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
 
 
 def binary_of(runtime: Tree) -> str:
-    """Return what a runtime starts, "" for what its shim starts by itself.
-
-    Of two spellings that of 2.x, which takes the last in byte order (engine-facts.md#containerd-spellings).
-    """
+    """Return what a runtime starts, "" for what its shim starts by itself."""
     options = runtime.get("options")
+    # Of two spellings 2.x takes the last in byte order (engine-facts.md#containerd-spellings).
     spelled = sorted(options.items(), reverse=True) if isinstance(options, Mapping) else ()
     # containerd reads option names in any case; v1.linux has other names for it.
     named = [value for word in ("binaryname", "runtime") for name, value in spelled if name.lower() == word]
@@ -302,10 +292,8 @@ def list_read(
 def find_missing_import(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree], unreadable: Collection[PurePosixPath]
 ) -> str:
-    """Return why containerd does not start: an import that is not there, or is no file; "" for none.
-
-    1.6 and 1.7 say so in a dump as well, 2.1 to 2.4 print their defaults in the place of the whole config.
-    """
+    """Return why containerd does not start: an import that is not there, or is no file; "" for none."""
+    # 1.6 and 1.7 say so in a dump as well, 2.1 to 2.4 print their defaults in the place of the whole config.
     for path, _ in list_read(config, trees):
         for pattern in list_imports(path, trees.get(path, {})):
             for name in sorted({*unreadable} - trees.keys()):
@@ -344,10 +332,7 @@ def _takes(pattern: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
 
 
 def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
-    """Return ``edits`` with the plugin's id that ``containerd config migrate`` has given to their keys.
-
-    And with the table that options stand in whose header somebody has deleted: that of their runtime.
-    """
+    """Return ``edits`` with the plugin's id that ``containerd config migrate`` has given to their keys."""
     there = [
         name for name in PLUGIN_IDS if isinstance(value_at(tree, ("plugins", name, "containerd")), Mapping)
     ]
@@ -359,6 +344,7 @@ def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
 
 
 def _lift(edit: Edit, tree: Tree) -> Edit:
+    """Return an edit of an option below its runtime, where somebody has deleted the header of the options."""
     *above, options, name = ("", "", *edit.key)
     runtime = value_at(tree, tuple(above[2:]))
     if options != "options" or edit.after is None or not isinstance(runtime, Mapping):
