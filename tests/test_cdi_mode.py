@@ -54,7 +54,7 @@ def test_reconcile_and_status_say_of_an_engine_what_is_true_by_cdi(site: CdiSite
 def test_an_engine_that_does_not_run_is_to_be_started_and_no_other_mode_taken(site: CdiSite) -> None:
     plan, done = site.call("plan"), site.call("install")
 
-    words = "cannot ask Docker whether it takes devices by CDI (nobody listens on "
+    words = "cannot ask Docker whether it takes devices by CDI (nothing answers on "
     assert sentence(done).startswith(words)
     assert "; start Docker, see why it does not answer, or leave it out of --runtime" in sentence(done)
     assert f"! install would stop: {words}" in plan.stdout

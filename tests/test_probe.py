@@ -49,7 +49,7 @@ def test_a_run_that_waits_is_alive_and_is_ready_once_it_has_said_so(image: Path,
 
     assert (alive.returncode, proven.returncode, proven.stdout) == (0, 0, "")
     assert unproven.returncode == 1
-    assert "nobody asked docker" in unproven.stdout
+    assert "it is not known what docker" in unproven.stdout
 
 
 @pytest.mark.parametrize(

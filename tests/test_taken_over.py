@@ -56,7 +56,7 @@ def test_all_of_a_runtime_that_leads_elsewhere_stays_and_the_others_go(
     assert isinstance(left, dict)
     assert left["nvidia"] == taken
     assert "nvidia-cdi" not in left
-    note = f"left the runtime nvidia in /{path} as it is: somebody has made it start /usr/sbin/runc"
+    note = f"left the runtime nvidia in /{path} as it is: it was edited to start /usr/sbin/runc"
     assert [line["note"] for line in map(json.loads, done.stderr.splitlines()) if "note" in line] == [note]
     assert not (site.root / "usr/local/nvidia").exists()
 
@@ -86,7 +86,7 @@ def test_another_entry_in_the_place_of_ours_stays(site: Site) -> None:
 
     assert done.returncode == 0, done.stderr
     assert value_at(_tree(site, DAEMON_JSON), key) == entry
-    assert f"left the runtime nvidia in /{DAEMON_JSON} as it is: somebody has made it start" in done.stderr
+    assert f"left the runtime nvidia in /{DAEMON_JSON} as it is: it was edited to start" in done.stderr
 
 
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:

@@ -27,10 +27,10 @@ DEVICE_NODES: Final = "device-nodes"
 GPUS: Final = "gpus"
 NAMED: Final = 4  # of the devices that nobody has
 NEW: Final = "it is not there"
-REMOVED: Final = "somebody has removed it"
+REMOVED: Final = "it was removed"
 CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
 STALE: Final = "it names what is not there any more, and no container could start with it"
-GIVES_WAY: Final = "somebody else has put one with the same devices there"
+GIVES_WAY: Final = "another specification with the same devices is there"
 WITHDRAWN: Final = "the last one was of no use any more and is removed, and what was to follow failed"
 # That the driver, devices or specifications of others change is no drift: nobody has touched what is ours.
 FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})

@@ -70,7 +70,7 @@ def demo() -> Exit:
         before = _hash(root)
         arguments = ["--host-root", str(root), "--toolkit-source", str(source), "--restart-mode", "none"]
         arguments += ["--runtime=docker", "--runtime=containerd", "--runtime=crio"]
-        _show_title("A node with three container engines, each with a config that somebody cares about")
+        _show_title("A node with three container engines, each with an administrator's config")
         _show_files(root)
         _show_title("toolkit-installer plan: what would change, and nothing is touched")
         _call("plan", arguments)

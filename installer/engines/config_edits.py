@@ -212,14 +212,14 @@ def is_hook(row: ConfigRow) -> bool:
 def notes_of(path: PurePosixPath, was: Undone) -> Iterator[str]:
     """Yield what the owner of a file should know of the text without us."""
     for edit in was.overruled:
-        yield f"left {'.'.join(edit.key)} in {path}: somebody has changed it since"
+        yield f"left {'.'.join(edit.key)} in {path}: it was edited after the install"
     for edit in was.relied_on:
         if edit.after != EMPTY:
             yield f"left {'.'.join(edit.key)} in {path}: what others have added there needs it"
     for key in was.emptied:
         yield f"removed {'.'.join(key)} from {path}: it was a setting of our runtime"
     for name, program in was.taken.items():
-        yield f"left the runtime {name} in {path} as it is: somebody has made it start {program}"
+        yield f"left the runtime {name} in {path} as it is: it was edited to start {program}"
 
 
 def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:

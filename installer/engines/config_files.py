@@ -290,7 +290,7 @@ def write_config(host: Host, write: WriteConfig) -> None:
         return
     if digest != (write.before and write.before.digest):
         raise ConflictError(
-            f"edit {write.path} (somebody else wrote it in this very moment)", remedy="run again"
+            f"edit {write.path} (another process wrote it at the same moment)", remedy="run again"
         )
     if write.after is None:
         real = host.resolve(write.path)  # a link that led nowhere before us stays

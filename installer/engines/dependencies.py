@@ -120,7 +120,7 @@ def _ask_containerd(host: Host, socket: PurePosixPath) -> Peer | str | None:
         return None
     match peer:
         case NotServing():
-            return f"its containerd does not run: nobody listens on {socket}"
+            return f"its containerd does not run: nothing answers on {socket}"
         case Silent(reason):
             return f"its containerd hangs: {reason} on {socket}"
         case Unseen():

@@ -171,12 +171,12 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
         return ""
     names = ", ".join(map(str, changed))
     if engine.spec.reload is ReloadMethod.HUP:
-        return f"somebody else has just written {names}"
+        return f"another process has just written {names}"
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
         return ""  # its CRI is off, and was before
     reason = after.fatal or "; ".join(error.problem for error in explain_moved_places(engine, after))
-    return reason and f"it would not come up again, somebody else has just written {names}: {reason}"
+    return reason and f"it would not come up again, another process has just written {names}: {reason}"
 
 
 def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:

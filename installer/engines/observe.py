@@ -313,7 +313,7 @@ def drop_unused(
         with suppress(InstallerError):  # what cannot be asked counts as used
             if not cri.list_sandboxes(host.local_path(beside.socket), timeout_s=ASK_S):
                 left = tuple(each for each in engines if each is not beside)
-                unused = f"it serves {ENGINES[name].title}, and nobody uses its CRI (no kubelet, no pod)"
+                unused = f"it serves {ENGINES[name].title}, and its CRI is not used (no kubelet, no pod)"
                 return left, (f"left {other} alone: {unused}",)
     return engines, ()
 
@@ -321,7 +321,7 @@ def drop_unused(
 def _explain_absence(host: Host, options: Options, notes: list[str]) -> InstallerError:
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
     dead = dict.fromkeys(systemd.describe_unit_end(host, ENGINES[name].unit) for name in options.engine_names)
-    reason = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
+    reason = "; ".join((*notes, *filter(None, dead))) or f"nothing answers on {sockets}"
     return InstallerError(
         f"find a running engine ({reason})",
         remedy=Remedy(

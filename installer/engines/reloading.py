@@ -232,14 +232,14 @@ def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:
     gone = {group_of(key, engine) for key in before.keys() - now.keys()} - wanted - {""}
     if wanted:
         return f"it does not hold {', '.join(sorted(wanted))} as asked for"
-    return f"it still holds {', '.join(sorted(gone))}" if gone else "somebody has changed what we wrote there"
+    return f"it still holds {', '.join(sorted(gone))}" if gone else "what we wrote there was changed"
 
 
 def _explain_reload(reload: Reload, engine: EngineState) -> str:
     """Return what a running engine serves otherwise than it should; "" where that is nothing."""
     serving = engine.serving
     if serving is None:
-        return f"nobody knows what it serves ({engine.silence})"
+        return f"it is not known what it serves ({engine.silence})"
     wrong = reload.wrong_in(serving)
     missing = sorted(name for name in wrong if name not in serving.handlers)
     other = sorted(name for name in wrong if name in serving.handlers)

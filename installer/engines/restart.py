@@ -48,7 +48,7 @@ def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineS
     except InstallerError as error:
         return replace(engine, silence=error.problem, remedy=error.remedy)
     if isinstance(peer, processes.NotServing):
-        return replace(engine, stopped=True, silence=f"nobody listens on {socket}")
+        return replace(engine, stopped=True, silence=f"nothing answers on {socket}")
     if isinstance(peer, processes.Silent):
         return replace(engine, silence=f"{socket}: {peer.reason}")
     try:
@@ -168,7 +168,7 @@ def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> boo
     stopped = systemd.look_at_unit(host, engine.unit).active == "inactive"  # else by itself, or by a config
     if stopped and not patience.may_rest:
         raise EngineStoppedError(
-            f"prove that {engine.title} serves our runtimes (somebody has stopped {engine.unit})",
+            f"prove that {engine.title} serves our runtimes ({engine.unit} was stopped)",
             remedy=f"start {engine.unit}, then run again",
             code="engine-not-proven",
         )
@@ -215,7 +215,7 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd
             return unit_jobs.restart(host, engine.unit, patience)
     else:
         raise InstallerError(
-            f"reload {engine.title} (nobody answers on {engine.socket})",
+            f"reload {engine.title} (nothing answers on {engine.socket})",
             remedy=f"check that {engine.title} is well",
             code="engine-not-answering",
         )

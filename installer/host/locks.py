@@ -163,7 +163,9 @@ def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], 
                 os.close(fd)
         if locked:
             return Lock(fd)
-    raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
+    raise LockedError(
+        f"start (another program makes and removes {path} all the time)", remedy="stop that first"
+    )
 
 
 def _flock(fd: int, local: Path, path: PurePosixPath) -> None:

@@ -160,7 +160,7 @@ class Places:
             return None
         if not _placed_by_root(directory, status):
             raise InstallerError(
-                f"follow the link {path} (somebody who is not root could have placed it)",
+                f"follow the link {path} (a user other than root could have placed it)",
                 remedy=f"remove it, or let root alone write {path.parent}",
                 code="path-unusable",
             )

@@ -123,7 +123,7 @@ def _restart(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
         if isinstance(failure, PendingError):
             raise failure
         failure = failure or NotBegunError(
-            f"{purpose} (somebody has cancelled it, or asked for something else of the unit)",
+            f"{purpose} (another command cancelled it, or gave the unit another job)",
             remedy="see systemctl list-jobs and the journal of systemd on the node, then run again",
         )
         raise NotBegunError(failure.problem, remedy=failure.remedy, code=failure.code) from failure

@@ -382,8 +382,8 @@ def refuse_stopped(names: Iterable[str]) -> None:
     """Raise where an engine that we have configured does not run: it would not be asked."""
     for title in (ENGINES[name].title for name in names):
         raise InstallerError(
-            f"prove that {title} serves our runtimes (it does not run: nobody listens on its socket)",
-            remedy=f"start {title}; if it runs, somebody has removed its socket: restart both",
+            f"prove that {title} serves our runtimes (it does not run: nothing answers on its socket)",
+            remedy=f"start {title}; if it runs, its socket was removed: restart both",
             code="engine-not-proven",
         )
 

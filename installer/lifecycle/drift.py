@@ -131,7 +131,7 @@ def find_refusal(
     often = f"{len(times)} repair{'s' if len(times) > 1 else ''}"
     if len(times) >= len(PAUSES_S):
         reason = InstallerError(
-            f"keep {worst} as it was installed (somebody changes it again and again: {often} "
+            f"keep {worst} as it was installed (it is changed again and again: {often} "
             f"within an hour, the last at {clock(times[-1])})",
             remedy=f"find who does (a bootstrap script? configuration management?), then run {RECONCILE}",
             code="drift-repeats",
@@ -140,7 +140,7 @@ def find_refusal(
     until_s = max(((each[-1] + PAUSES_S[len(each)]) for each in counts.values() if each), default=now_s)
     if until_s > now_s:
         reason = InstallerError(
-            f"keep {worst} as it was installed (somebody has changed it again after {often})",
+            f"keep {worst} as it was installed (it was changed again after {often})",
             remedy=f"find who changes it; the next repair is at {clock(until_s)}, or when "
             f"you run {RECONCILE}",
             code="drifted",
@@ -161,7 +161,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
         remedy = f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back"
     elif drifted.removed:  # with ours alone in it the engine would start without all that its owner had there
         files = " and ".join(map(str, drifted.removed))
-        things, why = "the node", f"somebody has removed {files}, with more in it than our runtimes"
+        things, why = "the node", f"{files} was removed, with more in it than our runtimes"
         remedy = f"put it back; or run {RECONCILE} for one with our runtimes alone"
     elif drifted.engines and policy is not Drift.REPAIR:
         specs = [ENGINES[name] for name in drifted.engines]

@@ -37,7 +37,7 @@ THEIRS: Final = (
     "start it, install takes the node over again"
 )
 BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
-CUT_SHORT: Final = "left between two texts by what was cut short, and edited by somebody else since"
+CUT_SHORT: Final = "left between two texts by an interrupted act, and edited since"
 LAST_CHECK: Final = "last look"
 READS: Final = 3  # of a ledger that an install or a repair writes meanwhile
 
@@ -98,7 +98,7 @@ def list_files(
         yield from _list_held(host, options.layout, record, deep=deep, ignores=ignores)
         return
     if is_ledger_lost(host, options.layout):
-        state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
+        state = "it was removed: install and uninstall go on by what the configs show to be ours"
         yield Line(str(options.layout.ledger), state)
     row = find_lost_specification(host, options.layout)
     state = f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
@@ -167,9 +167,9 @@ def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
         there = host.exists(layout.version(toolkit.version))
         return "" if there else f"leads to {target}, which is gone"
     if target is not None:
-        return f"not ours: somebody has it lead to {target}"
+        return f"not ours: it was changed to lead to {target}"
     there = host.kind(layout.toolkit, last=False) is not Kind.ABSENT
-    return "not ours: somebody has put something else there" if there else "missing"
+    return "not ours: something else is in its place" if there else "missing"
 
 
 def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) -> Iterator[Line]:
@@ -211,7 +211,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         if row.original is None and (record.left or not record.finished):
             return BEFORE, False
         moved = bool(row.edits) and all(map(in_force, row.edits))
-        return f"removed by somebody else{kept if moved else ''}", moved
+        return f"removed after the install{kept if moved else ''}", moved
     ours = file.digest in row.ours
     if (ours or row.syntax) and row.original and read_saved(host, layout, row.original) is None:
         copy = layout.backups / row.original.digest
@@ -220,7 +220,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     if ours:
         return "as we wrote it", True
     if row.syntax is None:
-        return "replaced by somebody else", False
+        return "replaced after the install", False
     edits = relocate_edits(row, file)
     gone = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
     if not record.finished:  # nobody knows which of the edits we have taken out ourselves
@@ -228,8 +228,8 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         return BEFORE if untouched else CUT_SHORT, False
     if lost := [edit for edit in gone if not in_force(edit)]:
         keys = ", ".join(dict.fromkeys(".".join(edit.key) for edit in lost))
-        return f"drifted: {keys} changed by somebody else", False
-    return f"edited by somebody else{kept if row.edits else ''}", True
+        return f"drifted: {keys} changed after the install", False
+    return f"edited after the install{kept if row.edits else ''}", True
 
 
 def list_last_check(seen: LastCheck | None) -> Iterator[Line]:
@@ -237,7 +237,7 @@ def list_last_check(seen: LastCheck | None) -> Iterator[Line]:
     if seen is None:
         return
     if not seen.current:
-        state = f"at {seen.time}, by a run that has ended (pid {seen.pid}): nobody watches this node"
+        state = f"at {seen.time}, by a run that has ended (pid {seen.pid}): no run watches this node"
         yield Line(LAST_CHECK, state, good=True)
         return
     if seen.problem:
@@ -262,7 +262,7 @@ def list_last_act(record: Record) -> Iterator[Line]:
     nothing = replace(record, failed=None).empty
     if record.published and nothing:
         what = ", ".join(map(str, record.published))
-        yield Line(what, "told of an install that failed; nothing is installed")
+        yield Line(what, "left by an install that failed; nothing is installed")
     # What is told of an install that failed holds nothing of the node.
     rolled_back = nothing and (record.failed is not None or bool(record.published))
     if not record.finished and not rolled_back:
@@ -284,11 +284,11 @@ def explain_unproven(
         return "nothing is installed: wait for run to finish, or see its log"
     if not is_held_pidfile(host.local_path(pid_file)):
         return (
-            f"no run waits on this node (nobody holds {pid_file}): install alone needs none; else start run, "
-            "or see the log of the last one"
+            f"no run waits on this node ({pid_file} is not locked): after install that is normal; "
+            "else start run, or see the log of the last one"
         )
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
-        return f"nobody asked {' or '.join(unasked)} what it serves (it does not answer, or has an OCI hook)"
+        return f"it is not known what {' or '.join(unasked)} serves (it does not answer, or has an OCI hook)"
     proof = "take devices by CDI" if record.cdi else "serve our runtimes"
     return f"run has not proven yet that the engines {proof}: wait, or see its log"

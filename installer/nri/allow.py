@@ -114,7 +114,7 @@ def refuse_dropping(name: str, text: str) -> None:
     """Raise unless the engine injects what a plugin asks for; others start containers without it."""
     found = _VERSION.match(text)
     if name not in INJECTS or found is None:
-        reason = f"nobody knows whether {name or 'an engine without a name'} {text} injects them"
+        reason = f"it is not known whether {name or 'an engine without a name'} {text} injects them"
     else:
         number = (int(found[1]), int(found[2]), int(found[3] or 0))
         if any(least <= number and (end is None or number < end) for least, end in INJECTS[name]):

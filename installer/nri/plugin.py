@@ -153,7 +153,7 @@ class Plugin:
         renewed = self._lock.renew()
         if renewed is None:
             raise LockedError(
-                f"go on (another instance holds {self._place.lock} by now)",
+                f"go on (another instance holds {self._place.lock})",
                 remedy="remove no pidfile of a plugin that runs",
             )
         if renewed:

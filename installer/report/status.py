@@ -43,7 +43,7 @@ class CheckDocument(Struct, frozen=True):
     time: Annotated[str, says("When, in UTC.")]
     pid: Annotated[int, says("The process of run, in its pid namespace.")]
     current: Annotated[
-        bool, says("Whether that process still runs, in this boot: else nobody watches the node.")
+        bool, says("Whether that process still runs, in this boot: else no run watches the node.")
     ]
     number: Annotated[int, says("How many looks there have been in this boot.")]
     asked: Annotated[bool, says("Whether it was asked for, by reconcile or HUP.")]
@@ -151,7 +151,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     sent_s = readiness.now_s()
     pid = locks.send(host.local_path(options.pid_file), SIGHUP)
     if pid is None:
-        sys.stdout.write(f"no run waits on this node (nobody holds {options.pid_file}): use install\n")
+        sys.stdout.write(f"no run waits on this node ({options.pid_file} is not locked): use install\n")
         return Exit.NO_RUN_WAITS
     answer = _await_answer(host, options, pid, sent_s)
     refusals = (engine.refusal for engine in answer.engines)

@@ -39,7 +39,7 @@ def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(options: Op
     plan = plan_install(observe_install(host, options, ledger.held), options)
     (root / DAEMON_JSON).write_text('{"theirs": true}\n')
 
-    with pytest.raises(InstallerError, match="somebody else wrote it in this very moment"):
+    with pytest.raises(InstallerError, match="another process wrote it at the same moment"):
         apply(Context(host, options.layout, ledger, timeout_s=1), plan, never_stop)
 
     assert (root / DAEMON_JSON).read_text() == '{"theirs": true}\n'

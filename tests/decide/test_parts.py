@@ -131,7 +131,7 @@ def _serving(serving: EffectiveConfig | None, **more: object) -> Facts:
             id="started before",
         ),
         pytest.param(
-            _serving(None, silence="it hangs"), "nobody knows what it serves (it hangs)", id="silent"
+            _serving(None, silence="it hangs"), "it is not known what it serves (it hangs)", id="silent"
         ),
     ],
 )

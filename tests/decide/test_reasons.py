@@ -29,7 +29,7 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
 @pytest.mark.parametrize(
     ("step", "found", "why"),
     [
-        (WANTED, replace(ENGINE, silence="it hangs"), "nobody knows what it serves (it hangs)"),
+        (WANTED, replace(ENGINE, silence="it hangs"), "it is not known what it serves (it hangs)"),
         (WANTED, serves(nvidia=MINE), WELL),
         (WANTED, serves(), "it does not serve nvidia"),
         (WANTED, serves(nvidia=THEIRS), "it serves nvidia otherwise than asked for"),

@@ -237,7 +237,7 @@ def test_our_drop_in_is_not_written_without_the_handler_that_its_owner_had_in_it
     process.terminate()
     assert process.wait() == 0, process.log
     assert (asked.returncode, written, told.returncode) == (0, False, 1), told.stdout
-    assert f"somebody has removed {OURS}, with more in it than our runtimes" in told.stdout
+    assert f"{OURS} was removed, with more in it than our runtimes" in told.stdout
     assert (again.returncode, "gpu" in text, "nvidia" in text) == (0, False, True), text
 
 

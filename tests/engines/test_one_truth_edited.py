@@ -78,10 +78,10 @@ class Case:
     asked: tuple[str, ...]
     act: Callable[[Node], None]
     planned: int
-    said: str = "edited by somebody else, our keys in force"
+    said: str = "edited after the install, our keys in force"
 
 
-CHANGED = "nvidia.runtime_type changed by somebody else"
+CHANGED = "nvidia.runtime_type changed after the install"
 GONE = "drifted: the runtime nvidia is not defined in its configs: toolkit-installer reconcile puts it right"
 CASES = {
     "2.1 migrates what we began": Case("sid", None, SOURCE, migrates, OK),
@@ -90,7 +90,7 @@ CASES = {
     "2.1 moves what we began": Case("sid", None, SOURCE, moves_all, OK),
     "1.7 moves all": Case("trixie", VERSION_2, SOURCE, moves_all, OK, ""),
     "2.1 moves the drop-in": Case(
-        "sid", VERSION_2, BY_DROP_IN, moves_the_drop_in, OK, "removed by somebody else, our keys in force"
+        "sid", VERSION_2, BY_DROP_IN, moves_the_drop_in, OK, "removed after the install, our keys in force"
     ),
     "2.1 renames in the drop-in": Case("sid", VERSION_2, BY_DROP_IN, renames, WOULD_CHANGE, GONE),
     "2.1 says more beside both spellings": Case("sid", BOTH_SPELLINGS, SOURCE, says_more, OK),
@@ -191,7 +191,7 @@ def test_nobody_is_blamed_for_what_an_undo_has_taken_from_under_a_container(
         broken = node.installer("status").stdout
 
         assert ("drifted" in told, "daemon.json    as we wrote it" in told) == (False, True), told
-        assert ("drifted" in broken, "edited by somebody else\n" in broken) == (False, True), broken
+        assert ("drifted" in broken, "edited after the install\n" in broken) == (False, True), broken
         assert "would not start with the configs that it has now" in broken
 
 

@@ -106,7 +106,7 @@ def test_a_containerd_that_serves_docker_only_is_not_restarted(docker_node: Node
     planned = node.installer("plan", *SOURCE)
     node.installer("install", *SOURCE, check=True)
 
-    assert "left containerd alone: it serves Docker, and nobody uses its CRI" in planned.stdout
+    assert "left containerd alone: it serves Docker, and its CRI is not used" in planned.stdout
     assert "nvidia" in served(node)[0]
     assert node.pid_of("containerd") == pid
     assert node.read(CONTAINERD) == config

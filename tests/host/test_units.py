@@ -306,7 +306,7 @@ class FailsToStart(SlowToStop):
 def test_a_unit_that_is_as_before_was_not_restarted_whatever_is_said_of_the_job(
     tmp_path: Path, systemd: type[FakeSystemd]
 ) -> None:
-    with pytest.raises(NotBegunError, match=rf"restart {UNIT} \(somebody has cancelled it"):
+    with pytest.raises(NotBegunError, match=rf"restart {UNIT} \(another command cancelled it"):
         restarted(tmp_path, systemd({UNIT: FakeUnit()}), PATIENT)
 
 

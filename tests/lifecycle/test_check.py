@@ -236,7 +236,7 @@ def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: 
 
     assert not node.ready.exists()
     assert node.said["problem"] == (
-        "prove that containerd serves our runtimes (it does not run: nobody listens on its socket)"
+        "prove that containerd serves our runtimes (it does not run: nothing answers on its socket)"
     )
     assert 0 < watch.due_s <= 2
 

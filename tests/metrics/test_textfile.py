@@ -117,7 +117,7 @@ def test_a_first_install_that_fails_tells_so_until_the_uninstall(site: Site) -> 
     assert told['failures_total{code="config-unusable"}'] == 2
     assert (told["installs_total"], told["ready"]) == (0, 0)
     assert status.returncode == 1
-    assert "told of an install that failed; nothing is installed" in status.stdout
+    assert "left by an install that failed; nothing is installed" in status.stdout
     assert "unfinished" not in status.stdout
     assert site.tree() == before
 

@@ -93,7 +93,7 @@ def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: P
 
     assert found == Below(f"/{SOCKET}", "/usr/bin/containerd-shim-runc-v2")
     assert "cannot start containers with Docker (its containerd hangs: no answer within 0.2 s" in hangs
-    assert "its containerd does not run: nobody listens on /run/containerd/containerd.sock" in ended
+    assert "its containerd does not run: nothing answers on /run/containerd/containerd.sock" in ended
     assert ended.endswith(below.RESTART)
 
 

@@ -77,12 +77,12 @@ def test_a_silent_engine_is_asked_again_where_it_restarts_itself(
 
 def test_where_nobody_listens_all_sockets_that_were_tried_are_named(tmp_path: Path) -> None:
     with pytest.raises(
-        InstallerError, match=r"^cannot find a running engine \(nobody listens on /"
+        InstallerError, match=r"^cannot find a running engine \(nothing answers on /"
     ) as caught:
         find_engines(Host.under(PurePosixPath(tmp_path)), Options(), Record())
 
     tried = dict.fromkeys(str(engine.socket) for engine in ENGINES.values())
-    assert f"nobody listens on {', '.join(tried)})" in str(caught.value)
+    assert f"nothing answers on {', '.join(tried)})" in str(caught.value)
 
 
 def test_an_engine_that_misreports_is_outdated_where_its_config_changed_after_its_start(

@@ -170,7 +170,7 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act:
 
     assert [each.name for each in engines] == (["docker"] if left else ["docker", "containerd"])
     assert notes == (
-        ("left containerd alone: it serves Docker, and nobody uses its CRI (no kubelet, no pod)",)
+        ("left containerd alone: it serves Docker, and its CRI is not used (no kubelet, no pod)",)
         if left
         else ()
     )

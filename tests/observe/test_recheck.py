@@ -41,7 +41,7 @@ def refusal(root: Path, name: str, now: str | None, *done: Step) -> str:
 
 OURS = "version = 2\nroot = '/ours'\n"
 WRITTEN = WriteConfig("containerd", TOML, None, File(OURS.encode()))
-SOMEBODY = "somebody else has just written /etc/containerd/config.toml"
+SOMEBODY = "another process has just written /etc/containerd/config.toml"
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ SOMEBODY = "somebody else has just written /etc/containerd/config.toml"
             "docker",
             '{"debug": true}',
             (),
-            "reload Docker (somebody else has just written /etc/docker/daemon.json); look at what has just been "
+            "reload Docker (another process has just written /etc/docker/daemon.json); look at what has just been "
             "written to the config of Docker, then run again",
             id="another text, and nobody knows what it makes of it",
         ),
         pytest.param(
-            "docker", None, (), "reload Docker (somebody else has just written /etc/docker/", id="gone"
+            "docker", None, (), "reload Docker (another process has just written /etc/docker/", id="gone"
         ),
     ],
 )

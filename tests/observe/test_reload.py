@@ -285,4 +285,4 @@ def test_nobody_on_the_socket_is_one_that_is_stopped(node: Live) -> None:
     found = ask(node.host, replace(containerd(), socket=PurePosixPath("/gone.sock")))
 
     assert (found.stopped, found.failed, found.pid) == (True, False, None)
-    assert found.silence == f"nobody listens on {node.root}/gone.sock"
+    assert found.silence == f"nothing answers on {node.root}/gone.sock"

@@ -131,7 +131,7 @@ def check_config_in_force(exam: EngineExam) -> str:
 @by_engine(lambda node: list_words([f"{exam.name}: {exam.default or 'unknown'}" for exam in node.engines]))
 def check_default_runtime(exam: EngineExam) -> str:
     if exam.on_disk and exam.on_disk.undefined:
-        return f"its config makes {exam.on_disk.undefined} the default, and nobody defines it"
+        return f"its config makes {exam.on_disk.undefined} the default, and does not define it"
     handlers = exam.serving.handlers if exam.serving else {}
     undefined = handlers and exam.default not in {"", *handlers}
     return f"its default {exam.default} is not served" if undefined else ""
@@ -347,10 +347,10 @@ def check_installation(node: Node) -> Verdict:
             told = f" ({unit} is {state})" if state else ""
             stopped.append(f"{name} does not run{told}: start it, its configs are ours")
         elif state.startswith("active") and node.sees_host:
-            silent.append(f"nobody listens on the socket of {name}, whose {unit} is {state}: restart it")
+            silent.append(f"nothing answers on the socket of {name}, whose {unit} is {state}: restart it")
     drifted = [f"{what}: {state}" for what, state, good in node.installed if not good]
     unseen = [name for name, (_, state) in absent.items() if not state]
-    beside = f"; nobody tells here whether {' and '.join(unseen)} runs" if unseen else ""
+    beside = f"; it cannot be seen from here whether {' and '.join(unseen)} runs" if unseen else ""
     return judge([*stopped, *silent, *drifted], "", f"{len(node.installed)} things as they should be{beside}")
 
 
@@ -360,7 +360,7 @@ def _select_shims(node: Node) -> list[Process]:
 
 def _explain_no_shim(node: Node) -> str:
     if any(each.name.startswith(SHIM) for each in node.processes):
-        return "shims run, and nobody may look at their programs from here"
+        return "shims run, and their programs cannot be read from here"
     return "no shim runs" if node.sees_host else "the host's processes are not in view"
 
 

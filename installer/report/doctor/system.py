@@ -152,7 +152,7 @@ def check_fabric_manager(node: Node) -> Verdict:
 
 def check_persistenced(node: Node) -> Verdict:
     if node.driver.persistenced == "dead":
-        return bad("/run/nvidia-persistenced/socket is there, and nobody listens")
+        return bad("/run/nvidia-persistenced/socket exists, but nothing answers on it")
     return ok(f"socket {node.driver.persistenced}")
 
 
@@ -233,7 +233,7 @@ def check_cdi_alone(node: Node) -> Verdict:
     partly = given and ALL_GPUS not in given and reason  # another's, of a few GPUs alone
     if node.driver.loaded and (partly or not given):
         what = f"{GPU_KIND}={ALL_GPUS}" if given else GPU_KIND
-        wrong.append(f"there is no specification of {what} ({reason or 'somebody has removed it'})")
+        wrong.append(f"there is no specification of {what} ({reason or 'it was removed after the install'})")
         todo.append("put right what the brackets say; then " + MAKE_IT if reason else MAKE_IT)
     for each in node.engines:
         if each.name in names and each.serving is not None and (reason := lacking(each)):
