@@ -145,7 +145,7 @@ def test_a_config_of_more_than_ours_that_somebody_has_removed_is_told_and_not_wr
         assert child.wait(30) == 0
     assert not made, "the engine's next start would be without all that its owner had in it"
     assert told.returncode == 1
-    assert f"somebody has removed /{path}, with more in it than our runtimes" in told.stdout
+    assert f"/{path} was removed, with more in it than our runtimes" in told.stdout
     assert "put it back" in told.stdout
     assert config.read_bytes() == theirs
 
@@ -203,7 +203,7 @@ def test_drift_that_is_only_reported_is_told_by_status_probe_and_log_and_left(si
         assert child.wait(30) == 0
     (event,) = (line for line in said if line["event"] == "drift not repaired")
     assert event["code"] == "drifted"
-    assert "/etc/docker/daemon.json: somebody has changed what we wrote there" in event["problem"]
+    assert "/etc/docker/daemon.json: what we wrote there was changed" in event["problem"]
     assert "toolkit-installer reconcile" in event["remedy"]
 
 
@@ -239,7 +239,7 @@ def test_the_next_repair_of_the_same_thing_comes_after_its_pause(site: Site) -> 
         _rewritten(site.root)
         until(lambda: look(site)["problem"])
 
-        assert "somebody has changed it again after 1 repair" in look(site)["problem"]
+        assert "it was changed again after 1 repair" in look(site)["problem"]
         until(lambda: "nvidia-cdi" in (site.root / DAEMON_JSON).read_text())
         assert time.monotonic() - began > 4
         until(lambda: not look(site)["problem"])
@@ -270,7 +270,7 @@ def test_whoever_changes_it_again_and_again_is_told_loudly_and_wins(site: Site) 
         assert child.wait(30) == 0
     (event,) = (line for line in said if line["event"] == "drift not repaired")
     assert event["level"] == "error"
-    assert "somebody changes it again and again: 5 repairs within an hour" in event["problem"]
+    assert "it is changed again and again: 5 repairs within an hour" in event["problem"]
 
 
 def _until_check(site: Site, pid: int) -> None:
@@ -361,7 +361,7 @@ def test_reconcile_where_nobody_waits_says_so_and_ends_with_3(site: Site) -> Non
 
     assert (never.returncode, killed.returncode) == (3, 3)
     assert killed.stdout.startswith(
-        "no run waits on this node (nobody holds /run/nvidia/toolkit/toolkit.pid)"
+        "no run waits on this node (/run/nvidia/toolkit/toolkit.pid is not locked)"
     )
 
 
@@ -569,9 +569,9 @@ def test_a_probe_says_why_a_node_is_not_ready_that_has_no_bad_line(site: Site) -
     assert [each.returncode for each in (nothing, installed, unasked)] == [1, 1, 1]
     assert nothing.stdout == "nothing is installed: wait for run to finish, or see its log\n"
     assert installed.stdout.startswith(
-        "no run waits on this node (nobody holds /run/nvidia/toolkit/toolkit.pid)"
+        "no run waits on this node (/run/nvidia/toolkit/toolkit.pid is not locked)"
     )
-    assert unasked.stdout.startswith("nobody asked docker or containerd or crio what it serves")
+    assert unasked.stdout.startswith("it is not known what docker or containerd or crio serves")
 
 
 def test_what_a_run_saw_that_has_ended_is_told_as_such(site: Site) -> None:
@@ -583,6 +583,6 @@ def test_what_a_run_saw_that_has_ended_is_told_as_such(site: Site) -> None:
     told = site.status()
 
     assert "by a run that has ended" in told.stdout
-    assert "nobody watches this node" in told.stdout
+    assert "no run watches this node" in told.stdout
     assert "does not serve" not in told.stdout
     assert json.loads(site.status("--json").stdout)["look"]["current"] is False

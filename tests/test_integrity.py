@@ -334,7 +334,7 @@ def test_a_config_toml_that_others_could_write_is_not_kept(site: Site) -> None:
         ),
         pytest.param(
             lambda toolkit: (toolkit.unlink(), toolkit.symlink_to("/opt")),
-            {f"BAD /{TOOLKIT} ": "not ours: somebody has it lead to /opt: install puts it right"},
+            {f"BAD /{TOOLKIT} ": "not ours: it was changed to lead to /opt: install puts it right"},
             id="led elsewhere",
         ),
         pytest.param(

@@ -116,8 +116,8 @@ def test_uninstall_with_only_the_ledger_lost_restores_all_that_can_be_known(
     done = site.call("uninstall")
 
     assert [told.returncode, planned.returncode, done.returncode] == [1, 10, 0], planned.stderr + done.stderr
-    assert f"note: /{LEDGER}: somebody has removed it: install or uninstall goes on" in planned.stdout
-    assert "/ledger  somebody has removed it: install or uninstall goes on" in told.stdout
+    assert f"note: /{LEDGER}: it was removed: install and uninstall go on" in planned.stdout
+    assert "/ledger  it was removed: install and uninstall go on" in told.stdout
     assert "ledger lost" in done.stderr
     assert _files(site) == before  # nobody knows any more who made the directories
     assert site.status().returncode == 3

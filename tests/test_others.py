@@ -178,7 +178,7 @@ def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
         pytest.param(
             lambda tree: tree["runtimes"]["nvidia"].update({"path": "/mine"}),
             {"runtimes": {"nvidia": {"path": "/mine", "args": []}}},
-            "left the runtime nvidia in /etc/docker/daemon.json as it is: somebody has made it start /mine",
+            "left the runtime nvidia in /etc/docker/daemon.json as it is: it was edited to start /mine",
             id="gives our runtime another binary",
         ),
         pytest.param(

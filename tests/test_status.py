@@ -145,7 +145,7 @@ def test_an_edit_that_leaves_ours_in_force_is_no_drift(
     told = site.status()
 
     assert told.returncode == 0, told.stdout
-    assert "edited by somebody else, our keys in force" in told.stdout
+    assert "edited after the install, our keys in force" in told.stdout
 
 
 def test_a_single_key_of_ours_that_is_gone_is_drift(site: Site) -> None:
@@ -154,7 +154,7 @@ def test_a_single_key_of_ours_that_is_gone_is_drift(site: Site) -> None:
 
     told = site.status()
 
-    assert "drifted: runtimes.nvidia.args changed by somebody else" in told.stdout
+    assert "drifted: runtimes.nvidia.args changed after the install" in told.stdout
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_nobody_is_blamed_for_keys_that_an_unfinished_undo_may_have_taken_out(si
     told = site.status()
 
     assert told.returncode == 1
-    assert "changed by somebody else" not in told.stdout
+    assert "changed after the install" not in told.stdout
     assert "our keys in force" not in told.stdout
     assert "was cut short" in told.stdout
 
@@ -200,7 +200,7 @@ def test_a_file_that_was_found_as_wanted_and_is_edited_since_is_not_said_to_lack
 
     assert told.returncode == 0, told.stdout
     line = next(line for line in told.stdout.splitlines() if DAEMON_JSON in line)
-    assert line.endswith("edited by somebody else")
+    assert line.endswith("edited after the install")
 
 
 def test_an_undo_that_could_not_end_is_told_until_there_is_an_install(site: Site) -> None:

@@ -18,7 +18,7 @@ SEED = int(os.environ.get("SEED", "20261121"))
 GOLDEN = Path(__file__).parent.parent / "golden"
 BEFORE = {engine: sorted((GOLDEN / engine).glob("*/before")) for engine in CONFIG}
 OK, FAILED, LOCKED, WOULD_CHANGE = 0, 1, 3, 10
-UNASKED = "nobody asked "  # what keeps a node from being ready on which no engine runs
+UNASKED = "it is not known what "  # what keeps a node from being ready on which no engine runs
 
 
 class Node:

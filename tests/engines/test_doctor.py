@@ -152,7 +152,7 @@ def test_in_the_pod_of_the_manifests_it_finds_the_same_or_says_what_it_cannot_se
     assert {here[name]["level"] for name in differ} <= {"n/a"}, [here[name] for name in differ]
     assert here["engine-answers"]["level"] == "ok", here["engine-answers"]
     assert here["runtime-served"]["level"] == "ok", here["runtime-served"]
-    assert "nobody may look at their programs" in here["shim-nil-pointer"]["found"]
+    assert "their programs cannot be read" in here["shim-nil-pointer"]["found"]
     cri.remove_pod(pod)
 
 

@@ -370,7 +370,7 @@ def test_a_file_that_is_broken_while_a_restart_is_waited_for_is_seen(
     returncode = running.wait()
 
     assert returncode == {"install": 1, "uninstall": 4}[verb], running.log
-    assert f"somebody else has just written {IMPORTED}: " in sentence(running.log)
+    assert f"another process has just written {IMPORTED}: " in sentence(running.log)
     assert node.pid_of("containerd") == pid
     cri.remove_pod(pod)
     node.write(IMPORTED, "oom_score = -900\n")
