@@ -1,9 +1,9 @@
 """One check of the node while ``run`` waits: what differs from the install, and what is done about it."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
+from time import monotonic, sleep
 from typing import Any, Final
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
 from installer.lifecycle import drift, readiness
 from installer.lifecycle.installation import read_installation
-from installer.lifecycle.readiness import EngineCheck, LastCheck, now_s
+from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
@@ -92,7 +92,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
     except InstallerError as error:
         check.now, check.baseline = begun, baseline
         if isinstance(error, NotIdleError):
-            return check.end_unready(error, now_s() + PENDING_S)
+            return check.end_unready(error, monotonic() + PENDING_S)
         if fingerprint(ledger) != ledger_before:  # what we have written and rolled back ourselves is no news
             check.baseline = ""
         return check.fail(error)
@@ -109,7 +109,7 @@ class _Check:
         self.work, self.host, self.options = work, work.host, work.options
         self.before = before = readiness.read_check_of_boot(work.host, work.options.state_file)
         fresh = replace(before, ignores=work.options.drift is Drift.IGNORE, doing=(), did=(), asked=asked)
-        self.now = replace(fresh, number=before.number + 1, began_s=now_s())
+        self.now = replace(fresh, number=before.number + 1, began_s=monotonic())
         self.baseline = ""
 
     @property
@@ -148,7 +148,7 @@ class _Check:
 
     def conclude(self, plan: Plan) -> Watch:
         for reason in list_pending_restarts(self.work, plan):
-            return self.end_unready(reason, now_s() + PENDING_S)
+            return self.end_unready(reason, monotonic() + PENDING_S)
         return self.end(plan)
 
     def tell_success(self, plan: Plan) -> None:
@@ -156,7 +156,9 @@ class _Check:
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
 
     def find_refusal(self, plan: Plan, drifted: drift.Drifted) -> drift.Refusal | None:
-        refusal = drift.find_refusal(self.options.drift, drifted, self.now.repairs, now_s(), readiness.clock)
+        refusal = drift.find_refusal(
+            self.options.drift, drifted, self.now.repairs, monotonic(), readiness.clock
+        )
         if refusal is None and (drifted.things or plan.reloaded) and node_stops(self.host):
             reason, remedy = "repair the node (it is going down)", "look again after its boot"
             return drift.Refusal(InstallerError(reason, remedy=remedy, code="drifted"))
@@ -167,14 +169,14 @@ class _Check:
         now, due = self.now, plan.reloaded
         if drifted.things or due:
             steps = tuple(describe(step).text for step in plan.steps)
-            repairs = {} if now.asked else drift.add_repair(now.repairs, drifted.things, now_s())
+            repairs = {} if now.asked else drift.add_repair(now.repairs, drifted.things, monotonic())
             self.note(doing=steps, repairs=repairs, looks=())
             readiness.publish_check(self.host, self.options.state_file, self.now)
         if drifted.things:
             log.warning("drift found", found=drifted.summary, repair=list(self.now.doing))
         self.work.carry_out(plan)
         if drifted.things:
-            log.info("drift repaired", steps=len(plan.steps), seconds=round(now_s() - now.began_s, 3))
+            log.info("drift repaired", steps=len(plan.steps), seconds=round(monotonic() - now.began_s, 3))
         elif due:
             log.info("pending restart done", engines=list(due))
         elif now.asked:
@@ -199,7 +201,7 @@ class _Check:
             untouched = replace(plan, parts=())
             self.tell_success(untouched)
             # Soon, for no file tells of reloads.
-            self.now = replace(self.now.with_error(None), until_s=now_s() + IGNORED_S)
+            self.now = replace(self.now.with_error(None), until_s=monotonic() + IGNORED_S)
             return self.end(untouched)
         if (reason.code, reason.problem) != (self.before.code, self.before.problem):
             say = log.error if reason.code == "drift-repeats" else log.warning
@@ -239,11 +241,11 @@ class _Check:
         )
         metrics.publish_failure(host, options, self.work.ledger, error)
         self.baseline = self.baseline or fingerprint(self.places())
-        return self.end_unready(error, now_s() + drift.retry_s(failures))
+        return self.end_unready(error, monotonic() + drift.retry_s(failures))
 
     def end(self, proven: Plan | None = None) -> Watch:
         """Tell the check, last of all that a plan is ``proven``, and return what is watched."""
-        host, options, now, moment = self.host, self.options, self.now, now_s()
+        host, options, now, moment = self.host, self.options, self.now, monotonic()
         found_nothing = bool(self.baseline) and not (now.problem or now.asked or (proven and proven.steps))
         looks = (*now.looks, now.began_s) if found_nothing else now.looks if now.failures else ()
         unmade = proven.unmade if proven else None
@@ -447,12 +449,10 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     dockers = [
         (name, str(host.local_path(path))) for name, path in sockets if ENGINES[name].api is Api.DOCKER
     ]
-    until = time.monotonic() + STOPS_S
-    while time.monotonic() < until and any(
-        has_closed(processes.get(name, ""), path) for name, path in dockers
-    ):
+    until = monotonic() + STOPS_S
+    while monotonic() < until and any(has_closed(processes.get(name, ""), path) for name, path in dockers):
         supervision.raise_if_stopped()
-        time.sleep(1)
+        sleep(1)
 
 
 def process_of(host: Host, engine: EngineState) -> str:

@@ -67,20 +67,15 @@ def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
 
 
 class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
-    """One engine at the last check: whether it served our runtimes, since when, and what it served otherwise.
-
-    ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
-    where that is not seen. ``refused`` is why it would not come up with the configs that lie there now.
-    ``containerd`` and ``monitor`` are what it starts containers with (``dependencies.Dependencies``).
-    """
+    """One engine at the last check: whether it served our runtimes, and since when."""
 
     name: str
-    serves: bool | None = None
+    serves: bool | None = None  # None where it was not asked
     since: str = ""
-    differs: str = ""
-    process: str = ""
-    refused: str = ""
-    containerd: str = ""
+    differs: str = ""  # what it served otherwise
+    process: str = ""  # where this process finds its own below /proc, "" where that is not seen
+    refused: str = ""  # why it would not come up with the configs that lie there now
+    containerd: str = ""  # as ``dependencies.Dependencies`` has it
     monitor: str = ""
 
     @property
@@ -96,41 +91,32 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
-    """A check of the node: by which process and when, what it did, and what is not as it should be.
-
-    ``number`` counts the checks, ``began_s`` is when this one began (on the clock that ``now_s`` reads), and
-    ``asked`` is by ``reconcile``. ``doing`` are the steps that are under way, ``did`` those that are
-    done. ``problem`` and ``remedy`` are "" where all is well. ``by_cdi`` is that no engine has a runtime of
-    ours, ``ignores`` that drift keeps no node from being ready, ``hands_over_to`` the runtime that ours
-    start, "" where it was never found. ``unmade`` and ``unmade_remedy`` are how nvidia-ctk has failed
-    although a driver is loaded, "" where it has not. ``edited`` are configs that hold more than we wrote, or
-    did when they were removed. The rest is what the next decision needs.
-    """
+    """A check of the node: by which process and when, what it did, and what is not as it should be."""
 
     boot_id: str = ""
     pid: int = 0
     time: str = ""
     plan: str = ""
-    number: int = 0
-    began_s: float = 0.0
-    asked: bool = False
+    number: int = 0  # in this boot
+    began_s: float = 0.0  # by ``time.monotonic``
+    asked: bool = False  # by ``reconcile``
     engines: tuple[EngineCheck, ...] = ()
-    doing: tuple[str, ...] = ()
-    did: tuple[str, ...] = ()
+    doing: tuple[str, ...] = ()  # the steps that are under way
+    did: tuple[str, ...] = ()  # those that are done
     code: str = ""
-    problem: str = ""
+    problem: str = ""  # "" where all is well
     remedy: str = ""
-    by_cdi: bool = False
+    by_cdi: bool = False  # no engine has a runtime of ours
     until_s: float = 0.0
     failures: int = 0
     signs: str = ""
     looks: tuple[float, ...] = ()
     repairs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    ignores: bool = False
-    hands_over_to: str = ""
-    unmade: str = ""
+    ignores: bool = False  # drift keeps no node from being ready
+    hands_over_to: str = ""  # the runtime that ours start, "" where it was never found
+    unmade: str = ""  # how nvidia-ctk has failed although a driver is loaded, "" where it has not
     unmade_remedy: str = ""
-    edited: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()  # configs that hold more than we wrote, or did when they were removed
 
     @property
     def current(self) -> bool:
@@ -157,13 +143,8 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
         return replace(self, code=error.code, problem=error.problem, remedy=str(error.remedy))
 
 
-def now_s() -> float:
-    """Return the moment on a clock that only runs on, and that is the same for all processes of this boot."""
-    return time.monotonic()
-
-
 def clock(moment_s: float) -> str:
-    """Return a moment of ``now_s`` as people tell it."""
+    """Return a moment of ``time.monotonic`` as people tell it."""
     return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - time.monotonic() + moment_s))
 
 

@@ -148,7 +148,7 @@ def alive(options: Options) -> Exit:
 def reconcile(options: Options, *, as_json: bool) -> Exit:
     """Have the ``run`` that waits look now, print what it did; raise where that failed or nobody answered."""
     host = Host.under(options.host_root, options.mounts)
-    sent_s = readiness.now_s()
+    sent_s = time.monotonic()
     pid = locks.send(host.local_path(options.pid_file), SIGHUP)
     if pid is None:
         sys.stdout.write(f"no run waits on this node ({options.pid_file} is not locked): use install\n")
@@ -178,14 +178,14 @@ def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> read
             written.add(text)
             sys.stderr.write(text)
 
-    while readiness.now_s() < sent_s + ANSWER_S:
+    while time.monotonic() < sent_s + ANSWER_S:
         supervision.raise_if_stopped()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
         found = readiness.read_check(host, options.state_file)
         if found is not None and found.asked and found.began_s >= sent_s:
             if not found.doing:
                 return found
             write_once(f"under way: {', '.join(found.doing)}\n")
-        if readiness.now_s() > sent_s + SOON_S:
+        if time.monotonic() > sent_s + SOON_S:
             longer = "longer where an engine, or a GPU that nvidia-ctk asks, does not answer"
             write_once(f"asked run (pid {pid}) to look at the node, which takes seconds; {longer}\n")
         if locks.holder_of(host.local_path(options.pid_file)) != pid:
