@@ -83,3 +83,18 @@ def test_plan_tells_what_status_tells_of_an_owner_who_broke_his_config(tmp_path:
 
     said = [line.split(maxsplit=2)[1:] for line in told.stdout.splitlines() if "would not start" in line]
     assert [f"! note: {': '.join(each)}" for each in said] == plan.stdout.splitlines()[:1], told.stdout
+
+
+def test_status_and_plan_tell_of_a_hook_in_a_directory_that_crio_will_not_read(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    assert site.call("install", "--crio-hook").returncode == 0
+    well = site.status()
+    mine = (site.root / DROP_IN).with_name("50-mine.conf")
+    mine.parent.mkdir()
+    mine.write_text('[crio.runtime]\nhooks_dir = ["/opt/hooks"]\n')
+
+    told, plan = site.status(), site.call("plan", "--crio-hook")
+
+    why = "(it looks for hooks in /opt/hooks)"
+    assert (well.returncode, told.returncode, plan.returncode) == (0, 1, 0), told.stdout
+    assert (why in told.stdout, why in plan.stdout) == (True, True), plan.stdout

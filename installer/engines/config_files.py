@@ -111,9 +111,9 @@ def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) 
             named += engine.spec.list_programs(tree_of(read_config(host, path), path))
     # A unit without a PATH has that of systemd, as its process has now.
     places = next((each.paths for each in starts if "PATH" in each.environment), PATH)
-    flags = " ".join(word for each in starts for word in (*each.words, *each.environment)).lower()
     for program in {PurePosixPath(each) for each in named if isinstance(each, str) and each}:
-        looked = program.is_absolute() or (starts and program.name not in flags)  # as --conmon says otherwise
+        # A flag such as --conmon says otherwise.
+        looked = program.is_absolute() or (starts and not any(each.mentions(program.name) for each in starts))
         if looked and not any(can_be_started(host, place / program) for place in places):
             yield program
 

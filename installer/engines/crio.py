@@ -104,8 +104,16 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     undefined = "" if default in {*runtimes, *BUILT_IN} else default
     unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
     broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]
-    broken += _find_missing(files)
-    return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken="".join(broken[:1]))
+    sections = (table(tree, RUNTIME, path) for path, tree in files.trees.items())
+    said = {key: value for section in sections for key, value in section.items() if value}
+    broken += _find_missing(files, said)
+    return EffectiveConfig(
+        {**built_in, **handlers},
+        default,
+        undefined=undefined,
+        broken="".join(broken[:1]),
+        hook_dirs=_read_paths(said.get("hooks_dir")) or (PurePosixPath(HOOK_DIR),),
+    )
 
 
 def list_programs(tree: Tree) -> Iterator[Value]:
@@ -117,15 +125,13 @@ def list_programs(tree: Tree) -> Iterator[Value]:
         yield from (name, one.get("runtime_path"), one.get(MONITOR))
 
 
-def _find_missing(files: ConfigFiles) -> Iterator[str]:
+def _find_missing(files: ConfigFiles, said: Tree) -> Iterator[str]:
     """Yield the programs that are none, and without which CRI-O does not start (engine-facts.md#crio-conmon).
 
     A runtime whose own program is none is passed over, unless it is the default.
     """
     # The texts alone: what it serves beside them its next start does not have.
     runtimes, default = _merge(replace(files, serving=None))
-    sections = (table(tree, RUNTIME, path) for path, tree in files.trees.items())
-    said = {key: value for section in sections for key, value in section.items() if value}
     needed = [("its pinns_path", said.get(PINNS_PATH) or PINNS)]
     for name in dict.fromkeys((_find_built_in(files.version), default, *runtimes)):
         one = runtimes.get(name, {})

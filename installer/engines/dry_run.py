@@ -19,7 +19,7 @@ from installer.engines.config_edits import (
     runtime_of,
     texts_alone,
 )
-from installer.engines.config_files import contents_of, with_configs, with_readable_configs
+from installer.engines.config_files import contents_of, explain_unread, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import explain_moved_places
@@ -34,6 +34,7 @@ from installer.model.steps import Step, WriteConfig
 
 ANSWER_S: Final = 5.0
 ROOT: Final = PurePosixPath("/")
+UNREAD: Final = "the directory of our hook is not in hooks_dir"
 UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
 
 
@@ -206,13 +207,12 @@ class Comparison(NamedTuple):
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     """Compare the configs of an engine with what was installed; raise where one cannot be read."""
-    if row.config is None or row.spec.finds:
+    paths = [each.path for each in record.configs if each.engine == row.name and each.written]
+    hook = next(iter(paths), None) if row.config is None else None
+    if row.spec.finds or (row.config or hook) is None:
         return Comparison()
-    paths = (each.path for each in record.configs if each.engine == row.name and each.written)
-    engine = replace(
-        engine_of_row(row),
-        drop_in=next((path for path in paths if path != row.config), row.spec.drop_ins.usual),
-    )
+    drop_in = next((path for path in paths if path not in {row.config, hook}), row.spec.drop_ins.usual)
+    engine = replace(engine_of_row(row), drop_in=drop_in, hook=hook)
     later = next_start(host, engine, unit_start(host, engine))
     engine = replace(engine, started=read_start(host, engine) or later, next_start=later)
     engine = with_configs(host, engine)
@@ -227,6 +227,10 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
             before = ask(engine, files_without_us(engine, _facts_of(engine, contents, record)))
             return Comparison(found.fatal, heals=not before.fatal)
         return Comparison(found.fatal)
+    if hook is not None:
+        flagged = engine.started is not None and engine.started.mentions("hooks")
+        unread = [] if flagged else [*explain_unread(host, replace(engine, serving=found))]
+        return Comparison(lacks=(UNREAD,) * len(unread), refused=next(iter(unread), None))
     inherited, refused = _inherited(row, record, engine, contents, ask)
     lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
     return Comparison("", lacks, lambda edit: asked and _in_force(found, edit), refused)

@@ -191,8 +191,9 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
                 f"would not start with the configs that it has now ({fatal}): {REPAIR if heals else CORRECT}"
             )
             yield Line(name, state, later=True)
+        later = ignores or (bool(lacks) and engines[name].config is None)  # a hook that is run until then
         for lack in lacks:
-            yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=ignores)
+            yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=later)
         kept = "" if lacks or record.left else ", our keys in force"
         for row in rows:
             try:

@@ -54,6 +54,10 @@ class Started(Struct, frozen=True):
         """Tell whether it starts that program itself, and no other that has it as a word."""
         return PurePosixPath(self.program).name == process
 
+    def mentions(self, word: str) -> bool:
+        """Tell whether a flag or the name of a variable has a word in it: it may overrule a config."""
+        return any(word in each.lower() for each in (*self.words, *self.environment))
+
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
         """Where programs are looked for that a word names; systemd sets a PATH where a unit does not."""
