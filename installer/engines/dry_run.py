@@ -23,6 +23,7 @@ from installer.engines.config_files import contents_of, explain_unread, with_con
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import explain_moved_places
+from installer.engines.restart_checks import find_lacks
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
@@ -181,13 +182,14 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
 
 
 def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
-    """Return by name why engines that serve would not come up with the configs that lie there."""
+    """Return by name why engines that serve would not come up with what lies there."""
     found: dict[str, str] = {}
     for engine in (each for each in engines if each.serving is not None):
         now = with_readable_configs(host, engine)
         try:
             contents = contents_of(host, now.files)
-            reason = Trials(host, contents)(now, contents).fatal
+            lacks = find_lacks(host, unit_start(host, engine))
+            reason = Trials(host, contents)(now, contents).fatal or next(lacks, "")
         except InstallerError as error:
             reason = error.problem
         if reason:

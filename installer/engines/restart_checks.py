@@ -39,11 +39,8 @@ def find_refusals(
     override = f"in an override of {name} and daemon-reload"
     if unit.masked:
         yield refuse(f"its unit {name} is masked", f"say systemctl unmask {name} on the node")
-    for find_lacks in (_find_conditions, _find_files, _find_programs):
-        with suppress(InstallerError):
-            for lack in find_lacks(host, unit):
-                reason = f"{name} would not start it again: {lack}"
-                yield refuse(reason, f"correct {name}, or what it needs")
+    for lack in find_lacks(host, unit):
+        yield refuse(f"{name} would not start it again: {lack}", f"correct {name}, or what it needs")
     for setting in unit.refuses:
         remedy = f"say RefuseManualStop=no and RefuseManualStart=no {override}"
         yield refuse(f"{name} has {setting}=yes, so systemd refuses that", remedy)
@@ -56,6 +53,13 @@ def find_refusals(
             shims = f"{count} shims of live containers run in it: a stop would kill them"
             reason = f"{name} has KillMode={unit.kill_mode}, and {shims}"
             yield refuse(reason, f"say KillMode=process {override}", code="restart-kills-containers")
+
+
+def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
+    """Yield what is not there that a unit needs to start."""
+    for find in (_find_conditions, _find_files, _find_programs):
+        with suppress(InstallerError):
+            yield from find(host, unit)
 
 
 def _find_conditions(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
