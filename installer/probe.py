@@ -1,6 +1,6 @@
 """What a kubelet runs: does ``run`` live (--alive), and has it proven its engines (--ready)?
 
-It imports nothing of ours, and takes no lock: who looks must keep nobody out. Where the answer is not a plain
+It imports nothing of ours, and takes no lock: a probe excludes no process. Where the answer is not a plain
 yes, ``status`` gives it, and says what is wrong.
 """
 

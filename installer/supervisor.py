@@ -76,7 +76,7 @@ class Supervisor:
         pidfile, pid_fd, lock, lock_fd, options, most, kept, left, *self._command = words
         self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
-        self._options = os.open(options, os.O_RDONLY)  # somebody may remove its name
+        self._options = os.open(options, os.O_RDONLY)  # its name may be removed
         self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
         self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
         # When a stop came, whether a check was asked for, whom to keep; who acts, and how the last one ended.
@@ -131,7 +131,7 @@ class Supervisor:
             self._lock.fd = -1
             code = self._act("handover")
         if code not in {OK, LOCKED, UNDO_INCOMPLETE} and select([], [2], [], 0.5)[1]:
-            with suppress(OSError):  # nobody reads the log any more
+            with suppress(OSError):  # the log has no reader any more
                 problem = b"cannot start the undo (it has ended with %d), so everything is kept" % code
                 os.write(2, b"toolkit-installer: %b; put it back and run uninstall\n" % problem)
         return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
@@ -149,7 +149,7 @@ class Supervisor:
         self._last, self._first = "", 0.0
 
     def _is_due(self, now: float) -> bool:
-        """Tell whether it is time for a check, or something has changed and nobody writes any more."""
+        """Tell whether it is time for a check, or something has changed and no writer is left."""
         current = fingerprint(self._places)
         if current != self._last:
             self._last, self._changed_at = current, now
@@ -158,7 +158,7 @@ class Supervisor:
         return now >= self._due or bool(self._first and quiet and now >= self._rest)
 
     def _act(self, verb: str, *more: str) -> int:
-        """Have a child do something, and return its exit code; a stop is told to it."""
+        """Have a child do something, and return its exit code; a stop is passed on to it."""
         began, stopping, answer = monotonic(), verb == "stop", os.memfd_create("answer")
         self._acting, self._status = self.start(verb, *more, answer=answer), 127 << 8
         while self._acting:

@@ -77,7 +77,7 @@ def _look_at(place: str) -> list[int]:
         return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
     if place[-1] != "/":
         return _stat(place)
-    # What begins with a dot is a text that somebody, perhaps we, is about to rename.
+    # What begins with a dot is a text that some program, perhaps ours, is about to rename.
     names = [name for name in _names(place) if name[0] != "."]
     found = _stat(directory)[:3] if len(names) <= MANY else _stat(directory)
     return found + [number for name in names[:MANY] for number in _stat(place + name)]

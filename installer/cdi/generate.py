@@ -1,6 +1,6 @@
 """What the payload's nvidia-ctk makes: the driver's control device nodes and CDI specifications.
 
-Nodes are removed where nobody has made them anew. The GPUs' specification is made beside what is there of it.
+Nodes are removed where they were not made anew. The GPUs' specification is made beside what is there of it.
 """
 
 import time
@@ -49,7 +49,7 @@ def gpu_specification(
     ours = _is_ours(file, options, record)
     beside = _read_beside(host, engines, highest, ours=ours, since_s=_last_check_s(host, options))
     stale = _list_gone(host, now) if ours else ()
-    # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
+    # What is in our place and gives no device is no other's specification: ours, which was spoilt.
     if file is not None and not (ours or row or any(PATH in files for files in beside.values())):
         lacking = f"cannot replace {PATH} (it is no specification of ours); move it away"
         return GpuSpecification(PATH, ours=ours, stale=stale, lacking=lacking)
@@ -64,7 +64,7 @@ def gpu_specification(
         raise
     except InstallerError as error:
         text, failure = "", error
-    # Where nobody knows what ours would have, it is what each that nvidia-ctk generates has.
+    # Where it is not known what ours would have, it is what each that nvidia-ctk generates has.
     wanted = device_names(text or (now if ours else "")) or {ALL_GPUS}
     found = {path: names for there in beside.values() for path, names in there.items()}
     others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
@@ -162,7 +162,7 @@ def _read_beside(
             try:
                 names = frozenset() if known else read_devices(text(host, path), GPU_KIND, highest)
             except InstallerError as error:
-                if host.changed_s(path) > since_s:  # else it was told
+                if host.changed_s(path) > since_s:  # else it was logged
                     log.warning("specification not read", path=str(path), error=error)
                 continue
             if names:
@@ -174,7 +174,7 @@ def list_watched(host: Host, options: Options, record: Record) -> Iterator[str]:
     """Yield the places whose change makes another specification; ``run`` watches them."""
     if record.cdi is None:
         return
-    with suppress(InstallerError):  # a root that cannot be looked at is told by the look itself
+    with suppress(InstallerError):  # the check itself reports a root that cannot be read
         driver, dev = roots(host, options)
         devices = f"{host.local_path(dev / 'dev')}/"
         yield from (f"{devices}{name}*" for name in DEVICES)

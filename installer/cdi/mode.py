@@ -18,13 +18,13 @@ SPEC_DIRS: Final = frozenset({SPEC_DIR, PurePosixPath("/run/cdi")})
 
 
 def highest_read(engines: Iterable[EngineState]) -> Version | None:
-    """Return the version of a specification up to which all of the engines read; None where nobody knows."""
+    """Return the version of a specification up to which all of the engines read; None if unknown."""
     found = [read_by(each.name, each.version) for each in engines if each.version]
     return min((read for read in found if read is not None), default=None)
 
 
 def read_by(name: str, version: Version) -> Version | None:
-    """Return the version of a specification up to which an engine reads; None if nobody knows."""
+    """Return the version of a specification up to which an engine reads; None if unknown."""
     return next((read for since, read in ENGINES[name].cdi.reads if version >= since), None)
 
 
@@ -35,7 +35,7 @@ def mode_of(engines: Iterable[EngineState], record: Record, options: Options) ->
     against = next(_for_runtimes(tuple(engines), record, options), "")
     if against:
         return Mode.RUNTIME, against
-    return Mode.CDI, "every engine has CDI in effect, and nobody asks for a runtime: nothing is restarted"
+    return Mode.CDI, "every engine has CDI in effect, and no runtime was asked for: nothing is restarted"
 
 
 def _for_runtimes(engines: tuple[EngineState, ...], record: Record, options: Options) -> Iterator[str]:

@@ -25,14 +25,14 @@ from installer.model.steps import (
 
 DEVICE_NODES: Final = "device-nodes"
 GPUS: Final = "gpus"
-NAMED: Final = 4  # of the devices that nobody has
+NAMED: Final = 4  # of the missing devices
 NEW: Final = "it is not there"
 REMOVED: Final = "it was removed"
 CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
 STALE: Final = "it names what is not there any more, and no container could start with it"
 GIVES_WAY: Final = "another specification with the same devices is there"
 WITHDRAWN: Final = "the last one was of no use any more and is removed, and what was to follow failed"
-# That the driver, devices or specifications of others change is no drift: nobody has touched what is ours.
+# That the driver, devices or specifications of others change is no drift: what is ours is unchanged.
 FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 
 
@@ -154,7 +154,7 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
     # owner, and ours gives way.
     if spec.others:
         why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others)
-        if spec.missing:  # nobody has those
+        if spec.missing:  # no specification has those
             why += f", without {list_some(spec.missing, NAMED)}"
         return for_reason(GIVES_WAY, going), None, why
     if not spec.text:
@@ -173,7 +173,7 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
 
 
 def roll_back_gpus(record: Record, done: Iterable[Step]) -> Record:
-    """Return the rows of before an install that failed, less a specification that nobody wants back."""
+    """Return the rows of before an install that failed, less a specification that is not wanted back."""
     gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
     return without(record, gone) if gone and record.cdi is not None else record
 

@@ -208,7 +208,7 @@ _VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 def read_devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
     """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
 
-    They read none of a later version than ``highest``, None where nobody knows it. InstallerError where it is
+    They read none of a later version than ``highest``, None if unknown. InstallerError where it is
     out of the bounds within which one is read.
     """
     around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
@@ -220,7 +220,7 @@ def read_devices(text: str, kind: str, highest: Version | None = None) -> frozen
         version = _VERSION.fullmatch(document["cdiVersion"])
         number = tuple(map(int, version[1].split("."))) if version else ()
         is_read = document["kind"] == kind and number and (highest is None or number <= highest)
-        # Of a later one nobody knows all that is right.
+        # What is right in a later one is not known here.
         if is_read and (number > max(_KNOWN) or (number in _KNOWN and _is_whole(document, number))):
             return frozenset(device["name"] for device in document["devices"])
     return frozenset()

@@ -111,7 +111,7 @@ class _Leftovers:
         )
 
     def edits(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[Edit]:
-        """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
+        """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be known."""
         for parent in {key[:depth] for key in keys for depth in range(1, len(key))}:
             yield Edit(parent, None, "{}")
         for key in keys:

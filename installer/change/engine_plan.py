@@ -105,7 +105,7 @@ def _explain_pending(choice: Choice, options: Options) -> str:
     left = options.restart_mode is RestartMode.NONE and engine.hook is None  # its owner restarts it
     if left and engine.serving is not None and not engine.serves(choice.reload):
         return reloading.LEFT
-    return reloading.explain_pending(engine, options.extras, told=choice.way.decision.cdi)
+    return reloading.explain_pending(engine, options.extras, asks_cdi=choice.way.decision.cdi)
 
 
 def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:

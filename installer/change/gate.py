@@ -279,7 +279,7 @@ def expect_others(
     names = sorted(served.keys() - {*ours})
     if after is None:
         return tuple(Neighbour(name, (served[name],)) for name in names)
-    # Somebody may have edited them without a reload of his own; what he took away is not missed.
+    # An administrator may have edited them without a reload; what was removed is not missed.
     return tuple(
         Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
     )

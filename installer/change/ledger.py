@@ -212,7 +212,7 @@ class Ledger:
 def publish(host: Host, path: PurePosixPath, text: str) -> None:
     """Put ``text`` at ``path`` by a rename; InstallerError: it cannot be, or others have that name."""
     flag = FLAGS.get(path.suffix, Option("nfd-features"))
-    # A directory of somebody else's that goes and comes again is one that node_exporter and NFD lose.
+    # Another program's directory that goes and comes again is one that node_exporter and NFD lose.
     if host.kind(path.parent) is not Kind.DIRECTORY:
         raise InstallerError(
             f"write {path} (there is no directory {path.parent})",

@@ -127,7 +127,7 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     source = click.get_current_context().get_parameter_source
     given = frozenset(name for name in values if source(name) is not ParameterSource.DEFAULT)
     if verb == "uninstall":
-        # How an install would be done is not heeded, so what is wrong with it keeps nobody from an uninstall.
+        # How an install would be done is not heeded, so what is wrong with it refuses no uninstall.
         values["mode"] = "runtime"
     options = options_from(DEFAULTS | values, given)
     if whole:

@@ -68,7 +68,7 @@ def leave_outcome() -> None:
 
 
 def current_format() -> LogFormat:
-    """Return how events look by now, for a program that writes to the same place."""
+    """Return how events look, for a program that writes to the same place."""
     return LogFormat.TEXT if _speech.readable else LogFormat.JSON
 
 
@@ -80,10 +80,10 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         if event in OUTCOMES:
-            told = {
+            words = {
                 name: ", ".join(each) if isinstance(each, list) else each for name, each in fields.items()
             }
-            _speech.outcome = OUTCOMES[event].format_map(told)
+            _speech.outcome = OUTCOMES[event].format_map(words)
         spelt = {name: _spell(value) for name, value in fields.items()}
         for error in (each for each in fields.values() if isinstance(each, InstallerError)):
             spelt["code"] = error.code
@@ -123,7 +123,7 @@ def _spell(value: Any) -> Any:
 def _write_line(message: str) -> None:
     """Write a line whole; a reader that has gone away, or reads no more, is no reason to stop or to wait.
 
-    A pipe of 64 KB that nobody empties would hold us for ever, with a stop pending. What finds no room within
+    A full pipe without a reader would hold us for ever, with a stop pending. What finds no room within
     ``PATIENCE_S`` is lost, and from then on nothing is waited for until there is room again.
     """
     lost = f"({_speech.lost_lines} lines were lost here)\n" if _speech.lost_lines else ""

@@ -237,7 +237,7 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
     row = ENGINES[engine]
     config = view.file(line["config"] or str(row.config), row.config)
     # NVIDIA's tool knows engines that write their config themselves as a containerd with other paths: one is
-    # told of the drop-in alone, and which of k3s and RKE2 it is only their unit tells.
+    # given the drop-in alone, and only their unit tells which of k3s and RKE2 it is.
     if names := list_generating(row.process, config, PurePosixPath(line["socket"])):
         first = ENGINES[names[0]]
         here = line["socket"] if line.given("socket") and line["socket"] else str(first.socket)

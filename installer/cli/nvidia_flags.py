@@ -54,12 +54,12 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.name, *self.also)
 
     def default_for(self, name: str) -> Any:
-        """Return what it holds where nobody says."""
+        """Return what it holds where it is not set."""
         return self.default[name] if isinstance(self.default, dict) else self.default
 
 
 class Setting(Struct, frozen=True):
-    """What one flag holds, and who said so: ``--flag``, a variable, or "" for nobody."""
+    """What one flag holds, and who said so: ``--flag``, a variable, or "" if not set."""
 
     value: Any
     by: str = ""
@@ -76,7 +76,7 @@ class CommandLine(Struct, frozen=True):
         return self.settings[name].value
 
     def given(self, name: str) -> bool:
-        """Tell whether somebody said what this flag holds."""
+        """Tell whether this flag is set."""
         return bool(self.settings[name].by)
 
 

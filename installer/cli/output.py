@@ -105,7 +105,7 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
         for line in lines_of(plan, diffs):
             click.echo(line)
     for refused in (part for part in plan.parts if part.refused):
-        raise refused.obstacles[0]  # nobody can tell what install would change
+        raise refused.obstacles[0]  # what install would change is not known
     as_install = Exit.FAILED if plan.obstacles else Exit.OK
     return Exit.WOULD_CHANGE if changes and not plan.obstacles else as_install
 

@@ -143,10 +143,10 @@ def _walk_value(text: str, scanner: _Scanner, start: int, end: int, *, secret: b
 
 @lru_cache(maxsize=4096)
 def is_secret(name: str) -> bool:
-    """Tell whether a key of this name holds what nobody should read over a shoulder."""
+    """Tell whether a key of this name holds what is not to be shown."""
     word = re.sub(r"[^a-z0-9]", "", name.lower())
-    told = _SECRET.search(word) or (name not in _DIRECTORIES and _SHORT.search(name))
-    return bool(told) and _HARMLESS.search(word) is None
+    found = _SECRET.search(word) or (name not in _DIRECTORIES and _SHORT.search(name))
+    return bool(found) and _HARMLESS.search(word) is None
 
 
 def announces(word: str) -> bool:

@@ -44,7 +44,7 @@ Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 
 def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
-    """Return what texts have in force as far as they tell by themselves: an ``Ask`` that asks nobody."""
+    """Return what texts have in force as far as they tell by themselves: an ``Ask`` without a question."""
     return engine.spec.estimate(config_files(engine, texts))
 
 
@@ -94,7 +94,7 @@ def read_present(engine: EngineState, facts: Facts) -> Texts:
 
 
 def digest_of(texts: Texts) -> str:
-    """Return the digest of texts and of their places: whether somebody has written since."""
+    """Return the digest of texts and of their places: whether they were written since."""
     there = sorted((str(path), file.digest) for path, file in texts.items() if file is not None)
     return sha256(repr(there).encode()).hexdigest()
 
@@ -102,7 +102,7 @@ def digest_of(texts: Texts) -> str:
 def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> EffectiveConfig:
     """Return what an engine has in force that was not put there by us alone.
 
-    A file that we created and nobody has edited does not count, and what it takes from the others is taken by
+    An unedited file that we created does not count, and what it takes from the others is taken by
     us: a drop-in that adds to them in containerd 2.x replaces what they say of CRI in 1.x.
     """
     there = read_present(engine, facts)
@@ -195,7 +195,7 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
         original = facts.originals[path]
         return original and replace(original, meta=now.meta), Undone()
     if row.syntax is None or (is_hook(row) and not ours):
-        return now, Undone()  # a file that was ours as a whole is now somebody else's
+        return now, Undone()  # a file that was ours as a whole is now an administrator's
     going = relocate_edits(row, now)
     if demoted:
         going = tuple(edit for edit in going if group_of(edit.key, row.engine) == DEFAULT)
@@ -247,7 +247,7 @@ def holds_ours(row: ConfigRow, now: File) -> bool:
             or (edit.after is not None and group_of(edit.key, row.engine) == DEFAULT)
         ]
         return len(list_missing(text_of(now, row.path), edits, row.syntax, name=str(row.path))) < len(edits)
-    except InstallerError:  # it is told where that file is read
+    except InstallerError:  # reported where that file is read
         return False
 
 
@@ -331,7 +331,7 @@ def _find_stale(
     found = tuple(edit for edit in relocate_edits(row, now) if _asked(edit) not in kept) if row else ()
     if row is None or row.ours:
         return found
-    # The ledger was lost: nobody knows what an earlier run made of a runtime that is wanted still.
+    # The ledger was lost: it is not known what an earlier run made of a runtime that is wanted still.
     names = {runtime_of(want.key) for want in wanted.wants} - {""}
     # But for another spelling of what is asked: an engine that ignores case would take either.
     asked = {_folded(edit) for edit in total}
@@ -408,7 +408,7 @@ class _EditedText(Struct, frozen=True):
     def _find_taken_over(
         self, text: str, edits: Sequence[Edit], overruled: Collection[Key]
     ) -> dict[str, str]:
-        """Return the runtimes of ours that somebody has made to start something else, and what that is."""
+        """Return the runtimes of ours that were edited to start something else, and what that is."""
         now, was, created = self._parse(text), self._parse(self.original), _list_created(edits)
         tables = dict.fromkeys(
             edit.key[: edit.key.index(RUNTIMES) + 2] for edit in edits if runtime_of(edit.key)

@@ -28,7 +28,7 @@ from installer.model.steps import WriteConfig
 # comes of too little memory is no error but a crash, a hang, or a kill (ulimit -v 100000, 1 MB of `k=1`).
 GROWS: Final = 160
 WILDCARDS: Final = frozenset("*?[")
-TICK_S: Final = 0.01  # the start of a process is told in these
+TICK_S: Final = 0.01  # the unit of a process's start
 
 
 def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
@@ -107,7 +107,7 @@ def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) 
         return
     named: list[object] = [one.monitor for one in engine.serving.handlers.values()] if engine.serving else []
     for path in (engine.config, *paths):
-        with suppress(InstallerError):  # it is told where the file is read
+        with suppress(InstallerError):  # reported where the file is read
             named += engine.spec.list_programs(tree_of(read_config(host, path), path))
     # A unit without a PATH has that of systemd, as its process has now.
     places = next((each.paths for each in starts if "PATH" in each.environment), PATH)
@@ -148,7 +148,7 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
         except InstallerError:
             if path == config:
                 raise
-            continue  # somebody else's: containerd itself says what is wrong with it
+            continue  # another program's file: containerd itself says what is wrong with it
         for pattern in list_imports(path, tree):
             fresh = [other for other in _matching(host, pattern) if other not in seen]
             seen.update(fresh)
@@ -283,7 +283,7 @@ def list_missing_directories(host: Host, paths: Iterable[PurePosixPath]) -> set[
 
 
 def write_config(host: Host, write: WriteConfig) -> None:
-    """Write or remove a config; raise ConflictError where somebody else has written it since it was read."""
+    """Write or remove a config; raise ConflictError where it was changed since it was read."""
     now = host.read(write.path)
     digest = now and now.digest
     if digest == (write.after and write.after.digest) and (now is None) == (write.after is None):
@@ -304,7 +304,7 @@ def write_config(host: Host, write: WriteConfig) -> None:
 
 
 def find_new_links(host: Host, rows: Iterable[ConfigRow]) -> dict[PurePosixPath, str]:
-    """Return what the links hold in the place of files that we created; of one to nowhere nobody knows."""
+    """Return what the links hold in the place of files that we created; a link to nowhere is unknown."""
     found = {}
     for row in rows:
         created = host.resolve(row.path.parent) / row.path.name

@@ -172,7 +172,7 @@ def find_low_level_runtime(host: Host, layout: Layout, record: Record) -> PurePo
     if record.toolkit is None or record.cdi is not None:
         return None
     words = toolkit_runtimes(record.toolkit.rendered)
-    with suppress(InstallerError):  # what cannot be parsed is told by the plan
+    with suppress(InstallerError):  # the plan reports what cannot be parsed
         file = host.read(layout.config)
         words = toolkit_runtimes(text_of(file, layout.config)) if file else words
     return next((path for path in _places(words or USUAL) if can_be_started(host, path)), None)
@@ -219,7 +219,7 @@ def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
 
 
 def await_created(host: Host, engine: EngineState, layout: Layout, check: Callable[[], None]) -> None:
-    """Wait until no container that an engine is making has yet to run a hook of ours, removed by now."""
+    """Wait until no container that an engine is making has yet to run a hook of ours, which is removed."""
     if engine.serving is None:
         return
     time.sleep(NOTICED_S)
@@ -291,7 +291,7 @@ def list_crio_containers(
 
 
 def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
-    """Yield CRI-O's containers that have a hook of the toolkit still to run: no first process is told yet."""
+    """Yield CRI-O's containers that have a hook of the toolkit still to run, so no first process."""
 
     def leads(path: str) -> PurePosixPath | None:
         return PurePosixPath(path) if PurePosixPath(path).is_relative_to(toolkit) else None
@@ -330,7 +330,7 @@ def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], Pu
 
 
 def _conmon(host: Host, bundle: Path, name: str) -> str:
-    """Return the runtime that the monitor of a running container was started with, "" where nobody knows."""
+    """Return the runtime that the monitor of a running container was started with, "" if unknown."""
     pid = _read(bundle / "conmon-pidfile").decode(errors="replace").strip()
     cmdline = _read(host.local_path(PurePosixPath("/proc", pid, "cmdline"))) if pid.isdigit() else b""
     words = cmdline.decode(errors="surrogateescape").split("\0")

@@ -23,7 +23,7 @@ from installer.model.protobuf import Schema, unpack
 
 
 class NotAnsweringError(InstallerError):
-    """Nobody answers on the socket, or not in time, or not yet; asking again later may help."""
+    """No answer on the socket, or not in time, or not yet; asking again later may help."""
 
     usual = "engine-not-answering"
 

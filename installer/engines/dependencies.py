@@ -83,7 +83,7 @@ def find_dependencies(
             below = replace(EngineState.usual(CONTAINERD), config=config)
             _refuse_unwritable(host, engine, data_of(host, below, peer.cmdline), DATA)
     binaries = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
-    # One that is not there for anybody is told as such, and not as a matter of the engine's root.
+    # One that does not exist at all is reported as such, and not as a matter of the engine's root.
     refuse_unseen(starter, (path for path in binaries if host.exists(path)))
     monitor = _find_monitor(host, starter, toolkit, before.monitor)
     return Dependencies(str(socket or ""), str(monitor or ""))
@@ -99,7 +99,7 @@ def explain_silence(host: Host, engine: EngineState) -> str:
 def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosixPath | None:
     """Return where the containerd listens that Docker uses; None for other engines.
 
-    As dockerd itself decides: what it is told, else one that it has started, else one that is there.
+    As dockerd itself decides: what it is given, else one that it has started, else one that is there.
     """
     if engine.spec.api is not Api.DOCKER:
         return None
@@ -180,14 +180,14 @@ def _unable(engine: EngineState, flaw: str, remedy: str, code: Code) -> Installe
 
 
 def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> None:
-    """Raise where the engine would not find our runtimes: nobody complains before a container is started."""
+    """Raise where the engine would not find our runtimes: no error comes before a container is started."""
     if engine.pid is None:
         return
     for path in binaries:
         try:
             root = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
             there = not root.names(ROOT) or root.kind(path) is Kind.FILE
-        except InstallerError:  # without CAP_SYS_PTRACE nobody looks into another process's root
+        except InstallerError:  # without CAP_SYS_PTRACE another process's root cannot be read
             return
         if not there:
             raise InstallerError(

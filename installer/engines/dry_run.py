@@ -85,7 +85,7 @@ class Trials:
         ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
         if ran and refuses and start is None and check.by_start:
-            # It may refuse what comes of flags or an environment that nobody knows here: then it says the
+            # It may refuse what comes of flags or an environment that is not known here: then it says the
             # same of the present config, with which it runs.
             present = {path: file for path in engine.files if (file := self._contents.get(path))}
             before = self._run(program, spec.make_check(config_files(engine, present, parsed=False)), None)
@@ -142,7 +142,7 @@ def refuse_changed(
     """Raise ConflictError where an engine would not come up with what was written since the gate was asked.
 
     ``seen`` are the digests of what was read then, ``done`` the steps since. One that is signalled is refused
-    in any case: nobody knows what it makes of such a text.
+    in any case: it is not known what it makes of such a text.
     """
     if error := with_start(host, engine).not_restarted:
         raise ConflictError(error.problem, remedy=error.remedy, code=error.code)

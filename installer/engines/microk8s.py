@@ -85,7 +85,7 @@ def _render(files: ConfigFiles) -> ConfigFiles:
 def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
     """Return what stands for each variable, as the text tells that was rendered last."""
     values, made = dict(USUAL), {}
-    with suppress(InstallerError):  # it is nobody's to correct, and made anew
+    with suppress(InstallerError):  # its text is not corrected: it is made anew
         made = dict(leaves(parse(rendered, Syntax.TOML, name=str(RENDERED))))
     for key, said in leaves(template):
         parts, found = VARIABLE.split(said) if isinstance(said, str) else [], made.get(key)

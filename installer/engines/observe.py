@@ -99,7 +99,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             if spec.generated is None:
                 refuse_generated(engine)
             engines.append(with_configs(host, engine))
-        except InstallerError as error:  # what is wrong with the others is to be told as well
+        except InstallerError as error:  # what is wrong with the others is reported as well
             refused[name] = error
     if not (engines or refused) and options.engine_names:
         raise _explain_absence(host, options, notes)
@@ -166,8 +166,8 @@ def with_process(host: Host, engine: EngineState, places: Places) -> EngineState
     waits = engine.serving is None and not (engine.stopped or engine.failed or engine.disabled)
     if waits and (why := explain_silence(host, engine)):
         engine = replace(engine, silence=why, remedy=RESTART)
-    told = engine.serving.state if engine.serving else None
-    state = told or find_place(host, engine.spec.state, engine.words, engine.config)
+    served = engine.serving.state if engine.serving else None
+    state = served or find_place(host, engine.spec.state, engine.words, engine.config)
     return with_start(
         host, replace(engine, build=host.build_of(engine.exe) if engine.exe else "", state=state)
     )
@@ -274,7 +274,7 @@ def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
 
 
 def refuse_unknown(host: Host, engine: EngineState) -> None:
-    """Raise where nobody can tell whose containerd it is that answers on the socket of k3s and RKE2."""
+    """Raise where it is not known whose containerd answers on the socket of k3s and RKE2."""
     socket = engine.spec.socket
     candidates = [unit for spec in ENGINES.values() if spec.socket == socket for unit in spec.units]
     if not any(systemd.unit_runs(host, unit) for unit in candidates):

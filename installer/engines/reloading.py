@@ -29,7 +29,7 @@ LEFT: Final = "that it reads its configs again, which --restart-mode none leaves
 def take_up(
     writes: Sequence[WriteConfig], reload: Reload, in_force: EffectiveConfig | None, engine: EngineState
 ) -> list[Step]:
-    """Return the writes and the reload of one engine; ``in_force`` is None where nobody knows what it has.
+    """Return the writes and the reload of one engine; ``in_force`` is None if unknown.
 
     One that is restarted has what its files say. One that is signalled keeps what its file does not say any
     more, and may die of a file that a start would take: it is led there by way of another text.
@@ -148,14 +148,14 @@ def _find_not_shown(serving: EffectiveConfig, wanted: EffectiveConfig) -> Iterat
             yield name, defined is None
 
 
-def explain_pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
+def explain_pending(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> str:
     """Return what an engine will not have in force after its reload, and when it will; "" for nothing.
 
-    ``told`` is that its config asks for CDI, which a restart brings into force.
+    ``asks_cdi`` is that its config asks for CDI, which a restart brings into force.
     """
     serving, by_signal = engine.serving, engine.spec.reload is ReloadMethod.HUP
     # ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
-    if serving is None or serving.cdi or not (told or (by_signal and extras.cdi)):
+    if serving is None or serving.cdi or not (asks_cdi or (by_signal and extras.cdi)):
         return ""
     key, whose = ("features.cdi", "dockerd") if by_signal else (CDI, engine.title)
     if serving.cdi is None:
@@ -293,7 +293,7 @@ def explain_refusals(
 def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
     """Yield why an engine would look for its containers, or be looked for, at another place than now.
 
-    Somebody has written so to its config since its start. Nobody knows of one that does not tell its places.
+    Its config was edited so after its start. An engine that does not tell its places has no such difference.
     """
     now = engine.serving.places if engine.serving else {}
     for place in sorted(engine.places_by_files & now.keys() & after.places.keys()):

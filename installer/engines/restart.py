@@ -164,7 +164,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
 
 
 def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
-    """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
+    """Log, or raise, that an engine was stopped that was to read its configs."""
     stopped = systemd.look_at_unit(host, engine.unit).active == "inactive"  # else by itself, or by a config
     if stopped and not patience.may_rest:
         raise EngineStoppedError(

@@ -108,7 +108,7 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
                 name=name,
                 environment=dict(environment),
                 host_config=host_config,
-                # A terminal that nobody types at: reading from it waits.
+                # A terminal without input: reading from it waits.
                 stdin_open=True,
                 tty=True,
             )["Id"]
@@ -238,7 +238,7 @@ def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> byte
     words = [(3, word) for word in tools.command(WAITS)]
     variables = [(6, pack_fields(*enumerate(pair, 1))) for pair in environment.items()]
     mounts = [(7, pack_fields((1, str(inside)), (2, str(there)), (3, 1))) for there, inside in tools.files]
-    terminal = [(12, 1), (14, 1)]  # that nobody types at: reading from it waits
+    terminal = [(12, 1), (14, 1)]  # without input: reading from it waits
     security = pack_fields((3, pack_fields((1, NODE), (2, CONTAINER))))
     about = ((1, pack_fields((1, MARK))), (2, named))
     return pack_fields(*about, *words, *variables, *mounts, *terminal, (15, pack_fields((2, security))))

@@ -1,4 +1,4 @@
-"""What happened, told as events, and the standard streams: no reader that is gone or slow delays a stop.
+"""Events, and the standard streams: no reader that is gone or slow delays a stop.
 
 An event is a constant text in the past tense, and facts as its fields; ``cli.log`` chooses how they look.
 """
@@ -31,7 +31,7 @@ TERMINATION_BYTES: Final = 4096  # Kubernetes reads no more
 
 
 class Log:
-    """Where events are told; ``write`` gets the level, the text and the fields of each."""
+    """Where events are logged; ``write`` gets the level, the text and the fields of each."""
 
     def __init__(self, write: Writer) -> None:
         self.write = write
@@ -41,7 +41,7 @@ class Log:
         self.write("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Tell what somebody should look at."""
+        """Log what an administrator should look at."""
         self.write("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
@@ -165,10 +165,10 @@ class _Stream(io.FileIO):
 
 
 def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
-    """Open those of the three that are closed, and let the others hold nobody.
+    """Open those of the three that are closed, and let the others block no process.
 
     A log line would go to the next file of ours where stderr is closed. What stdout is to get waits for its
-    reader, as long as nobody asks us to stop; what stderr is to get waits ``PATIENCE_S``. What is returned
+    reader, as long as no stop is asked for; what stderr is to get waits ``PATIENCE_S``. What is returned
     flushes stdout and tells whether all got there; why not is said, unless a stop cut it short.
     """
     closed = {fd for fd in range(STDERR + 1) if _open_closed(fd)}
@@ -225,7 +225,7 @@ def write_termination_log(text: str) -> None:
     """Let ``text`` be the container's last words, if it is one; that it cannot be written stops nothing."""
     content = text.encode(errors="backslashreplace")[: TERMINATION_BYTES - 1]
     content = content.decode(errors="ignore").encode() + b"\n"  # a character that is cut in two is none
-    # Whatever it is: a FIFO is opened without waiting for somebody to read it.
+    # Whatever it is: a FIFO is opened without waiting for a reader.
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with suppress(Exception), os.fdopen(os.open(TERMINATION_LOG, flags), "wb", 0) as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -81,7 +81,7 @@ class Host(Places):
             try:
                 with (
                     self.place(path).opened() as (directory, name),
-                    # Whatever it is: a FIFO is opened without waiting for somebody to write into it.
+                    # Whatever it is: a FIFO is opened without waiting for a writer.
                     opened(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory) as fd,
                 ):
                     return _read(fd, path)
@@ -369,14 +369,14 @@ def read_json_of_root(host: Host, path: PurePosixPath, kind: type[T]) -> T | Non
 
 
 def is_file(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a file is seen at ``path``: not behind a link that somebody who is not root can place."""
+    """Tell whether a file is seen at ``path``: not behind a link that a user other than root can place."""
     with suppress(InstallerError):
         return host.kind(path) is Kind.FILE
     return False
 
 
 def is_absent(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether nothing is at ``path``; not where nobody can tell, as ``is_file``."""
+    """Tell whether nothing is at ``path``; not where that is unknown, as ``is_file``."""
     with suppress(InstallerError):
         return not host.exists(path)
     return False

@@ -1,4 +1,4 @@
-"""What a file is on the disk: written whole, synced, and told apart.
+"""What a file is on the disk: written whole, synced, and distinguished.
 
 Paths here are those of this process; ``files.Host`` says which ones they are.
 """
@@ -167,7 +167,7 @@ def is_mount_point(local: Path) -> bool:
 
 @contextmanager
 def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
-    """Watch files for the block; yield what returns which of them somebody has opened so far.
+    """Watch files for the block; yield what returns which of them were opened so far.
 
     The kernel forgets a watch of one shot when it has fired, and lists the others (proc(5)). A file that
     cannot be watched, as where no instance is left, is never called opened.

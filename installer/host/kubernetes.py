@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-READY: Final = Path("/dev/shm/untaint.ready")  # noqa: S108 - nobody else is in the pod
+READY: Final = Path("/dev/shm/untaint.ready")  # noqa: S108 - the pod is ours alone
 HOST: Final = "KUBERNETES_SERVICE_HOST"
 PORT: Final = "KUBERNETES_SERVICE_PORT"
 SILENT_S: Final = 300.0  # the API bookmarks a watch about once a minute
@@ -103,7 +103,7 @@ class Api(Struct, frozen=True):
 
 @contextmanager
 def report_answer(asked: str) -> Iterator[None]:
-    """Let what is wrong with an answer be told as the answer to what was ``asked``."""
+    """Raise what is wrong with an answer together with what was ``asked``."""
     from http.client import HTTPException
 
     try:
@@ -120,11 +120,11 @@ def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield each object that a watch tells was there, made or changed, until it tells that it is over."""
     for line in lines:
         event = _object(line)
-        told = event.get("object")
+        seen = event.get("object")
         if event.get("type") == "ERROR":  # such as 410: what we have seen is too long ago
             return
-        if event.get("type") in ("ADDED", "MODIFIED") and isinstance(told, dict):
-            yield told
+        if event.get("type") in ("ADDED", "MODIFIED") and isinstance(seen, dict):
+            yield seen
 
 
 def _object(content: bytes) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Locks that tell two instances apart: flock(2) on an inode that has its name, and that only root opens.
 
 Whoever may read a file may lock it: a lock on one of a wider mode than 0600 counts only where a process of
-root's holds it. Who holds one tells the kernel's own table (/proc/locks): nobody takes a lock to look.
+root's holds it. Who holds one tells the kernel's own table (/proc/locks): no lock is taken to look.
 """
 
 import errno
@@ -140,7 +140,7 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
 
 
 def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], int | None]) -> Lock:
-    """Open and lock a file until what is locked has its name: a lock on one that lost it keeps nobody out.
+    """Open and lock a file until what is locked has its name: a lock on one that lost it excludes no process.
 
     One that others than root could lock, as NVIDIA's pidfiles, is removed and so made anew, unless a process
     of root's holds it.
@@ -179,7 +179,7 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
 
 
 def _describe_holder(local: Path) -> str:
-    """Return who holds a lock, as part of a sentence; "" where nobody can tell."""
+    """Return who holds a lock, as part of a sentence; "" if unknown."""
     with suppress(OSError):
         for pid in holders(local.stat()):
             if (since_s := _started_s(pid)) is not None:
@@ -237,20 +237,22 @@ def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
 
 @contextmanager
 def announce_wait(host: Host, directory: PurePosixPath) -> Iterator[None]:
-    """Tell whoever holds the lock of ``directory``, during the block, that somebody waits for it.
+    """Let the holder of the lock of ``directory`` know, during the block, that a process waits for it.
 
     By a lock of an open file description (fcntl(2), F_OFD_SETLK) on the same file, which an flock(2) does not
     collide with: it needs no file of its own, ends with its process, and is seen from every pid namespace.
     """
     with ExitStack() as stack:
-        with suppress(OSError):  # it has gone; or a file system without such locks: then nobody is told
+        with suppress(
+            OSError
+        ):  # it has gone; or a file system without such locks: then the holder does not know
             fd = stack.enter_context(opened(host.local_path(directory, last=False) / LOCK, LOOK))
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _CLAIM.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         yield
 
 
 def is_awaited(lock: Lock) -> bool:
-    """Tell whether somebody waits for a lock that we hold."""
+    """Tell whether a process waits for a lock that we hold."""
     with suppress(OSError):
         claim = fcntl.fcntl(lock.fd, fcntl.F_OFD_GETLK, _CLAIM.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         return bool(_CLAIM.unpack(claim)[0] != fcntl.F_UNLCK)
@@ -315,7 +317,7 @@ def holder_of(here: Path) -> int | None:
 
 
 def send(here: Path, number: signal.Signals) -> int | None:
-    """Send a signal to the holder of the pidfile at ``here``; return its pid, None where nobody holds it.
+    """Send a signal to the holder of the pidfile at ``here``; return its pid, None where it is not held.
 
     Its lock proves it, not the number in the file.
     """

@@ -38,7 +38,7 @@ class Place(Struct, frozen=True):
     def opened(self) -> Iterator[tuple[int, str]]:
         """Yield a descriptor of the directory it is in, and its name there; no link on the way is followed.
 
-        OSError where a part of the way is gone, or is a link by now (ENOTDIR).
+        OSError where a part of the way is gone, or is a link now (ENOTDIR).
         """
         fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
         try:
@@ -131,7 +131,7 @@ class Places:
         )
 
     def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Return the uppermost directory where somebody who is not root can exchange what leads to ``path``.
+        """Return the uppermost directory where a user other than root can exchange what leads to ``path``.
 
         None where root alone can: what does not exist yet is root's to make.
         """

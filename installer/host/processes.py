@@ -60,13 +60,13 @@ class Unseen(Struct, frozen=True):
 
 
 class Silent(Struct, frozen=True):
-    """Somebody listens, but gave no answer; ``reason`` says what happened instead."""
+    """A process listens, but gave no answer; ``reason`` says what happened instead."""
 
     reason: str
 
 
 class NotServing(Struct, frozen=True):
-    """Nobody listens: there is no socket, or it was left behind by a process that is gone."""
+    """Nothing listens: there is no socket, or it was left behind by a process that is gone."""
 
 
 def peer_of(
@@ -91,7 +91,10 @@ def peer_of(
             answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_UCRED.size))
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return NotServing()
-        except (TimeoutError, BlockingIOError):  # EAGAIN: the backlog is full of connections nobody accepts
+        except (
+            TimeoutError,
+            BlockingIOError,
+        ):  # EAGAIN: the backlog is full of connections that are not accepted
             return Silent(f"no answer within {timeout_s:g} s")
         except (ConnectionResetError, BrokenPipeError):
             return Silent("the connection was closed without an answer")
@@ -113,7 +116,7 @@ def peer_of(
 def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], proc: Path = _PROC) -> None:
     """Send a signal to ``peer``, or raise InstallerError where it may not be signalled.
 
-    Nor is it where it has gone, is another process by now, or its comm is none of ``expected``.
+    Nor is it where it has gone, is another process now, or its comm is none of ``expected``.
     """
     if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or ourselves)
         raise InstallerError(
@@ -251,7 +254,7 @@ class HostProcess(Struct, frozen=True):
 
     pid: int
     name: str
-    program: str  # "" where nobody may look at it: a container needs CAP_SYS_PTRACE for that
+    program: str  # "" where it may not be read: a container needs CAP_SYS_PTRACE for that
     deleted: bool
     cmdline: tuple[str, ...]
     file: tuple[int, int]  # tells one program from another, also where both had the same path
@@ -266,7 +269,7 @@ def can_see_host(host: Host) -> bool:
 
 
 def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostProcess]:
-    """Yield root's processes, less kernel threads; ``unread`` adds those whose program nobody may look at."""
+    """Yield root's processes, less kernel threads; ``unread`` adds those whose program may not be read."""
     proc = host.local_path(PROC)
     init = _link(proc / "1/ns/mnt")
     for process in _list_of_root(proc):

@@ -143,7 +143,7 @@ def memory_file() -> Iterator[OpenText]:
 
 @contextmanager
 def private_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[OpenText]:
-    """Yield a directory with ``texts`` by their relative paths, which nobody but its owner can enter."""
+    """Yield a directory with ``texts`` by their relative paths, which only its owner can enter."""
     import tempfile
 
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as directory:

@@ -68,7 +68,7 @@ def ask_http(
 ) -> tuple["HTTPResponse", bytes]:
     """Return the answer to ``words``, those of HTTPConnection.request, and its body unless it is a stream.
 
-    ``deadline`` is a moment of time.monotonic(). OSError where nobody listens, it is not in time, or too
+    ``deadline`` is a moment of time.monotonic(). OSError where nothing listens, it is not in time, or too
     long; AnswerError where it is not HTTP.
     """
     from http.client import HTTPConnection, HTTPException, RemoteDisconnected
@@ -114,7 +114,7 @@ def call_grpc(path: str, method: str, request: bytes, *, timeout_s: float) -> by
     """Return the message that ``method`` (``/package.Service/Method``) answers with, by one deadline.
 
     StatusError where the server refuses, or answers with more or less than one message, TimeoutError where it
-    is late, OSError where nobody can be connected to, or what answers does not speak HTTP/2 to the end.
+    is late, OSError where nothing can be connected to, or what answers does not speak HTTP/2 to the end.
     """
     from h2.exceptions import H2Error
 
@@ -191,7 +191,7 @@ def listen_unix(here: Path) -> Listener:
     """Return a socket that listens at ``here``, for all; OSError where something has that name."""
     listener = socket.socket(socket.AF_UNIX)
     with connectable(here) as name:
-        before = os.umask(0o777 & ~FOR_ALL)  # by name somebody else's file could be opened to all
+        before = os.umask(0o777 & ~FOR_ALL)  # by name another user's file could be opened to all
         try:
             listener.bind(name)
         finally:
@@ -229,10 +229,10 @@ def list_listening(process: Path) -> frozenset[str]:
 def has_closed(process: str, path: str) -> bool:
     """Tell whether a process that runs, a directory below /proc, has closed its socket.
 
-    dockerd does so as soon as it is told to stop (engine-facts.md#dockerd-stop).
+    dockerd does so as soon as it is stopped (engine-facts.md#dockerd-stop).
     """
     name = PurePosixPath(path).name
-    with suppress(OSError):  # it has ended, or nobody can tell
+    with suppress(OSError):  # it has ended, or that is unknown
         listeners = {inode for each, inode in _listeners(Path(process)) if PurePosixPath(each).name == name}
         held = {*list_open_files(Path(process))}
         return bool(process and listeners and held and not listeners & held)
@@ -258,12 +258,12 @@ def is_like_ours(here: Path) -> bool:
 
 
 def is_abandoned(here: Path) -> bool:
-    """Tell whether a socket is as we make one, and nobody listens on it: of a run that was killed."""
+    """Tell whether a socket is as we make one, and nothing listens on it: of a run that was killed."""
     return is_like_ours(here) and is_listened_on(here) is False
 
 
 def is_listened_on(here: Path) -> bool | None:
-    """Tell whether somebody listens on a socket, without waiting for him; None where there is none."""
+    """Tell whether a process listens on a socket, without waiting for it; None where there is none."""
     with suppress(OSError):
         if stat.S_ISSOCK(here.lstat().st_mode):
             with socket.socket(socket.AF_UNIX) as client, connectable(here) as name:

@@ -1,7 +1,7 @@
 """``run`` and its children: how it becomes the supervisor, what a child knows of it, and signals to stop.
 
 Termination signals are values to look at between steps, never interruptions. They are blocked before anything
-else happens and stay pending until somebody looks: no handler, flag, thread or lock, and it works as pid 1.
+else happens and stay pending until they are read: no handler, flag, thread or lock, and it works as pid 1.
 """
 
 import os
@@ -46,7 +46,7 @@ def unblocked_signals() -> Iterator[None]:
 
 
 def stop_requested() -> bool:
-    """Tell whether a stop is pending, or nobody is left to have asked for one: a ``run`` was killed."""
+    """Tell whether a stop is pending, or can no longer come because ``run`` was killed."""
     return bool(signal.sigpending() & STOP) or is_orphan()
 
 
@@ -161,7 +161,7 @@ def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> NoReturn:
 
 
 def describe_child_end(status: str) -> str:
-    """Return how a child has ended, of which the kernel has told ``status``."""
+    """Return how a child has ended, from the ``status`` of the kernel."""
     if status == HUNG:
         return "killed, for it hung"
     code = os.waitstatus_to_exitcode(int(status))

@@ -202,10 +202,12 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
     """Return whether logind holds a shutdown back for those who asked for time, such as the kubelet.
 
-    systemd itself still says "running" then, and the pods are told to stop one after the other.
+    systemd itself still says "running" then, and the pods are stopped one after the other.
     """
     words = ("/org/freedesktop/login1", f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND)
-    shared = [path for path in buses if path.name != PRIVATE]  # systemd's own socket leads to nobody else
+    shared = [
+        path for path in buses if path.name != PRIVATE
+    ]  # systemd's own socket leads to no other program
     purpose = "ask logind for a shutdown"
     return ask_bus(shared, lambda bus: bool(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
 
@@ -231,7 +233,7 @@ class UnitStart(Struct, frozen=True):
     before: tuple[tuple[str, tuple[str, ...]], ...] = ()  # commands that have to succeed first, by setting
     conditions: tuple[Condition, ...] = ()
     elsewhere: bool = False  # it has a root of its own, in which its programs are looked for
-    refuses: tuple[str, ...] = ()  # the settings for which systemd lets nobody restart it
+    refuses: tuple[str, ...] = ()  # the settings for which systemd refuses a restart
     kill_mode: str = ""
     masked: bool = False
 
@@ -370,12 +372,12 @@ def is_socket_held(host: Host, unit: str, socket: PurePosixPath) -> bool:
 
 
 def unit_runs(host: Host, unit: str) -> bool:
-    """Tell whether a unit runs, be it on its way up; one that nobody can ask for does not."""
+    """Tell whether a unit runs, also on its way up; one that is not known does not."""
     return look_at_unit(host, unit).active in {"active", "activating", "reloading"}
 
 
 def describe_unit_end(host: Host, unit: str) -> str:
-    """Return how a unit is if its service has come to an end, "" where it runs or nobody knows."""
+    """Return how a unit is if its service has come to an end, "" where it runs or that is unknown."""
     now = look_at_unit(host, unit)
     ended = now.active in {"failed", "inactive"} or now.sub == AGAIN
     return f"{unit} is {now.active}/{now.sub}" if ended else ""

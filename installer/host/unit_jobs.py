@@ -1,4 +1,4 @@
-"""Jobs of systemd: a unit is restarted or reloaded, that is waited for, and why it did not start is told."""
+"""Jobs of systemd: a unit is restarted or reloaded, that is awaited, and a failed start is explained."""
 
 import json
 import time
@@ -227,7 +227,7 @@ def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
 
 
 def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:
-    """Wait until systemd is done with what it was told to do to a unit, be it by somebody who is gone."""
+    """Wait until systemd is done with the job of a unit, also of a caller that has gone."""
     with suppress(InstallerError):  # without systemd nothing is being done
         if read_unit(host, unit).job:
             _await_end(host, unit, time.monotonic() + timeout_s, lambda: None)
@@ -247,7 +247,7 @@ def await_start(host: Host, unit: str, *, timeout_s: float) -> bool:
 
 
 def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None = None) -> str:
-    """Return how the start of a unit since ``since_s`` failed, and its gravest line; "" where nobody knows.
+    """Return how the start of a unit since ``since_s`` failed, and its gravest line; "" if unknown.
 
     ``before`` is the unit as it was: what its processes of that time say tells nothing of the start.
     """

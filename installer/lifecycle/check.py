@@ -270,7 +270,7 @@ class _Check:
             files_good, ready = all(line.good for line in installed.files), not installed.obstacle
         except InstallerError:
             files_good = ready = False
-        # What was written is what is on the disk, where the files are good: else somebody has written since.
+        # What was written is what is on the disk, where the files are good: else it was written since.
         baseline = self.baseline or (found if files_good else CHECK_AGAIN)
         due = max(1.0, now.until_s - moment) if now.until_s else drift.UNMADE_S if unmade else 0.0
         watched = (*watched, *(each.process for each in now.engines if each.process))
@@ -401,7 +401,7 @@ def list_places(host: Host, options: Options, record: Record, last: LastCheck) -
     for path in (*(row.path for row in record.configs), *whole, layout.toolkit, layout.config, layout.ledger):
         for followed in (False, True):
             local = host.local_path(path, last=followed)
-            # What is held open of a file system that somebody has mounted over ours keeps it from going.
+            # What is held open of a file system that was mounted over ours keeps it from going.
             covered = path.is_relative_to(layout.home) and is_mount_point(local)
             found.append(f"{local}/" + "*" * covered if path in whole else str(local))
     found += gpus.list_watched(host, options, record)
@@ -418,7 +418,7 @@ def list_places(host: Host, options: Options, record: Record, last: LastCheck) -
 
 
 def list_published(host: Host, options: Options, record: Record) -> tuple[str, ...]:
-    """Return what is to be there as long as nobody removes it: readiness and figures, where they are told."""
+    """Return what is to be there until it is removed: readiness and figures, where they are asked for."""
     found = (host.local_path(path, last=False) for path in (options.ready_file, *record.published))
     return tuple(f"{THERE}{local}" for local in found if local.exists())
 

@@ -1,4 +1,4 @@
-"""Drift: whether a node that is not as installed is repaired now, later or not at all: nobody fights."""
+"""Drift: whether a node that is not as installed is repaired now, later or not at all."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -119,7 +119,7 @@ def _name_thing(step: Step) -> str:
 def find_refusal(
     policy: Drift, drifted: Drifted, repairs: Repairs, now_s: float, clock: Callable[[float], str]
 ) -> Refusal | None:
-    """Return why drift is not repaired that nobody has asked us to repair; ``clock`` words a moment."""
+    """Return why drift is not repaired without being asked; ``clock`` words a moment."""
     if not drifted.things:
         return None
     if (reason := _refuse_repair(policy, drifted)) is not None:
@@ -178,7 +178,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
 def select_specification(plan: Plan, record: Record) -> Plan | None:
     """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver."""
     part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
-    # A node that is another installer's by now has none.
+    # A node that is another installer's now has none.
     if part is None or is_taken_over(plan) or not {reason for _, reason in part.planned} <= FOLLOWS:
         return None
     paths = {step.path for step in part.steps if isinstance(step, WriteConfig)}

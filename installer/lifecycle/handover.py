@@ -1,6 +1,6 @@
 """A ``run`` that is about to take the place of one that stops, which then has nothing to undo.
 
-A pod that is deleted by force is told to stop when the next one of its DaemonSet is being made already. An
+A pod that is deleted by force is stopped when the next one of its DaemonSet is being made already. An
 undo would restart the engine under that one, which would install and restart it once more.
 """
 
@@ -33,7 +33,7 @@ REMEDY: Final = "run uninstall on the node, or as a Job: everything is still ins
 
 
 def await_next_run(host: Host, lock: Lock) -> bool:
-    """Tell whether another ``run`` waits for the ``lock`` of a run that was told to stop."""
+    """Tell whether another ``run`` waits for the ``lock`` of a run that was asked to stop."""
     stopped_s, until, comes = time.time(), time.monotonic() + SIGN_S, False
     while not is_awaited(lock):
         made = is_replica_made(host, stopped_s - RECENT_S)
@@ -64,7 +64,7 @@ def ledger_for_run(host: Host, options: Options) -> Ledger:
 
 def _serves(host: Host, options: Options) -> bool:
     """Tell whether the holder of the ledger serves: one that stops removes its pidfile first."""
-    # One that nobody holds is of a ``run`` that was killed: what it had started ends between two steps.
+    # One that is not locked is of a ``run`` that was killed: what it had started ends between two steps.
     files = {options.pid_file}
     with suppress(InstallerError):
         held = read_record(host, options.layout)

@@ -43,7 +43,7 @@ def install(options: Options) -> Exit:
     for obstacle in install_dir_obstacles(host, options.install_dir):  # before our own directory is made
         raise obstacle
     with open_ledger(host, options) as ledger:
-        metrics.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
+        metrics.claim(host, replace(options, metrics_listen=None), ledger)  # no process stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
         command = "toolkit-installer status"
         if any(row.spec.api is Api.DOCKER for row in ledger.held.engines):
@@ -91,7 +91,7 @@ def run(wish: Wish) -> NoReturn:
 
 
 def _claim_files(host: Host, options: Options, ledger: Ledger) -> None:
-    """Write down what is going to be told, and refuse files of others in its place."""
+    """Write down what is going to be written, and refuse files of others in its place."""
     metrics.claim(host, options, ledger)
     ledger.make_directories(options.pid_file.parent)
     for path in (options.ready_file, options.state_file):
@@ -187,7 +187,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
         _carry_out(host, options, ledger, plan)
     except NotIdleError:  # since it was asked; what was written is taken back
         return _install(host, options, ledger)
-    if before is not None and before != ledger.held.nri:  # nobody looks there any more
+    if before is not None and before != ledger.held.nri:  # no engine looks there any more
         plugin_state.remove_plugin(host, options.nri.at(before))
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
@@ -211,11 +211,11 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
         with _stale_withdrawn(host, options, ledger):
             apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)
     else:
-        ledger.save(plan.backups)  # a copy that somebody has removed or changed since
+        ledger.save(plan.backups)  # a copy that was removed or changed since
 
 
 def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> Work:
-    """Return what a check may do to the node: one that somebody ``asked`` for leaves no restart."""
+    """Return what a check may do to the node: one that was ``asked`` for leaves no restart."""
     if asked and options.restart_mode is RestartMode.WHEN_IDLE:
         options = replace(options, restart_mode=RestartMode.AUTO)
 

@@ -183,7 +183,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
         with suppress(InstallerError):  # said where the config is
             if name in engines:
                 found = compare_configs(host, engines[name], record)
-        if record.left:  # of an undo that is to be run again nobody knows what it has taken itself
+        if record.left:  # of an undo that is to be run again it is not known what it has removed itself
             found = found._replace(lacks=(), has=lambda _: True)
         fatal, lacks, in_force, refused, heals = found
         if fatal:
@@ -224,7 +224,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         return "replaced after the install", False
     edits = relocate_edits(row, file)
     gone = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
-    if not record.finished:  # nobody knows which of the edits we have taken out ourselves
+    if not record.finished:  # which of the edits we have removed ourselves is not known
         untouched = row.original and file.digest == row.original.digest
         return BEFORE if untouched else CUT_SHORT, False
     if lost := [edit for edit in gone if not in_force(edit)]:
@@ -264,7 +264,7 @@ def list_last_act(record: Record) -> Iterator[Line]:
     if record.published and nothing:
         what = ", ".join(map(str, record.published))
         yield Line(what, "left by an install that failed; nothing is installed")
-    # What is told of an install that failed holds nothing of the node.
+    # What is kept of an install that failed holds nothing of the node.
     rolled_back = nothing and (record.failed is not None or bool(record.published))
     if not record.finished and not rolled_back:
         state = "the last install or undo failed or was cut short; run install or uninstall again"

@@ -38,7 +38,7 @@ def publish(host: Host, path: PurePosixPath, record: Record) -> None:
 
 
 def remove(host: Host, path: PurePosixPath) -> None:
-    """Say that nothing is proven any more; a file of somebody else's with that name stays."""
+    """Say that nothing is proven any more; another program's file with that name stays."""
     if _is_ours(host, path):
         host.remove(path)
 

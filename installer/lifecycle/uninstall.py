@@ -128,7 +128,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
 
 @contextmanager
 def as_incomplete_undo() -> Iterator[None]:
-    """Let whatever goes wrong in the block be told as an undo that is incomplete."""
+    """Raise whatever goes wrong in the block as an incomplete undo."""
     try:
         with internal_errors():
             yield
@@ -230,7 +230,7 @@ def node_stops(host: Host) -> bool:
             return True
     with suppress(InstallerError), internal_errors():
         return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"
-    # The last processes are told to stop when systemd has already given way to its own last program.
+    # The last processes are stopped when systemd has already given way to its own last program.
     with suppress(InstallerError):
         init = host.read(PurePosixPath("/proc/1/comm"))
         return init is not None and init.content.startswith(b"systemd-shutdow")

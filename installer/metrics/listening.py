@@ -1,4 +1,4 @@
-"""The server of metrics: one connection at a time, each with a deadline, so that who asks holds up nobody."""
+"""The server of metrics: one connection at a time, each with a deadline, so that no client delays another."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +22,7 @@ AT_MOST_S: Final = 1.0
 
 
 class _Text(Struct, frozen=True):
-    """What is told, read anew for each who asks: the library renders it in the format that he takes."""
+    """The metrics, read anew for each client: the library renders it in the format that the client takes."""
 
     path: Path
 
@@ -41,8 +41,8 @@ class _Handler(MetricsHandler):
 
 
 def serve_beside(options: Options) -> Exit:
-    """Answer who asks for metrics, as a child of ``run``, until told to stop."""
-    assert options.metrics_listen is not None  # noqa: S101 - else nobody has started us
+    """Serve metrics, as a child of ``run``, until it is stopped."""
+    assert options.metrics_listen is not None  # noqa: S101 - else this child is not started
     if not supervision.end_with_run():
         return Exit.OK
     host = Host.under(options.host_root, options.mounts)
@@ -59,9 +59,9 @@ def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[]
     while goes_on():
         with bind(host, where) as listener:
             listener.settimeout(1)
-            # Others find us by the name of the socket, and somebody may have removed it.
+            # Clients find the socket by its name, which may have been removed.
             while goes_on() and (where.path is None or host.exists(where.path)):
-                with suppress(OSError):  # nobody has asked, or whoever has is gone
+                with suppress(OSError):  # no client, or one that has gone
                     connection, peer = listener.accept()
                     with connection, ended_after(connection, AT_MOST_S):
                         server.finish_request(connection, peer)

@@ -1,4 +1,4 @@
-"""What monitoring is told at the end of each act: the table of metrics, counts, and files for others."""
+"""What monitoring gets at the end of each act: the table of metrics, counts, files for others."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -218,7 +218,7 @@ def render(suffix: str, node: Snapshot) -> str | None:
 
 
 def claim(host: Host, options: Options, ledger: Ledger) -> None:
-    """Write down which files are going to be told, ahead of the first; remove those not asked for."""
+    """Write down which files are going to be written, ahead of the first; remove those not asked for."""
     others = [path for path in ledger.held.published if path not in options.published]
     kept = [path for path in others if not _remove(host, path)]
     wanted = (*options.published, *kept)
@@ -227,7 +227,7 @@ def claim(host: Host, options: Options, ledger: Ledger) -> None:
 
 
 def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
-    """Remove what was told, as an undo begins; the ledger sees to it that nothing of it stays."""
+    """Remove what was written, as an undo begins; the ledger sees to it that nothing of it stays."""
     for path in {*ledger.held.published, *options.published}:
         _remove(host, path)
 
@@ -240,7 +240,7 @@ def _remove(host: Host, path: PurePosixPath) -> bool:
 
 
 def read_counts(host: Host, layout: Layout) -> Counts:
-    """Return the counts; where nobody can tell them they begin anew, as counters may."""
+    """Return the counts; where they cannot be read they begin anew, as counters may."""
     return read_json_of_root(host, layout.counts, Counts) or Counts()
 
 

@@ -53,10 +53,10 @@ class Runtime(Struct, frozen=True):
 
     def shows(self, wanted: "Runtime") -> bool:
         """Tell whether what was ``wanted`` is there, as far as the engine tells it at all."""
-        told = dict(flatten(self.table))
-        names = {key[0] for key in told}
+        shown = dict(flatten(self.table))
+        names = {key[0] for key in shown}
         return self.binary == wanted.binary and all(
-            (told.get(key) or None) == (value or None)
+            (shown.get(key) or None) == (value or None)
             for key, value in flatten(wanted.table)
             if key[0] in names and key[-1] not in BINARY_NAMES
         )
@@ -71,7 +71,7 @@ class EffectiveConfig(Struct, frozen=True):
     cdi: bool | None = None  # whether it serves CDI devices
     cdi_dirs: tuple[PurePosixPath, ...] = ()  # where a running one looks for CDI specifications
     rest_digest: str = ""  # of all else in force, which the engine's program alone tells
-    undefined: str = ""  # the default runtime that nobody defines: the engine serves nothing
+    undefined: str = ""  # the default runtime that is not defined: the engine serves nothing
     broken: str = ""  # why it would not start at all, in its own words
     state: PurePosixPath | None = None  # where the bundles of its containers are
     hook_dirs: tuple[PurePosixPath, ...] = ()  # where it looks for OCI hooks
@@ -140,7 +140,7 @@ class ConfigFiles(Struct, frozen=True):
     trees: Mapping[PurePosixPath, Tree]  # each file that exists, in the order of reading
     version: Version | None = None  # of the running engine
     hook: PurePosixPath | None = None
-    before: EffectiveConfig | None = None  # what the files have in force; None where nobody was asked yet
+    before: EffectiveConfig | None = None  # what the files have in force; None before a question
     serving: EffectiveConfig | None = None  # what the running engine says
     texts: Mapping[PurePosixPath, str] = field(default_factory=dict)
     flags: Flags = field(default_factory=Flags)  # of its start, in force besides

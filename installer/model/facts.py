@@ -79,7 +79,7 @@ class EngineState(Struct, frozen=True):
     serving: EffectiveConfig | None = None  # None where it does not answer
     silence: str = ""  # the reason for that
     remedy: str = ""  # what lets us connect, where that alone is missing
-    stopped: bool = False  # nobody listens
+    stopped: bool = False  # its socket does not answer
     failed: bool = False  # its CRI did not load, and will not
     disabled: bool = False  # it runs without CRI on purpose
     another: str = ""  # why it is not the engine whose API it answers
@@ -112,12 +112,12 @@ class EngineState(Struct, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that the running process was started with, () where nobody can tell."""
+        """The words that the running process was started with, () if unknown."""
         return self.started.words if self.started else ()
 
     @property
     def next_words(self) -> tuple[str, ...]:
-        """The words that its unit will start it with, () where nobody can tell."""
+        """The words that its unit will start it with, () if unknown."""
         return self.next_start.words if self.next_start else ()
 
     @property

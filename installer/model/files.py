@@ -20,7 +20,7 @@ RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
 SYSTEM_BUSES: Final = (PurePosixPath("/run/dbus/system_bus_socket"), PurePosixPath("/run/systemd/private"))
 # Where distributions put programs, relative to a root.
 EXECUTABLE_DIRS: Final = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
-# Where systemd and shells look for programs that a word names, unless told otherwise.
+# Where systemd and shells look for programs that a word names, unless set otherwise.
 PATH: Final = tuple(PurePosixPath("/", place) for place in EXECUTABLE_DIRS)
 # Where distributions put the driver's libraries when it is installed on the host itself.
 DRIVER_LIBRARY_DIRS: Final = tuple(

@@ -86,7 +86,7 @@ class RestartMode(StrEnum):
 
 
 class OnExit(StrEnum):
-    """What ``run`` does when it is told to stop; ``keep`` serves rolling updates."""
+    """What ``run`` does when it is stopped; ``keep`` serves rolling updates."""
 
     UNDO = "undo"
     KEEP = "keep"

@@ -19,18 +19,18 @@ FOR_POD: Final = ("nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io")
 # Ours, at each container that got its devices: so a plugin started anew knows which ones were missed.
 GIVEN: Final = "toolkit-installer.nri/devices"
 
-# Of what a tenant writes so much is told: an annotation has up to 256 KiB.
+# So much of a tenant's text is logged: an annotation has up to 256 KiB.
 _SHOWN: Final = 80
 _NAMED: Final = 10
 
 
 def shorten(text: str) -> str:
-    """Return as much as is told of a text that a tenant has written."""
+    """Return as much of a tenant's text as is logged."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def shorten_names(names: Sequence[str]) -> list[str]:
-    """Return as many as are told of names that a tenant has written."""
+    """Return as many of a tenant's names as are logged."""
     more = len(names) - _NAMED
     return [*map(shorten, names[:_NAMED]), *([f"... {more} more"] if more > 0 else [])]
 

@@ -19,7 +19,7 @@ GONE: Final = "no engine starts a way to the NRI plugin any more"
 def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
     """Return what stands against the plugin: every engine of the node would start containers without devices.
 
-    An engine whose version nobody knows yet tells it to the plugin. ``ask`` tells whether its config has NRI;
+    An engine whose version is not known yet gives it to the plugin. ``ask`` tells whether its config has NRI;
     once the plugin serves, what counts is whether the engine has taken it.
     """
     part = _remove_programs(facts)
@@ -69,7 +69,7 @@ def _explain_unusable(engine: EngineState) -> InstallerError | None:
 def _explain_switched_off(engine: EngineState, ask: Ask) -> InstallerError | None:
     try:
         effective = ask(engine, {})
-    except InstallerError:  # nobody understands what it says: the plugin is registered or not
+    except InstallerError:  # its config is not understood: the plugin is registered or not
         return None
     if effective.nri is not False:
         return None

@@ -1,7 +1,7 @@
 """The NRI plugin as a process: one socket, one thread, answers from memory, back within a tenth of a second.
 
 An engine that is restarted creates containers before anybody may have seen it: what is created without us
-gets no device and nobody says so. So one that has gone is dialled all the time, and what was missed all the
+gets no device, without an error. So one that has gone is dialled all the time, and what was missed all the
 same is named, in the log and in a file for ``status``.
 """
 
@@ -57,7 +57,7 @@ class Place:
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve until told to stop; ``words`` are a place, log format, name, index, the allowed."""
+    """Serve until stopped; ``words`` are a place, log format, name, index, the allowed."""
     place, log_format, identity = Place(*words[:4]), words[4], Identity(words[5], words[6])
     log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(2)))
     plugin = Plugin(place, lambda: Session(identity, tuple(map(Allowed.of, words[7:]))))

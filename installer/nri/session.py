@@ -72,7 +72,7 @@ def encoded(message: Message) -> bytes:
 
 
 class Messages:
-    """Cuts the bytes of one socket into messages; frames of a connection that nobody knows are dropped."""
+    """Cuts the bytes of one socket into messages; frames of an unknown connection are dropped."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -163,7 +163,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """The engine has told what exists: from now on it asks us for each container."""
+    """The engine has listed what exists: from now on it asks us for each container."""
 
     missed: tuple[Missed, ...]
 
@@ -182,7 +182,7 @@ News: TypeAlias = Configured | Synchronized | Given | RefusedError
 
 
 class Session:
-    """What is known of one connection; ``registered`` once the engine has told what exists."""
+    """What is known of one connection; ``registered`` once the engine has listed what exists."""
 
     def __init__(self, identity: Identity, allowed: Sequence[Allowed]) -> None:
         self._identity, self._allowed = identity, allowed

@@ -1,4 +1,4 @@
-"""The NRI plugin from outside: started, told by ``status``, which asks neither it nor an engine, removed."""
+"""The NRI plugin from outside: started, shown by ``status``, which asks neither it nor an engine, removed."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -66,7 +66,7 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
 
 
 def is_registered(host: Host, nri: Nri) -> bool:
-    """Tell whether an engine has configured the plugin and asks it by now."""
+    """Tell whether an engine has configured the plugin and asks it."""
     state, lock = read_state(host, nri.state) or State(), host.local_path(nri.lock)
     return state.registered and locks.is_held_pidfile(lock) and not locks.describe_halt(lock)
 
@@ -97,7 +97,7 @@ def serve(options: Options, log_format: str) -> Exit:
 def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
     """Become the plugin beside ``run``, which ends with that; ``ended`` is how the one before it has."""
     if not supervision.end_with_run():
-        return Exit.OK  # nobody is left to serve for
+        return Exit.OK  # the ``run`` that it served has ended
     if ended != "-":
         log.warning("plugin started again", ended=supervision.describe_child_end(ended))
     return serve(options, log_format)

@@ -137,7 +137,7 @@ def _identify(file: PayloadFile) -> tuple[str, int, str]:
 def _ship_program(
     executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str, *, in_place: bool
 ) -> list[PayloadFile]:
-    # 0755 whatever the source has: engines and user-namespaced pods run it, nobody else writes it,
+    # 0755 whatever the source has: engines and user-namespaced pods run it, root alone writes it,
     # and a setuid bit has no business on a program that a container engine starts.
     mode, name = 0o755, executable.name
     real = name if not executable.variables else real_name(name)
@@ -370,7 +370,7 @@ FIXED_IN: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
 
 
 def advise(version: Version | None) -> tuple[str, ...]:
-    """Return a sentence where a toolkit of this version has known holes; none where nobody knows it."""
+    """Return a sentence where a toolkit of this version has known holes; none where no hole is known."""
     if version is None:
         return ()
     holes = [name for fixed, names in FIXED_IN if version < fixed for name in names]

@@ -172,7 +172,7 @@ def is_foreign_toolkit(host: Host, layout: Layout) -> bool:
 
 
 def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
-    """Return the rows without those of runtimes that start the toolkit of another installer by now."""
+    """Return the rows without those of runtimes that start the toolkit of another installer now."""
     # NVIDIA's writes the same keys with the same values: what they name tells whose they are. Its
     # specification is the same, too (engine-facts.md#nvidia-ctk-cdi): the time of the write tells.
     if record.toolkit is None or record.toolkit.version == ADOPTED or not is_foreign_toolkit(host, layout):

@@ -144,7 +144,7 @@ def _carry_edits_over(
     if held is None or found is None:
         return rendered, ()
     entry = facts.toolkit.versions.get(current or "", {}).get(CONFIG)
-    # Where others than root could write it nobody knows whose they are, and it names programs that root runs.
+    # Where others than root could write it their owner is unknown, and it names programs that root runs.
     if entry is not None and (flaw := access_flaw(CONFIG, entry)):
         return rendered, (f"nothing of config.toml is kept, for it was {flaw}",)
     config, edited = carry_over(held.rendered, found, rendered, name=str(options.layout.config))
@@ -166,7 +166,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     planned = for_reason("nothing names it any more", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
-    # After a reload of an engine nobody may have started a container meanwhile.
+    # After a reload of an engine it may be that no container was started.
     if steps and (hooked or reloads) and not facts.containers.running:
         planned = ((ProveUnused(hooked), "one may have been started since the node was looked at"), *planned)
     return Part(ID, planned, obstacles=tuple(_find_taken_name(facts)))
@@ -186,7 +186,7 @@ def _restore_name(facts: Facts) -> Iterator[Step]:
 
 
 def _remove_superseded(facts: Facts) -> Iterator[Step]:
-    """Yield how the directory goes that stood there before us, where a later one of its kind does by now."""
+    """Yield how the directory goes that stood there before us, where a later one of its kind stands now."""
     if facts.toolkit.superseded and find_link(facts) is None:
         yield SwitchToolkit(None, None)
 

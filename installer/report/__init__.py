@@ -1,4 +1,4 @@
-"""What people and probes are told of a node: status, verify, reconcile, doctor.
+"""What people and probes see of a node: status, verify, reconcile, doctor.
 
 Imports lifecycle, and what lifecycle may import. Begin with status.py.
 """

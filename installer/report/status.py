@@ -146,7 +146,7 @@ def alive(options: Options) -> Exit:
 
 
 def reconcile(options: Options, *, as_json: bool) -> Exit:
-    """Have the ``run`` that waits look now, print what it did; raise where that failed or nobody answered."""
+    """Have the ``run`` that waits look now, print what it did; raise where that failed or no answer came."""
     host = Host.under(options.host_root, options.mounts)
     sent_s = time.monotonic()
     pid = locks.send(host.local_path(options.pid_file), SIGHUP)

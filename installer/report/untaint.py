@@ -72,7 +72,7 @@ def find_ready_node(pod: Any) -> str:
 def make_patch(value: Any) -> list[dict[str, Any]]:
     """Return the JSON patch that takes our taint off a node, and nothing where it has none."""
     patch: list[dict[str, Any]] = []
-    # Each removal is tested first: somebody else may have changed the list meanwhile, which has no names.
+    # Each removal is tested first: the list has no names, and may have changed.
     for index, taint in reversed([*enumerate(_list(value_at(value, ("spec", "taints"))))]):
         if value_at(taint, ("key",)) == KEY:
             path = f"/spec/taints/{index}"

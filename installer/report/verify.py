@@ -36,7 +36,7 @@ from installer.report.doctor.read import read_driver
 SCHEMA: Final = 1
 OK, BAD = "ok", "bad"
 GPU: Final = re.compile(r"/dev/nvidia\d+")
-PATIENCE_S: Final = 60.0  # for one container: nobody's grace runs out here, and a node may be busy
+PATIENCE_S: Final = 60.0  # for one container: no pod's grace runs out here, and a node may be busy
 HOOK: Final = "nvidia-container-runtime-hook"
 # Words of the shell alone: there is nothing else in the container.
 END: Final = f"{MARK} end"

@@ -143,11 +143,11 @@ def test_what_becomes_of_cdi_after_a_reload(
 ) -> None:
     facts = engine(name, EffectiveConfig({}, "runc", cdi=cdi))
 
-    found = explain_pending(facts, Extras(cdi=asked), told=told)
+    found = explain_pending(facts, Extras(cdi=asked), asks_cdi=told)
 
     assert found.endswith(said_of_it)
     assert bool(found) == bool(said_of_it)
-    assert explain_pending(replace(facts, serving=None), Extras(cdi=asked), told=told) == ""
+    assert explain_pending(replace(facts, serving=None), Extras(cdi=asked), asks_cdi=told) == ""
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ class _Place(Struct, frozen=True):
                 yield Want((*key, name), "")
 
     def _show(self, entry: RuntimeEntry, donor: Tree) -> Tree:
-        """Return what containerd has to show of a runtime of ours: told, its own, or inherited."""
+        """Return what containerd has to show of a runtime of ours: given, its own, or inherited."""
         config, extras, before = self.config, self.extras, self.files.before
         own = mine = table(config.runtimes, (entry.name,), config.path)
         inherited = donor
@@ -221,7 +221,7 @@ class _Place(Struct, frozen=True):
             mine = before.handlers[entry.name].table if entry.name in before.handlers else mine
         said = merge(merge(_annotate(inherited, extras), _drop_empty(mine)), extras.override)
         less = {name: value for name, value in said.items() if name not in {"runtime_type", *OF_LINUX_V1}}
-        # Which cgroup driver it has in the end: told, its own word, or inherited.
+        # Which cgroup driver it has in the end: given, its own word, or inherited.
         options = (table(each, ("options",), config.path) for each in (extras.override, own, inherited))
         drivers = (each[name] is True for each in options for name in spellings(each, "SystemdCgroup"))
         driver = {"SystemdCgroup": next(drivers, False)}
@@ -305,7 +305,7 @@ def _find_reported_donor(before: EffectiveConfig) -> Tree:
 
 
 def _drop_empty(tree: Tree) -> Tree:
-    """Return a table as containerd prints it, less what it prints for keys that nobody has set."""
+    """Return a table as containerd prints it, less what it prints for keys that are not set."""
     kept = {name: _drop_empty(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
     return {name: value for name, value in kept.items() if value}
 

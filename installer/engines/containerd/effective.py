@@ -115,7 +115,7 @@ def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
 def own_import(drop_in: PurePosixPath) -> PurePosixPath:
     """Return the import for a drop-in of ours, to be taken with or without the file.
 
-    Not *.toml: files that nobody imported so far must stay dormant. Not the bare name: an import of a missing
+    Not *.toml: files not imported so far must stay dormant. Not the bare name: an import of a missing
     file is fatal (engine-facts.md#containerd-imports).
     """
     return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
@@ -344,7 +344,7 @@ def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
 
 
 def _lift(edit: Edit, tree: Tree) -> Edit:
-    """Return an edit of an option below its runtime, where somebody has deleted the header of the options."""
+    """Return an edit of an option below its runtime, where the header of the options was deleted."""
     *above, options, name = ("", "", *edit.key)
     runtime = value_at(tree, tuple(above[2:]))
     if options != "options" or edit.after is None or not isinstance(runtime, Mapping):

@@ -1,4 +1,4 @@
-"""The docker SDK on one socket: one deadline for all that is asked, bounded answers, nobody's settings."""
+"""The docker SDK on one socket: one deadline for all questions, bounded answers, no settings of a user."""
 
 import io
 import time

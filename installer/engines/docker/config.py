@@ -339,7 +339,7 @@ def _spell(entry: Tree, word: str) -> list[str]:
 
 
 def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
-    """Yield what those runtimes start that ours may wrap: the path, or what a runc shim is told to."""
+    """Yield what those runtimes start that ours may wrap: the path, or what a runc shim is given."""
     for name in (default, BUILT_IN, "crun"):
         entry = runtimes.get(name)
         if isinstance(entry, Mapping):
