@@ -116,7 +116,7 @@ def test_auto_takes_cdi_where_it_is_in_effect_and_says_why(with_cdi: Node) -> No
     named = with_cdi.installer("plan", *auto, "--set-as-default")
 
     assert plan.returncode == named.returncode == 10
-    assert "! note: mode cdi: every engine has CDI in effect, and nobody asks for a runtime" in plan.stdout
+    assert "! note: mode cdi: every engine has CDI in effect, and no runtime was asked for" in plan.stdout
     assert "restart" not in plan.stdout.replace("nothing is restarted", "")
     assert "nvidia.com-gpu.json" in plan.stdout
     assert "! note: mode runtime: a runtime is asked for by --set-as-default" in named.stdout
