@@ -139,6 +139,17 @@ def test_a_shell_completes_the_options_of_status() -> None:
     assert done.stdout.split() == ["plain,--deep"]
 
 
+@pytest.mark.parametrize("words", ["install --toolkit-source", "status --pid-file", "plan --config"])
+def test_a_shell_completes_the_paths_of_files(words: str) -> None:
+    done = call(
+        COMP_WORDS=f"toolkit-installer {words} /op",
+        COMP_CWORD="3",
+        _TOOLKIT_INSTALLER_COMPLETE="bash_complete",
+    )
+
+    assert done.stdout.split() == ["file,/op"]
+
+
 def test_an_error_of_status_is_a_sentence_for_the_event_of_a_probe(tmp_path: Path) -> None:
     done = call("status", "--host-root", str(tmp_path / "none"))
 

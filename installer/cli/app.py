@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from installer.cli import log as logging
 from installer.cli.flags import (
@@ -104,6 +105,8 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
             extra = {"type": click.Choice(flag.choices)}
         else:
             extra = {"type": float if isinstance(flag.default, float) else str, "metavar": flag.metavar}
+            if flag.metavar.endswith("PATH"):
+                extra["shell_complete"] = lambda *words: [CompletionItem(words[-1], type="file")]
         extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "help": flag.help}
         extra |= {
             "default": flag.default,
