@@ -350,12 +350,10 @@ def text(host: Host, path: PurePosixPath) -> str:
 
 
 def text_of(file: File | None) -> str:
-    """Return the text of a file that was read; "" where there is none.
-
-    With a byte order mark of UTF-16 it is in that: engines read their specifications so, too.
-    """
+    """Return the text of a file that was read; "" where there is none."""
     if file is None:
         return ""
+    # As engines read their specifications.
     encoding = "utf-16" if file.content[:2] in {BOM_UTF16_LE, BOM_UTF16_BE} else "utf-8"
     return file.content.decode(encoding, errors="replace")
 
@@ -397,10 +395,7 @@ def is_full(host: Host, path: PurePosixPath) -> bool:
 
 
 def used_percent(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
-    """Return how many percent of the space and of the inodes are used where ``path`` is; -1 for no limit.
-
-    As df(1) counts: what only root may still use is not free.
-    """
+    """Return how many percent of space and inodes are used at ``path``, as df(1) does; -1 for no limit."""
 
     def share(part: int, free: int) -> int:
         return -(-part * 100 // (part + free)) if part + free > 0 else -1

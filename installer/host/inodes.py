@@ -132,22 +132,19 @@ def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def copy_label(local: Path, meta: Meta) -> Meta:
-    """Return ``meta``, for a new file with the label of the one in its place, or of the first one beside it.
-
-    The kernel would give it that of the directory, which need not be what an engine may read.
-    """
+    """Return ``meta``; for a new file with the label of the one in its place, or the first one beside it."""
     if meta.uid is not None:
         return meta
     beside = sorted(path for path in local.parent.iterdir() if path.is_file() and not path.is_symlink())
     like = local if local in beside else next(iter(beside), None)
+    # The kernel would give it that of the directory, which need not be what an engine may read.
     return replace(meta, xattrs=label_of(like)) if like else meta
 
 
 def staged_name(local: Path) -> Path:
-    """Return the name under which the next content of ``local`` is written.
+    """Return the name for the next content of ``local``: a fixed one, so that the next run sweeps it.
 
-    It is fixed, so that the next run sweeps it, and stays out of every ``*.d``:
-    CRI-O parses each file below crio.conf.d whatever its name (engine-facts.md#crio-drop-ins).
+    It stays out of every ``*.d``: CRI-O parses each file there (engine-facts.md#crio-drop-ins).
     """
     name = f".{local.name}{STAGED}"
     for directory in local.parents:
@@ -167,11 +164,7 @@ def is_mount_point(local: Path) -> bool:
 
 @contextmanager
 def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
-    """Watch files for the block; yield what returns which of them were opened so far.
-
-    The kernel forgets a watch of one shot when it has fired, and lists the others (proc(5)). A file that
-    cannot be watched, as where no instance is left, is never called opened.
-    """
+    """Watch files for the block; yield what returns which of them were opened so far."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -180,6 +173,7 @@ def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]
 
     def list_opened() -> frozenset[Path]:
         text = Path(f"/proc/self/fdinfo/{fd}").read_text() if fd >= 0 else ""
+        # A watch of one shot is gone when it has fired (proc(5)); -1 is of a file that cannot be watched.
         left = {-1, *(int(number, 16) for number in WATCHED.findall(text))}
         return frozenset(file for file, number in watches.items() if number not in left)
 

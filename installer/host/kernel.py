@@ -115,14 +115,11 @@ def character_devices(directory: Path, prefix: str) -> Iterator[tuple[str, int, 
 
 
 def kernel_log(here: Path, words: Collection[str]) -> tuple[str, ...]:
-    """Return the last lines of the kernel's log that hold one of ``words``; none where it may not be read.
-
-    Everything that is there is read, but no longer than half a second: the kernel may be talking.
-    """
+    """Return the last lines of the kernel's log that hold one of ``words``; none where it may not be read."""
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     deadline = time.monotonic() + LOG_S
     with suppress(OSError), os.fdopen(os.open(here, os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as log:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline:  # the kernel may be talking
             with suppress(BrokenPipeError):  # overwritten meanwhile: the next one is there
                 if not (record := log.read(RECORD_BYTES)):  # None: that was the last one
                     break
@@ -159,16 +156,14 @@ def refuse_little_memory() -> None:
 
 
 def find_free_memory(proc: Path = CGROUP, cgroups: Path = CGROUPS) -> int:
-    """Return by how much this process may grow in bytes: within the node, its address space, and its cgroups.
-
-    Within a container's own view of cgroups the path is that of the host, or starts at the container's.
-    """
+    """Return by how many bytes this process may grow: within the node, its address space and its cgroups."""
     node = dict(line.split()[:2] for line in MEMORY.read_text().splitlines())
     free, space = [int(node["MemAvailable:"]) << 10], resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY:
         free.append(space - int(USED.read_text().split()[0]) * resource.getpagesize())
     with suppress(OSError):
         group = PurePosixPath("/", proc.read_text(errors="replace").rpartition("::")[2].strip())
+        # In a container's own view of cgroups the path is that of the host, or starts at the container's.
         files = [cgroups / str(each)[1:] / "memory.max" for each in (group, *group.parents)]
         for file in (*files, cgroups / "memory/memory.limit_in_bytes"):  # cgroups(7): of version 2 and 1
             with suppress(OSError, ValueError):  # "max"; or not seen from here

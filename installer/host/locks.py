@@ -224,11 +224,9 @@ def _open_pidfile(local: Path) -> int | None:
 
 
 def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
-    """Tell whether it is the pidfile of another program, which runs and has written it.
-
-    Not where the mode or the name says that it is ours or NVIDIA's, whose pid may be of another namespace.
-    """
+    """Tell whether it is the pidfile of another program, which runs and has written it."""
     pid = content.strip(b"\0 \n")
+    # It is ours or NVIDIA's by its mode or name; the pid may be of another namespace then.
     if stat.S_IMODE(status.st_mode) == PRIVATE or local.name == PIDFILE or not pid.isdigit():
         return False
     started_s = _started_s(int(pid))  # numbers are given again: a later process has not written it
@@ -267,11 +265,9 @@ def _read_flocks(proc: Path) -> list[tuple[int, int]] | None:
 
 
 def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
-    """Return root's processes that have a file open, and locked one of its number.
-
-    Every file system counts its inodes for itself, and some tell another device of their locks.
-    """
+    """Return root's processes that have a file open, and locked one of its number."""
     pids = (pid for pid, inode in _read_flocks(proc) or () if inode == status.st_ino and is_roots(pid, proc))
+    # Every file system counts its inodes for itself, and some tell another device of their locks.
     return [pid for pid in pids if _has_open(status, pid, proc)]
 
 
@@ -285,20 +281,18 @@ def _has_open(status: os.stat_result, pid: int, proc: Path) -> bool:
 
 
 def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
-    """Tell whether ``here`` is a pidfile of root's, held by the process of root's whose pid is in it.
-
-    Where we may not look, the table of locks has to do; where there is none to be read, it seems held.
-    """
+    """Tell whether ``here`` is a pidfile of root's, held by the process of root's whose pid is in it."""
     table = _read_flocks(proc)
     try:
         with opened(here, LOOK) as fd:
             file, pid = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
     except PermissionError:
-        return any(inode == here.stat().st_ino for _, inode in table or ())
+        return any(inode == here.stat().st_ino for _, inode in table or ())  # we may not look
     except OSError:
         return False
     if not stat.S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
         return False
+    # Where there is no table to be read, it seems held.
     return table is None or any(_is_called(holder, pid, proc) for holder in holders(file, proc))
 
 
@@ -317,10 +311,7 @@ def holder_of(here: Path) -> int | None:
 
 
 def send(here: Path, number: signal.Signals) -> int | None:
-    """Send a signal to the holder of the pidfile at ``here``; return its pid, None where it is not held.
-
-    Its lock proves it, not the number in the file.
-    """
+    """Signal the holder of a pidfile, which its lock proves; return its pid, None where it is not held."""
 
     def prove() -> None:
         if holder_of(here) != pid:

@@ -131,10 +131,7 @@ class Places:
         )
 
     def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Return the uppermost directory where a user other than root can exchange what leads to ``path``.
-
-        None where root alone can: what does not exist yet is root's to make.
-        """
+        """Return the uppermost directory where others than root can change what leads there, if any."""
         ways = {self.resolve(each, last=last) for each in path.parents for last in (False, True)}
         ways.add(self.resolve(path, last=False))
         for step in sorted({step for way in ways for step in (way, *way.parents)} - {ROOT}):
@@ -168,14 +165,13 @@ class Places:
 
 
 def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
-    """Tell whether root alone can have put a link into a directory (as protected_symlinks in proc(5)).
+    """Tell whether root alone can have put a name into a directory (as protected_symlinks in proc(5)).
 
-    The same for whatever else has a name there; ``name`` is None where root has yet to make it.
-
-    A group that may write a directory of root's was given that by root (``staff`` in Debian's /usr/local).
+    ``name`` is None where root has yet to make it.
     """
     if directory.st_uid not in trusted_uids():
         return False
+    # A group that may write it was given that by root (``staff`` in Debian's /usr/local).
     if not directory.st_mode & stat.S_IWOTH:
         return True
     sticky = bool(directory.st_mode & stat.S_ISVTX)

@@ -74,8 +74,6 @@ def peer_of(
 ) -> Peer | Unseen | Silent | NotServing:
     """Return the process that answers ``greeting`` on a unix socket.
 
-    The credentials are those of the answer (SCM_CREDENTIALS): the ones of the socket (SO_PEERCRED) name
-    whoever called listen(2), which under socket activation is systemd. (Connecting then starts the service.)
     Only a process of root's is believed: what it says it was started with decides which files are written.
     InstallerError where the socket may not be connected to.
     """
@@ -85,7 +83,7 @@ def peer_of(
         connection.settimeout(timeout_s)
         try:
             with connectable(socket_path) as path:
-                connection.connect(path)
+                connection.connect(path)  # under socket activation this starts the service
             connection.sendall(greeting)
             connection.settimeout(max(deadline - time.monotonic(), 0.001))
             answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_UCRED.size))
@@ -106,6 +104,7 @@ def peer_of(
             ) from error
     if not answer:
         return Silent("the connection was closed without an answer")
+    # Those of the answer: SO_PEERCRED names who called listen(2), under socket activation systemd.
     sent = (content for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS)
     pid, uid, _ = next(map(_UCRED.unpack_from, sent), (0, -1, 0))
     if uid not in trusted_uids():
@@ -167,15 +166,12 @@ def unit_in(cgroup: str) -> str | None:
 
 
 def _service_in(cgroup: str) -> str:
-    """Return the cgroup of that service, "" where it is in none.
-
-    A process in a container below a service is not part of it: engines that do not use systemd's cgroups hang
-    containers below their own.
-    """
+    """Return the cgroup of that service, "" where it is in none."""
     lines = (line.split(":", 2) for line in cgroup.split("\n"))  # a name may hold any other byte
     paths = {line[1]: line[2] for line in lines if len(line) > 2}  # noqa: PLR2004 - id:controllers:path
     for hierarchy in ("name=systemd", ""):  # v1 (and hybrid), v2
         if found := _SERVICE.match(paths.get(hierarchy, "")):
+            # Engines that do not use systemd's cgroups hang containers below their own.
             return "" if _CONTAINER.search(found[2]) else found[1]
     return ""
 

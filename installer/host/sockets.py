@@ -216,10 +216,7 @@ def ended_after(connection: socket.socket, seconds: float) -> Iterator[None]:
 
 
 def list_listening(process: Path) -> frozenset[str]:
-    """Return the paths of the unix sockets that a process, a directory of /proc, listens on.
-
-    None are known of one whose descriptors we may not look at.
-    """
+    """Return the paths that a process, a directory of /proc, listens on; none where we may not look."""
     with suppress(OSError):
         held = {*list_open_files(process)}
         return frozenset(path for path, inode in _listeners(process) if inode in held)
@@ -227,10 +224,7 @@ def list_listening(process: Path) -> frozenset[str]:
 
 
 def has_closed(process: str, path: str) -> bool:
-    """Tell whether a process that runs, a directory below /proc, has closed its socket.
-
-    dockerd does so as soon as it is stopped (engine-facts.md#dockerd-stop).
-    """
+    """Tell whether a process that runs has closed its socket, as dockerd (engine-facts.md#dockerd-stop)."""
     name = PurePosixPath(path).name
     with suppress(OSError):  # it has ended, or that is unknown
         listeners = {inode for each, inode in _listeners(Path(process)) if PurePosixPath(each).name == name}

@@ -200,10 +200,8 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
 
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
-    """Return whether logind holds a shutdown back for those who asked for time, such as the kubelet.
-
-    systemd itself still says "running" then, and the pods are stopped one after the other.
-    """
+    """Return whether logind holds a shutdown back for those who asked for time, such as the kubelet."""
+    # systemd still says "running" then, and the pods are stopped one after the other.
     words = ("/org/freedesktop/login1", f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND)
     shared = [
         path for path in buses if path.name != PRIVATE

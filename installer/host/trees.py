@@ -54,10 +54,7 @@ def install_tree(
 
 
 def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
-    """Return what is mounted at or below a name in an open directory, from there on; None for nothing.
-
-    Who removes that name would take the files of others with it that are only seen there.
-    """
+    """Return what is mounted at or below a name in an open directory, from there on; None for nothing."""
     if _status(name, directory) is None:
         return None
     above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())

@@ -158,12 +158,9 @@ def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]
 
 
 def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Patience) -> Unit:
-    """Wait for the end of a restart that is late: for all of its stop, then for its start.
-
-    What has not begun is taken back, but for a pod: its grace has no time for that.
-    """
+    """Wait for the end of a restart that is late: for all of its stop, then for its start."""
     slow = late(f"restart {unit}", timeout_s)
-    if patience.hurried:
+    if patience.hurried:  # there is no time to take back what has not begun
         raise slow
     # systemd answers questions also while others keep it busy, but runs its jobs only when it is idle.
     if _withdraw(host, unit, before):
@@ -247,10 +244,7 @@ def await_start(host: Host, unit: str, *, timeout_s: float) -> bool:
 
 
 def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None = None) -> str:
-    """Return how the start of a unit since ``since_s`` failed, and its gravest line; "" if unknown.
-
-    ``before`` is the unit as it was: what its processes of that time say tells nothing of the start.
-    """
+    """Return how the start of a unit since ``since_s`` failed, and its gravest line; "" if unknown."""
     ended, words = _failed_command(host, unit, since_s), _last_words(host, unit, since_s, before)
     own_words = bool(words) and ended.startswith(ITS_PROCESS)  # it has said by itself why
     return words if own_words else ": ".join(filter(None, (ended, words)))
@@ -283,11 +277,8 @@ def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> s
 
 
 def _messages(journal: str, before: Unit | None) -> Iterator[str]:
-    """Yield the texts of journal entries, in their order, less those of the invocation ``before``.
-
-    journald may take in a last line of the process before when the next invocation has begun: then the
-    process alone tells.
-    """
+    """Yield the texts of journal entries, in their order, less those of the invocation ``before``."""
+    # A last line of the process before may come in under the next invocation: then the process tells.
     marks = {"_SYSTEMD_INVOCATION_ID": before.invocation, "_PID": str(before.main_pid)} if before else {}
     stale = {(name, value) for name, value in marks.items() if value not in {"", "0"}}
     for line in journal.splitlines():

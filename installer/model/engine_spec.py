@@ -182,10 +182,8 @@ class Decision(Struct, frozen=True):
 
 
 def is_ours(binary: Value) -> bool:
-    """Tell whether ``binary`` is a runtime of this toolkit, whatever the name it is configured under.
-
-    Ours as its own low-level runtime would exec itself for ever (compatibility.md#d1).
-    """
+    """Tell whether ``binary`` is a runtime of this toolkit, whatever the name it is configured under."""
+    # Ours as its own low-level runtime would exec itself for ever (compatibility.md#d1).
     return isinstance(binary, str) and PurePosixPath(binary).name in OUR_BINARIES
 
 

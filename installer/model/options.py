@@ -55,17 +55,12 @@ class Listen(Struct, frozen=True):
 
 
 class Mode(StrEnum):
-    """How containers on this node get their GPUs.
+    """How containers on this node get their GPUs."""
 
-    ``runtime``: engines serve runtimes of ours. ``cdi``: engines take devices of a CDI specification, which
-    needs no runtime, no config and no restart. ``nri``: the same, and pods that no device plugin serves ask
-    by annotation. ``auto`` takes what costs the node least (``cdi.mode``).
-    """
-
-    AUTO = "auto"
-    RUNTIME = "runtime"
-    CDI = "cdi"
-    NRI = "nri"
+    AUTO = "auto"  # what costs the node least (``cdi.mode``)
+    RUNTIME = "runtime"  # engines serve runtimes of ours
+    CDI = "cdi"  # engines take devices of a CDI specification: no runtime of ours, no config, no restart
+    NRI = "nri"  # the same, and pods that no device plugin serves ask by annotation
 
     @property
     def by_cdi(self) -> bool:
@@ -74,14 +69,11 @@ class Mode(StrEnum):
 
 
 class RestartMode(StrEnum):
-    """Whether an engine is brought to read its config again, each in the one way that works.
+    """Whether an engine is brought to read its config again, each in the one way that works."""
 
-    That is SIGHUP for Docker. No signal reloads containerd or CRI-O, so their unit is restarted: now, or
-    ``when-idle`` (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
-    """
-
+    # SIGHUP for Docker, else a restart (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
     AUTO = "auto"
-    WHEN_IDLE = "when-idle"
+    WHEN_IDLE = "when-idle"  # the same, but no restart while containers are created
     NONE = "none"
 
 
@@ -93,28 +85,20 @@ class OnExit(StrEnum):
 
 
 class Drift(StrEnum):
-    """What ``run`` does, while it waits, when the node is not as installed any more.
+    """What ``run`` does, while it waits, when the node is not as installed any more."""
 
-    ``auto`` repairs what no engine has to be restarted or reloaded for, ``repair`` that as well; ``report``
-    tells it only, and ``ignore`` says nothing of it as long as the engines serve our runtimes.
-    """
-
-    AUTO = "auto"
-    REPAIR = "repair"
-    REPORT = "report"
-    IGNORE = "ignore"
+    AUTO = "auto"  # repair what no engine has to be restarted or reloaded for
+    REPAIR = "repair"  # that as well
+    REPORT = "report"  # tell it only
+    IGNORE = "ignore"  # say nothing of it as long as the engines serve our runtimes
 
 
 class InUse(StrEnum):
-    """What an undo does while containers run on our runtime.
+    """What an undo does while containers run on our runtime."""
 
-    ``wait`` gives them ten seconds, then does as ``keep``: our runtime is not the default any more, its
-    handlers and the payload stay. ``force`` leaves links to the low-level runtime in the payload's place.
-    """
-
-    WAIT = "wait"
-    KEEP = "keep"
-    FORCE = "force"
+    WAIT = "wait"  # give them ten seconds, then as ``keep``
+    KEEP = "keep"  # our runtime is not the default any more, its handlers and the payload stay
+    FORCE = "force"  # leave links to the low-level runtime in the payload's place
 
 
 class Places(Struct, frozen=True):

@@ -65,13 +65,10 @@ class RemoveVersion(Struct, frozen=True):
 
 
 class SwitchToolkit(Struct, frozen=True):
-    """Let ``<install-dir>/toolkit`` be what ``after`` says.
+    """Let ``<install-dir>/toolkit`` be what ``after`` says."""
 
-    Each side is what a symlink holds, "" for no such name, or None for the directory of another installer,
-    which stands aside while our symlink is in its place. None on both sides: the one that stands aside goes,
-    for a later one has taken its name.
-    """
-
+    # What a symlink holds, "" for no such name, None for another installer's directory, which stands aside
+    # while our symlink is in its place. None on both sides: that goes, for a later one has taken its name.
     before: str | None
     after: str | None
 
