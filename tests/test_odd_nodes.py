@@ -313,6 +313,17 @@ def test_status_tells_of_an_install_that_was_killed(site: Site, act: str, moment
     assert site.call("uninstall").returncode == 0
 
 
+def test_status_names_reconcile_where_a_run_that_waits_keeps_an_install_out(site: Site) -> None:
+    ledger = site.root / LEDGER
+    with site.running() as child:
+        child.send_signal(signal.SIGSTOP)  # else it is repaired while we ask
+        ledger.write_text(ledger.read_text().replace('"finished": true', '"finished": false'))
+
+        told = site.status()
+
+    assert "failed or was cut short; toolkit-installer reconcile puts it right" in told.stdout
+
+
 class ReadOnly:
     """A file system that refuses before it looks, as Linux does (mnt_want_write)."""
 

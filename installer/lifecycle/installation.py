@@ -28,6 +28,8 @@ from installer.payload import installed
 from installer.payload.config_toml import edited_keys
 
 REPAIR: Final = "install puts it right"
+AGAIN: Final = "run install or uninstall again"
+BY_INSTALL: Final = (REPAIR, AGAIN)  # which a run that waits keeps out
 NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with -o remount,exec"
 CROWDED: Final = "full: no container could be started, each has its state there; make room"
 READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount it with -o remount,rw"
@@ -267,10 +269,10 @@ def list_last_act(record: Record) -> Iterator[Line]:
     # What is kept of an install that failed holds nothing of the node.
     rolled_back = nothing and (record.failed is not None or bool(record.published))
     if not record.finished and not rolled_back:
-        state = "the last install or undo failed or was cut short; run install or uninstall again"
+        state = f"the last install or undo failed or was cut short; {AGAIN}"
         yield Line("unfinished", state)
     if record.left and record.finished:
-        state = f"did not give everything back ({record.left}): run uninstall again, or install"
+        state = f"did not give everything back ({record.left}): {AGAIN}"
         yield Line("last undo", state)
     if record.failed is not None:
         state = f"failed and is not tried again as it is: {record.failed.problem}"

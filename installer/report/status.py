@@ -104,11 +104,10 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     found = installation.read_installation(host, options, deep=deep)
     record, seen = found.record, found.last_check
     if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
-        lines = (
-            replace(each, state=each.state.replace(installation.REPAIR, f"{drift.RECONCILE} puts it right"))
-            for each in found.lines
-        )
-        found = replace(found, lines=tuple(lines))
+        repairs = f"{drift.RECONCILE} puts it right"
+        for words in installation.BY_INSTALL:
+            lines = [replace(each, state=each.state.replace(words, repairs)) for each in found.lines]
+            found = replace(found, lines=tuple(lines))
     reason = found.obstacle
     if not (reason or readiness.is_ready(host, options.ready_file, options.pid_file)):
         reason = installation.explain_unproven(host, options.pid_file, record, seen)
