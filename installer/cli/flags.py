@@ -101,11 +101,7 @@ FLAGS: Final = (
         (AUTO,),
         (AUTO, *ENGINES),
     ),
-    _plain(
-        "--mode",
-        ENGINE,
-        "How containers get GPUs: by our runtimes, by CDI, or by NRI.",
-    ),
+    _plain("--mode", ENGINE, "How containers get GPUs: by our runtimes, by CDI, or by NRI."),
     _plain(
         "--toolkit-source PATH",
         TOOLKIT,
@@ -127,11 +123,7 @@ FLAGS: Final = (
     ),
     Flag("--socket [ENGINE=]PATH", PATHS, "The engine's socket, as this process sees it.", ()),
     Flag("--crio-hook", ENGINE, "Write CRI-O's OCI hook instead of runtimes.", default=False),
-    _plain(
-        "--restart-mode",
-        BEHAVIOUR,
-        "When to reload or restart the engine: now, when idle, never.",
-    ),
+    _plain("--restart-mode", BEHAVIOUR, "When to reload or restart the engine: now, when idle, never."),
     Flag(
         "--accept-nvidia-visible-devices-envvar-when-unprivileged",
         TOOLKIT,
@@ -148,11 +140,7 @@ FLAGS: Final = (
     Flag("--timeout SECONDS", BEHAVIOUR, "Seconds until an engine must serve what its config says.", 20.0),
     _plain("--on-exit", BEHAVIOUR, "What run does when it is stopped: uninstall, or keep everything."),
     _plain("--in-use", BEHAVIOUR, "What uninstall does while containers use our runtimes."),
-    _plain(
-        "--drift",
-        BEHAVIOUR,
-        "What run does when the node no longer matches the install.",
-    ),
+    _plain("--drift", BEHAVIOUR, "What run does when the node no longer matches the install."),
     _plain("--retry", BEHAVIOUR, "Try a plan again although it failed before."),
     _plain("--adopt", BEHAVIOUR, "Let uninstall remove what NVIDIA's own installer left, too."),
     _plain(

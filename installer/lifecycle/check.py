@@ -129,9 +129,8 @@ class _Check:
             raise
         drifted = drift.Drifted.of(plan, self.record, self.before.edited)
         if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
-            return self.leave(
-                plan, refusal, ignored=self.options.drift is Drift.IGNORE and bool(drifted.things)
-            )
+            ignored = self.options.drift is Drift.IGNORE and bool(drifted.things)
+            return self.leave(plan, refusal, ignored=ignored)
         self.repair(plan, drifted)
         self.prove(plan)
         if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
@@ -305,10 +304,8 @@ class _Check:
         for name, engine in seen.items():
             if engine.serving is not None:
                 last = known.get(name, EngineCheck(name))
-                last_depends = Dependencies(last.containerd, last.monitor)
-                depends[name] = find_dependencies(
-                    self.host, engine, self.options.layout.toolkit, last_depends
-                )
+                before = Dependencies(last.containerd, last.monitor)
+                depends[name] = find_dependencies(self.host, engine, self.options.layout.toolkit, before)
         refusals = dry_run.find_refusals(self.host, seen.values()) if asking else {}
         serving = {name: engine.serving for name, engine in plan.engines.items() if engine.serving}
         reasons = {}
