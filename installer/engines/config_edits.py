@@ -100,15 +100,13 @@ def digest_of(texts: Texts) -> str:
 
 
 def ask_in_force(engine: EngineState, facts: Facts, now: Texts, ask: Ask) -> EffectiveConfig:
-    """Return what an engine has in force that was not put there by us alone.
-
-    An unedited file that we created does not count, and what it takes from the others is taken by
-    us: a drop-in that adds to them in containerd 2.x replaces what they say of CRI in 1.x.
-    """
+    """Return what an engine has in force that was not put there by us alone."""
     there = read_present(engine, facts)
     texts = {**now, **there}
     for row in facts.held.configs:
         file = there.get(row.path)
+        # An unedited file of ours does not count, nor what it takes from the others: a drop-in that adds to
+        # them in containerd 2.x replaces what they say of CRI in 1.x.
         if row.engine == engine.name and row.original is None and file and file.digest in row.ours:
             texts[row.path] = None
     effect = ask(engine, texts)

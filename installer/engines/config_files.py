@@ -98,10 +98,7 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
 
 
 def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Yield the programs that an engine starts, as it runs and as its configs say, and that are none.
-
-    A word is looked for as its next start does, if that is known.
-    """
+    """Yield the programs that an engine starts, as it runs and as its configs say, and that are none."""
     starts = [each for each in (engine.next_start, engine.started) if each and each.runs(engine.spec.process)]
     if engine.spec.list_programs is None or not (starts or engine.serving):
         return
@@ -119,13 +116,10 @@ def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) 
 
 
 def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a name is there without a text as well, and is no file then.
-
-    A device reads as empty, anything else that is no file is fatal (engine-facts.md#containerd-config-kinds,
-    engine-facts.md#crio-drop-ins).
-    """
+    """Tell whether a name is there without a text as well, and is no file then."""
     if host.link_target(path) is None and host.kind(path) is Kind.FILE:
         return False
+    # A device reads as empty (engine-facts.md#containerd-config-kinds, engine-facts.md#crio-drop-ins).
     return host.kind(path) is not Kind.OTHER or not host.resolve(path).is_relative_to("/dev")
 
 

@@ -109,12 +109,9 @@ def _fill_all(value: Value, values: Mapping[str, str]) -> Value:
 
 
 def _put_in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> FileWants:
-    """Return what is wanted of the template, in its own words.
-
-    What it says by a variable stays so; and a new runtime gets the type of runc, which depends on the boot
-    (cgroups of version 1 or 2), by the same variable.
-    """
+    """Return what is wanted of the template, in its own words: what it says by a variable stays so."""
     said = dict(leaves(template))
+    # The type of runc depends on the boot (cgroups of version 1 or 2): a new runtime gets it by that, too.
     by_variable = {values[TYPE]: f"${{{TYPE}}}"} if f"${{{TYPE}}}" in said.values() else {}
 
     def worded(want: Want) -> Want:

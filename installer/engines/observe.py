@@ -69,7 +69,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
     refused: dict[str, InstallerError] = {}
     for name in options.engine_names:
         spec, places = ENGINES[name], options.places.get(name, Places())
-        row = next((row for row in record.engines if row.name == name), None)
+        row = record.engine(name)
         moved = row if places.socket is None else None
         engine = observe(host, look_for(spec, options), options, row=moved, crash_s=crash_s)
         # One that is only what keeps another from answering is not looked for.
@@ -157,9 +157,8 @@ def observe(  # noqa: PLR0913 - one question for all who ask
 
 def with_process(host: Host, engine: EngineState, places: Places) -> EngineState:
     """Return an engine that was asked, with what its process and unit tell; an operator names ``places``."""
-    if (
-        engine.pid is None and not engine.stopped and engine.unit in engine.spec.units
-    ):  # of several, what runs
+    if engine.pid is None and not engine.stopped and engine.unit in engine.spec.units:
+        # Of several units, the one that runs.
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
     engine = with_places(host, replace(engine, started=read_start(host, engine)), places)
@@ -203,14 +202,11 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
 
 
 def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) -> EngineState:
-    """Return an engine of the ledger, which was asked, with its answer where it listens.
-
-    An administrator may have started it with another address. Where no process listens, or that of another
-    unit, the socket is asked that the operator names, and each that the process of the unit listens on.
-    """
+    """Return an engine of the ledger, which was asked, with its answer where it listens."""
     spec, of_another = engine.spec, engine.pid is not None and engine.unit not in {"", row.unit}
     if not row.unit or not (engine.stopped or of_another):
         return engine
+    # It may have another address now: that which is named, or one that the process of the unit listens on.
     named = options.places.get(engine.name, Places()).socket or row.socket
     others = (named, row.socket, *_sockets(host, row.unit)) if not spec.finds else ()
     for socket in dict.fromkeys(path for path in others if path != engine.socket):

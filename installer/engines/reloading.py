@@ -120,11 +120,9 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
 def explain_stale_runtimes(
     engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
 ) -> Iterator[str]:
-    """Yield which runtimes of others an engine serves otherwise than its files would have it: ``wanted``.
-
-    Nothing is said where only the texts tell that: an engine serves more than its texts.
-    """
+    """Yield which runtimes of others an engine serves otherwise than its files would have it: ``wanted``."""
     by_signal = engine.spec.reload is ReloadMethod.HUP
+    # Where only the texts tell nothing is said: an engine serves more than its texts.
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
         return
     found = find_differences(engine.serving, wanted) if by_signal else _find_not_shown(engine.serving, wanted)
@@ -149,10 +147,7 @@ def _find_not_shown(serving: EffectiveConfig, wanted: EffectiveConfig) -> Iterat
 
 
 def explain_pending(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> str:
-    """Return what an engine will not have in force after its reload, and when it will; "" for nothing.
-
-    ``asks_cdi`` is that its config asks for CDI, which a restart brings into force.
-    """
+    """Return what an engine will not have in force after its reload, and when it will; "" for nothing."""
     serving, by_signal = engine.serving, engine.spec.reload is ReloadMethod.HUP
     # ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
     if serving is None or serving.cdi or not (asks_cdi or (by_signal and extras.cdi)):
@@ -291,12 +286,9 @@ def explain_refusals(
 
 
 def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
-    """Yield why an engine would look for its containers, or be looked for, at another place than now.
-
-    Its config was edited so after its start. An engine that does not tell its places has no such difference.
-    """
+    """Yield why an engine would look for its containers, or be looked for, at another place than now."""
     now = engine.serving.places if engine.serving else {}
-    for place in sorted(engine.places_by_files & now.keys() & after.places.keys()):
+    for place in sorted(engine.places_by_files & now.keys() & after.places.keys()):  # edited since its start
         was, will = now[place], after.places[place]
         # containerd tells root and state without a slash at the end, and prints them as they are written.
         if will.startswith("/") and normpath(was) != normpath(will):

@@ -168,10 +168,7 @@ def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["Client"]:
 def cri_container(  # noqa: PLR0913 - a container has many sides
     socket: Path, name: str, handler: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[tuple[str, Exec]]:
-    """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it.
-
-    Its image is that of the pod's own sandbox, which is on the node (engine-facts.md#crio-sandbox-image).
-    """
+    """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it."""
     status = ask_status(socket, timeout_s=timeout_s)
     metadata = pack_fields((1, name), (2, name), (3, "default"))
     security = pack_fields((1, pack_fields((1, NODE), (2, CONTAINER))))
@@ -183,6 +180,7 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     try:
         with open_calls(socket, timeout_s) as engine:
             sandbox = engine.call("RunPodSandbox", pack_fields((1, pod), (2, handler)), ID)["id"]
+            # The image of the sandbox is on the node (engine-facts.md#crio-sandbox-image).
             config = _container(status.pause_image or _image(engine, sandbox), tools, environment)
             request = pack_fields((1, sandbox), (2, config), (3, pod))
             made = engine.call("CreateContainer", request, ID)["id"]

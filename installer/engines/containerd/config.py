@@ -151,12 +151,7 @@ class _Place(Struct, frozen=True):
         )
 
     def _want_settings(self) -> Iterator[Want]:
-        """Yield what is wanted besides our runtimes.
-
-        In containerd 1.x naming a runtime takes the built-in runc away, and CRI down; 2.x keeps it
-        (engine-facts.md#containerd-built-in-runc), and may be exchanged for 1.x. A file that names runtimes
-        and another default has lost it already, and does without.
-        """
+        """Yield what is wanted besides our runtimes."""
         config = self.config
         yield from (Want((*config.key, DEFAULT), entry.name) for entry in self.entries if entry.default)
         if config.old_default and self.has_default:
@@ -167,6 +162,8 @@ class _Place(Struct, frozen=True):
                 if value not in ("", [], {}):
                     yield Want((*config.key, "runtimes", OLD_DEFAULT, *key), value)
         named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
+        # In 1.x naming a runtime takes the built-in runc away, and CRI down; 2.x keeps it, and may become 1.x
+        # (engine-facts.md#containerd-built-in-runc). With another default it is gone already, and not needed.
         if BUILT_IN not in named and (not named or config.default in {"", BUILT_IN}):
             yield Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE)
         if self.extras.cdi:

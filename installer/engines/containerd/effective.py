@@ -310,15 +310,13 @@ def rewrite_imports(
     trees: Mapping[PurePosixPath, Tree],
     place: Callable[[PurePosixPath], str],
 ) -> dict[PurePosixPath, str]:
-    """Return the texts that are read, with imports that lead to where each of them is put for a trial.
-
-    An import of a file that is not there stays as it is: containerd may refuse to start with it. A wildcard
-    that takes no text goes: it would take what lies on the disk, such as the drop-in that an undo removes.
-    """
+    """Return the texts that are read, with imports that lead to where each of them is put for a trial."""
     put: dict[PurePosixPath, str] = {}
     for path, imported in list_read(config, trees):
         text = texts.get(path, "")
         asked = list_imports(path, trees.get(path, {}))
+        # One of a file that is not there stays: containerd may refuse to start with it. A wildcard that takes
+        # no text goes: it would take what lies on the disk, such as the drop-in that an undo removes.
         missing = [str(one) for one in asked if WILDCARD not in str(one) and not _takes(one, trees)]
         if asked:
             names = [*(place(other) for other in imported), *missing]

@@ -83,12 +83,9 @@ def ask_settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
-    """Return how many reloads dockerd has completed since ``moment_s`` of the wall clock; raises as ``info``.
-
-    One that fails is only in dockerd's log; one that succeeds is an event
-    (engine-facts.md#dockerd-reload-event).
-    """
+    """Return how many reloads dockerd has completed since a moment of the wall clock; raises as ``info``."""
     window = {"since": f"{moment_s:.9f}", "until": f"{time.time():.9f}"}
+    # One that fails is no event (engine-facts.md#dockerd-reload-event).
     wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
     with _understood(socket_path, timeout_s) as client:
         # Not by the SDK's events(), which knows no deadline.

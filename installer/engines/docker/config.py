@@ -218,10 +218,7 @@ class DockerdModel(Struct, frozen=True):
 
 
 def has_same_runtimes(one: EffectiveConfig, other: EffectiveConfig) -> bool:
-    """Tell whether two effects have the same runtimes and default, as far as dockerd tells them.
-
-    Its list leaves out type and options of a runtime, and has shims that come and go.
-    """
+    """Tell whether two effects have the same runtimes and default, as far as dockerd tells them."""
     return one.default == other.default and _listed(one) == _listed(other)
 
 
@@ -232,6 +229,7 @@ def find_differences(in_force: EffectiveConfig, wanted: EffectiveConfig) -> Iter
 
 
 def _listed(config: EffectiveConfig) -> dict[str, tuple[str, Value]]:
+    """Return the runtimes as dockerd lists them, without types and options; shims there come and go."""
     return {
         name: (runtime.binary, runtime.table.get("runtimeArgs") or ())
         for name, runtime in config.handlers.items()
