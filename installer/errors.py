@@ -1,10 +1,9 @@
 """An error is one sentence with a remedy, a stable code for alerts, and the exit code it ends in."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 
 class Exit(IntEnum):
@@ -20,8 +19,7 @@ class Exit(IntEnum):
     WOULD_CHANGE = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """An option that a remedy names: our own flag without the dashes, and what it should be given."""
 
     name: str

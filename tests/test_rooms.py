@@ -69,11 +69,10 @@ def _is_changing(node: ast.AST) -> bool:
     """Tell whether a class of data may change, or take a field that it does not name."""
     if not isinstance(node, ast.ClassDef):
         return False
-    made = [ast.unparse(each) for each in node.decorator_list if "dataclass" in ast.unparse(each)]
-    frozen = "" if node.name in CHANGING else "frozen=True, "
+    made = any("dataclass" in ast.unparse(each) for each in node.decorator_list)  # NamedTuple loads less
     data = any(ast.unparse(each) == "Struct" for each in node.bases)
     unfrozen = data and "frozen=True" not in map(ast.unparse, node.keywords) and node.name not in CHANGING
-    return unfrozen or made not in ([], [f"dataclass({frozen}slots=True)"])
+    return unfrozen or made
 
 
 def test_data_is_frozen_and_takes_no_field_that_it_does_not_name() -> None:

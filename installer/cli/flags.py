@@ -168,7 +168,7 @@ FLAGS: Final = (
         (),
     ),
     Flag("--nri-name NAME", NRI, "Name of the NRI plugin.", Identity().name),
-    Flag("--nri-index NUMBER", NRI, "Order of the NRI plugin among others, 0 to 99.", Identity().index),
+    Flag("--nri-index NUMBER", NRI, "Order of the NRI plugin among others, 0 to 99.", Identity().order),
     Flag("--log-format", OUTPUT, "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -212,7 +212,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         metrics_listen=_listen(values["metrics_listen"]),
         nri=Nri(
             host(PurePosixPath(values["nri_socket"])) if "nri_socket" in given else DEFAULT_SOCKET,
-            Identity(values["nri_name"], values["nri_index"]),
+            Identity.of(values["nri_name"], values["nri_index"]),
             tuple(Allowed.of(text) for text in values["nri_allow"]),
             beside=values["nri"],
         ),

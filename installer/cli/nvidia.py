@@ -167,7 +167,7 @@ def _nri(line: CommandLine, view: _View) -> Nri:
     namespaces = dict.fromkeys((line["nri-namespace"], *line["nri-management-cdi-device-namespaces"]))
     return Nri(
         view.file(line["nri-socket"], DEFAULT_SOCKET),
-        Identity(index=f"{line['nri-plugin-index']:02}"),
+        Identity.of(Identity().name, f"{line['nri-plugin-index']:02}"),
         tuple(Allowed.of(f"{namespace}={line['cdi-kind']}") for namespace in namespaces),
         beside=True,
     )

@@ -10,9 +10,8 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from installer.errors import InstallerError, StoppedError
 from installer.supervisor import HUNG
@@ -62,8 +61,7 @@ def raise_if_orphan() -> None:
         raise StoppedError
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """The ``run`` whose child this process is; of pid 0 where it is none."""
 
     pid: int = 0

@@ -1,9 +1,8 @@
-"""What the NRI plugin is asked for and tells: its socket, its name, who gets what, what it has missed."""
+"""What the NRI plugin is asked for: where an engine listens, its own name, and which namespace gets what."""
 
 import re
-from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Final, Literal
+from typing import Final, NamedTuple
 
 from installer.errors import UsageError
 
@@ -16,8 +15,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
 _INDEX: Final = re.compile(r"[0-9]{1,2}")
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(NamedTuple):
     """A namespace of Kubernetes whose pods may ask for the devices of one kind."""
 
     namespace: str
@@ -38,38 +36,36 @@ class Allowed:
         return f"{self.namespace}={self.kind}"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What an engine calls a plugin, which it asks in ascending order of the index.
-
-    UsageError where engines would refuse it.
-    """
+class Identity(NamedTuple):
+    """What an engine calls a plugin, and the index by whose order it asks several."""
 
     name: str = "toolkit-installer"
-    index: str = "10"
+    order: str = "10"
 
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+    @classmethod
+    def of(cls, name: str, order: str) -> "Identity":
+        """Return an identity; UsageError where engines would refuse it."""
+        if not _NAME.fullmatch(name):
             raise UsageError(
-                f"call the plugin {self.name!r} (NRI takes letters, digits and _ . + - alone)",
+                f"call the plugin {name!r} (NRI takes letters, digits and _ . + - alone)",
                 remedy="choose another --nri-name",
             )
-        if not _INDEX.fullmatch(self.index):
-            raise UsageError(f"use {self.index!r} as --nri-index", remedy="give 0 to 99")
+        if not _INDEX.fullmatch(order):
+            raise UsageError(f"use {order!r} as --nri-index", remedy="give 0 to 99")
+        return cls(name, order)
 
 
-@dataclass(frozen=True, slots=True)
-class Nri:
+class Nri(NamedTuple):
     """What the plugin is asked for: where the engine listens, who we are, and who gets what."""
 
     socket: PurePosixPath = DEFAULT_SOCKET
-    identity: Identity = field(default_factory=Identity)
+    identity: Identity = Identity()
     allowed: tuple[Allowed, ...] = ()
     beside: bool = False  # ``run`` has it run beside itself
 
     def at(self, socket: PurePosixPath) -> "Nri":
         """Return the same plugin at another socket."""
-        return replace(self, socket=socket)
+        return self._replace(socket=socket)
 
     def refuse_idle(self) -> None:
         """Raise ``UsageError`` where no namespace may ask for anything."""
@@ -89,29 +85,3 @@ class Nri:
     def state(self) -> PurePosixPath:
         """Beside it, for ``status``."""
         return self.socket.with_name("toolkit-installer.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """A container that was created without us, and runs without what its pod asks for, in a few words."""
-
-    namespace: str
-    pod: str
-    container: str
-    asked: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}/{self.container}"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A plugin and its engine since a moment; ``problem`` is why it is not registered."""
-
-    registered: bool = False
-    engine: str = ""
-    problem: str = ""
-    since: str = ""
-    missed: tuple[Missed, ...] = ()
-    missed_in_all: int = 0
-    version: Literal[1] = 1

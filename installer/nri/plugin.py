@@ -14,18 +14,17 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from installer.errors import InstallerError, LockedError
 from installer.host.events import log, write_termination_log, writer
 from installer.host.kernel import trusted_uids
 from installer.host.sockets import connectable
 from installer.host.supervision import STOP
-from installer.model.nri import Allowed, Identity, State
+from installer.model.nri import Allowed, Identity
 from installer.nri.allow import RefusedError, shorten_names
-from installer.nri.session import Configured, Given, Session, Synchronized
+from installer.nri.session import Configured, Given, Missed, Session, Synchronized
 from installer.watch import HeldLock
 
 # An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes.
@@ -46,8 +45,19 @@ READ_BYTES: Final = 1 << 16
 _LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class State(NamedTuple):
+    """A plugin and its engine since a moment; ``problem`` is why it is not registered."""
+
+    registered: bool = False
+    engine: str = ""
+    problem: str = ""
+    since: str = ""
+    missed: tuple[Missed, ...] = ()
+    missed_in_all: int = 0
+    version: int = 1  # of the file for ``status``, which ``state.State`` reads
+
+
+class Place(NamedTuple):
     """Where the engine listens, and beside it the state for ``status`` and our lock, open as ``lock_fd``."""
 
     socket: str
@@ -122,7 +132,7 @@ class Plugin:
     def tell_state(self, state: State) -> None:
         """Let ``status`` know. It must not end us that it cannot."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self._state = state = replace(state, since=since)
+        self._state = state = state._replace(since=since)
         try:
             publish(self._place.state, state)
         except OSError as error:
@@ -269,7 +279,8 @@ def refuse_stranger(connection: socket.socket) -> None:
 
 def publish(path: str, state: State) -> None:
     """Put a state in the place of the one before; raise OSError where that cannot be written."""
-    content = json.dumps(asdict(replace(state, missed=state.missed[:LISTED]))).encode() + b"\n"
+    missed = [each._asdict() for each in state.missed[:LISTED]]
+    content = json.dumps(state._asdict() | {"missed": missed}).encode() + b"\n"
     staged = f"{path}.new"
     # It lies where root alone may write, in a file system of memory: nothing is there to be synced.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -11,12 +11,11 @@ refused in a sentence where it is none of this.
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.model import protobuf
-from installer.model.nri import Allowed, Identity, Missed
+from installer.model.nri import Allowed, Identity
 from installer.model.protobuf import Schema, pack
 from installer.nri.allow import (
     GIVEN,
@@ -54,8 +53,7 @@ class WireError(InstallerError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message of ttrpc: the connection it came on, its stream, its type and what is in it."""
 
     connection: int
@@ -153,23 +151,32 @@ TOLD_ONLY: Final = frozenset(
 FIRST_STREAM: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+class Missed(NamedTuple):
+    """A container that was created without us, and runs without what its pod asks for, in a few words."""
+
+    namespace: str
+    pod: str
+    container: str
+    asked: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+class Configured(NamedTuple):
     """The engine has taken us, and this is what it calls itself."""
 
     engine: str
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronized:
+class Synchronized(NamedTuple):
     """The engine has listed what exists: from now on it asks us for each container."""
 
     missed: tuple[Missed, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """A container is created with devices."""
 
     pod: str
@@ -197,7 +204,7 @@ class Session:
 
     def opening(self) -> bytes:
         """Return what a plugin says first."""
-        index = self._identity.index.zfill(2)  # "must be 2 digits"
+        index = self._identity.order.zfill(2)  # "must be 2 digits"
         payload = pack(REGISTER, {"name": self._identity.name, "index": index})
         asked = {"service": "nri.pkg.api.v1alpha1.Runtime", "method": "RegisterPlugin", "payload": payload}
         content = pack(ASKED, asked)

@@ -3,20 +3,46 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Literal
+
+from msgspec import Struct
 
 from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.events import log
 from installer.host.files import Host, read_json_of_root
 from installer.model.files import Kind
-from installer.model.nri import Nri, State
+from installer.model.nri import Nri
 from installer.model.options import Options
 from installer.model.record import Record
 
 WHAT: Final = "NRI plugin"
 WITHOUT: Final = "containers that ask for devices by annotation start without them"
 NAMED: Final = 5
+
+
+class Missed(Struct, frozen=True):
+    """A container that runs without what its pod asks for."""
+
+    namespace: str
+    pod: str
+    container: str
+    asked: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+class State(Struct, frozen=True):
+    """What the plugin has written, which runs bare and loads no msgspec: the fields of ``plugin.State``."""
+
+    registered: bool = False
+    engine: str = ""
+    problem: str = ""
+    since: str = ""
+    missed: tuple[Missed, ...] = ()
+    missed_in_all: int = 0
+    version: Literal[1] = 1
 
 
 def read_state(host: Host, path: PurePosixPath) -> State | None:
@@ -90,7 +116,7 @@ def serve(options: Options, log_format: str) -> Exit:
     lock = locks.lock_pidfile(host, nri.lock)
     locks.write_pid(lock, nri.lock)
     places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
-    words = [str(lock.fd), log_format, nri.identity.name, nri.identity.index, *map(str, nri.allowed)]
+    words = [str(lock.fd), log_format, *nri.identity, *map(str, nri.allowed)]
     supervision.become_plugin(lock.fd, [*places, *words])
 
 

@@ -43,7 +43,7 @@ def test_with_nri_the_namespaces_get_the_kind_of_the_specification_and_nothing_e
     assert options.engines == ()
     assert options.serves_nri
     assert str(options.nri.socket) == "/var/run/nri/nri.sock"
-    assert options.nri.identity.index == "07"
+    assert options.nri.identity.order == "07"
     assert [*map(str, options.nri.allowed)] == [
         "gpu-operator=management.nvidia.com/gpu",
         "dra=management.nvidia.com/gpu",

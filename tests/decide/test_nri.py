@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from installer.errors import InstallerError, UsageError
-from installer.model.nri import Allowed, Identity, Missed
+from installer.model.nri import Allowed, Identity
 from installer.model.protobuf import ENTRY, Schema, pack
 from installer.nri import session
 from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, refuse_dropping, requested_devices
@@ -21,6 +21,7 @@ from installer.nri.session import (
     Given,
     Message,
     Messages,
+    Missed,
     Session,
     Synchronized,
     WireError,
@@ -360,7 +361,7 @@ def test_an_allowance_that_says_something_else_is_a_wrong_word(text: str) -> Non
 )
 def test_an_identity_that_engines_refuse_is_a_wrong_word(name: str, index: str) -> None:
     with pytest.raises(UsageError):
-        Identity(name, index)
+        Identity.of(name, index)
 
 
 def test_an_index_of_one_digit_is_told_with_two() -> None:

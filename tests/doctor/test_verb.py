@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from installer.change.ledger import dumps
-from installer.model.nri import State
 from installer.model.record import CdiRow, Record
-from installer.nri.plugin import publish
+from installer.nri.plugin import State, publish
 from installer.report.doctor.verb import CHECKS
 from tests.doctor import golden
 from tests.support.tree import Aspect, tree
