@@ -199,14 +199,16 @@ def demo() -> Exit:
 
 
 @_verb
+@click.option("--all", "show_all", is_flag=True, help="Show also the checks that do not apply.")
 @_json
-def doctor(options: Options, *, as_json: bool) -> Exit:
+def doctor(options: Options, *, as_json: bool, show_all: bool) -> Exit:
     """Check this node, installed or not, and change nothing. Exits 1 if something is wrong."""
     from shutil import get_terminal_size
 
     from installer.report.doctor import verb
 
-    return verb.doctor(options, get_terminal_size((verb.WIDEST, 0)).columns, as_json=as_json)
+    columns = get_terminal_size((verb.WIDEST, 0)).columns
+    return verb.doctor(options, columns, as_json=as_json, show_all=show_all)
 
 
 @_verb

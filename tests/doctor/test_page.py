@@ -16,9 +16,9 @@ HEAD = """\
 sudo toolkit-installer doctor
 ```
 
-`doctor` checks a node, installed or not, in a few seconds, and changes nothing. Each line is `ok`, `warn`, `bad` or `n/a`: does not apply, or cannot be
-checked from here. A finding has its remedy and similar public reports; on your node it may have another cause. Exit code 1: a line is `bad`.
-`--json` is for programs.
+`doctor` checks a node, installed or not, in a few seconds, and changes nothing. What is `bad` or `warn` comes first, with its
+remedy and similar public reports; on your node it may have another cause. `--all` also shows `n/a`: does not apply, or cannot be checked from here. Exit
+code 1: a line is `bad`. `--json` is for programs.
 
 In a pod `doctor` needs the host's root with `/proc`. Without all capabilities, as in the DaemonSet's pod, the checks of shims and of running versions are
 `n/a`. Run them on the node or in a privileged pod: [how](deploy.md#questions).

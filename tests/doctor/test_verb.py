@@ -51,6 +51,20 @@ def test_nothing_bad_is_exit_code_0_and_something_bad_is_1(root: Path) -> None:
     assert "do: generate the specification again" in broken.stdout
 
 
+def test_what_is_wrong_comes_first_and_what_does_not_apply_with_all(root: Path) -> None:
+    (root / "usr/bin/nvidia-smi").unlink()
+
+    short, whole = call(root).stdout, call(root, "--all").stdout
+
+    levels = [found[1] for found in re.finditer(r"^  (bad|warn|ok|n/a) ", short, re.MULTILINE)]
+    wrong = [level for level in levels if level != "ok"]
+    assert levels[: len(wrong)] == wrong
+    assert wrong == sorted(wrong)
+    assert "n/a" not in levels
+    assert short.splitlines()[-1].endswith(" n/a (--all shows them)")
+    assert len(re.findall(r"^  (?:bad|warn|ok|n/a) ", whole, re.MULTILINE)) == len(CHECKS)
+
+
 def test_json_has_every_check_with_a_remedy_where_one_is_needed(root: Path) -> None:
     (root / "usr/bin/nvidia-smi").unlink()
 

@@ -71,8 +71,11 @@ def judge_node(node: Node) -> tuple[Finding, ...]:
     return tuple(Finding(check, check.judge(node)) for check in CHECKS)
 
 
-def doctor(options: Options, columns: int, *, as_json: bool) -> Exit:
-    """Print what each check comes to; FAILED where one is bad. Nothing is changed, locked or started."""
+def doctor(options: Options, columns: int, *, as_json: bool, show_all: bool = False) -> Exit:
+    """Print what is wrong, then what is good; FAILED where a check is bad. The node is only read.
+
+    What does not apply is shown where ``show_all``.
+    """
     findings = judge_node(read_node(Host.under(options.host_root, options.mounts), options))
     count = Counter(finding.verdict.level for finding in findings)
     worst = next((level for level in (Level.BAD, Level.WARN) if count[level]), Level.OK)
@@ -91,11 +94,19 @@ def doctor(options: Options, columns: int, *, as_json: bool) -> Exit:
         head = {"schema": SCHEMA, "verdict": worst, "holes_known_until": programs.TABLE_DATE}
         sys.stdout.write(json.dumps({**head, "checks": checks}, indent=2) + "\n")
     else:
-        for group, each in groupby(findings, key=lambda finding: finding.check.group):
-            click.echo(click.style(group, bold=True))
-            for line in (line for finding in each for line in _lines(finding, columns)):
+        bad_first = sorted(
+            (each for each in findings if each.wrong), key=lambda each: each.verdict.level != worst
+        )
+        others = (
+            each for each in findings if not each.wrong and (show_all or each.verdict.level is not Level.NONE)
+        )
+        sections = [("To be done", bad_first)] if bad_first else []
+        for title, section in chain(sections, groupby(others, key=lambda finding: finding.check.group)):
+            click.echo(click.style(title, bold=True))
+            for line in (line for finding in section for line in _lines(finding, columns)):
                 click.echo(line)
-        click.echo(", ".join(f"{count[level]} {level}" for level in Level))
+        hidden = "" if show_all or not count[Level.NONE] else " (--all shows them)"
+        click.echo(f"{', '.join(f'{count[level]} {level}' for level in Level)}{hidden}")
     return Exit.FAILED if worst is Level.BAD else Exit.OK
 
 
