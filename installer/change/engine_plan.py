@@ -118,6 +118,7 @@ def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
         f"prove that {engine.title} serves our runtimes ({engine.silence})",
         remedy=Remedy(
             engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
+            *((", name where it listens with ", Option("socket")) if engine.stopped else ()),
             ", or configure it unproven with ",
             Option("restart-mode", "none"),
         ),

@@ -18,7 +18,7 @@ from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
 from installer.engines.containers import find_in_use, find_substitute_runtime, list_hooks
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
-from installer.engines.observe import drop_unused, find_engines, observe_row
+from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.restart import ASK_S, with_creating
 from installer.engines.restart_checks import unit_obstacles
 from installer.errors import InstallerError
@@ -126,6 +126,8 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     former, record = record, _list_held(host, options, record)
     found = find_engines(host, options, record, patience_s)
     engines, unused = drop_unused(host, record, found.engines) if options.auto else (found.engines, ())
+    if unused and not engines:
+        raise explain_absence(host, options, unused)
     if options.restart_mode is RestartMode.WHEN_IDLE:
         engines = with_creating(host, engines)
     # Read once: whose it is and what is replaced are the same text, also where it is written meanwhile.

@@ -102,7 +102,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         except InstallerError as error:  # what is wrong with the others is reported as well
             refused[name] = error
     if not (engines or refused) and options.engine_names:
-        raise _explain_absence(host, options, notes)
+        raise explain_absence(host, options, notes)
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
 
 
@@ -297,8 +297,12 @@ def refuse_generated(engine: EngineState) -> None:
 def drop_unused(
     host: Host, record: Record, engines: tuple[EngineState, ...]
 ) -> tuple[tuple[EngineState, ...], tuple[str, ...]]:
-    """Return the engines less a containerd that only serves Docker, with CRI or without; and a note of it."""
-    for name, other in ((each.name, each.spec.uses) for each in engines):
+    """Return the engines less a containerd that only serves Docker, with CRI or without; and a note of it.
+
+    A Docker of the ledger may be stopped.
+    """
+    names = (*(each.name for each in engines), *(row.name for row in record.engines))
+    for name, other in ((name, ENGINES[name].uses) for name in names):
         beside = next((each for each in engines if each.name == other), None)
         if beside is None:
             continue
@@ -314,9 +318,12 @@ def drop_unused(
     return engines, ()
 
 
-def _explain_absence(host: Host, options: Options, notes: list[str]) -> InstallerError:
+def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> InstallerError:
+    """Return why no engine is found that is to be configured."""
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
-    dead = dict.fromkeys(systemd.describe_unit_end(host, ENGINES[name].unit) for name in options.engine_names)
+    units = dict.fromkeys(ENGINES[name].unit for name in options.engine_names)
+    known = (unit for unit in units if systemd.look_at_unit(host, unit).load != "not-found")
+    dead = [systemd.describe_unit_end(host, unit) for unit in known]
     reason = "; ".join((*notes, *filter(None, dead))) or f"nothing answers on {sockets}"
     return InstallerError(
         f"find a running engine ({reason})",

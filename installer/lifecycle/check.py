@@ -328,7 +328,7 @@ class _Check:
             for name, engine in seen.items()
         ]
         stopped = self.find_stopped(plan)
-        engines += [EngineCheck(name, serves=False, differs="it does not run") for name in stopped]
+        engines += [EngineCheck(name, serves=False, differs=readiness.NOT_RUNNING) for name in stopped]
         for each in engines:
             news = each.name not in known or known[each.name].refused != each.refused
             if news and (error := each.refusal) is not None:

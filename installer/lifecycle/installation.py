@@ -251,7 +251,8 @@ def list_last_check(seen: LastCheck | None) -> Iterator[Line]:
             yield Line(engine.name, f"{serves}, since {engine.since}", good=True)
         elif engine.serves is not None:
             state = f"did not serve our runtimes at the last look ({engine.differs}), since {engine.since}"
-            yield Line(engine.name, f"{state}: {RECONCILE}")
+            remedy = "start it" if engine.differs == readiness.NOT_RUNNING else RECONCILE
+            yield Line(engine.name, f"{state}: {remedy}")
         if engine.refusal is not None:
             yield Line(engine.name, str(engine.refusal), later=True)
     if seen.generation is not None:

@@ -66,6 +66,9 @@ def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
     return held is not None and held.content.strip() == str(said.pid).encode()
 
 
+NOT_RUNNING = "it does not run"  # what a stopped engine has in ``differs``
+
+
 class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
     """One engine at the last check: whether it served our runtimes, and since when."""
 

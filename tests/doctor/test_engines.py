@@ -134,7 +134,7 @@ def test_an_engine_of_the_ledger_is_asked_where_it_listens(tmp_path: Path) -> No
     golden.link(tmp_path, "/proc/7/exe", "/usr/bin/containerd")
     config(tmp_path, "version = 2\n")
     with live(tmp_path) as node:
-        found = read_node(node.host, Options())
+        found = read_node(node.host, replace(Options(), places={"containerd": Places()}))
 
     assert [exam.socket for exam in found.engines] == [SOCKET]
 

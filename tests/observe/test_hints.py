@@ -167,6 +167,8 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act:
             del there.answers[PODS]
         beside = replace(beside, serving=OURS if act == "serving" else None)
         engines, notes = drop_unused(there.host, held, (docker, beside))
+        stopped = replace(held, engines=(*held.engines, EngineRow("docker", row.socket, row.unit, {})))
+        assert drop_unused(there.host, stopped, (beside,)) == (() if left else (beside,), notes)
 
     assert [each.name for each in engines] == (["docker"] if left else ["docker", "containerd"])
     assert notes == (

@@ -97,8 +97,9 @@ def read_node(host: Host, options: Options) -> model.Node:
     record = installation.record or Record()
     processes = tuple(list_root_processes(host, unread=True))
     toolkits = tuple(read_toolkits(host, options))
+    named = {name: places for name, places in options.places.items() if places.socket}
     sockets = {row.name: Places(socket=row.socket) for row in record.engines}
-    engines = read_engines(host, replace(options, places=sockets | dict(options.places)), processes)
+    engines = read_engines(host, replace(options, places={**options.places, **sockets, **named}), processes)
     used = {exam.name for exam in drop_unused(host, record, engines)[0]}
     return model.Node(
         driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
