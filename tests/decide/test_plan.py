@@ -102,7 +102,7 @@ def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_b
     ("silent", "first"),
     [
         pytest.param(
-            {"stopped": True}, "start containerd, or configure it unproven with ", id="nobody listens"
+            {"stopped": True}, "start containerd, name where it listens with --socket", id="nobody listens"
         ),
         pytest.param(
             {}, "correct what the log of containerd says, or configure it", id="it runs without CRI"
