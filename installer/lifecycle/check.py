@@ -25,7 +25,6 @@ from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
 from installer.lifecycle import drift, readiness
 from installer.lifecycle.installation import read_installation
-from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
@@ -303,7 +302,7 @@ class _Check:
         seen = {name: ask(self.host, each) if name in read else each for name, each in plan.engines.items()}
         for name, engine in seen.items():
             if engine.serving is not None:
-                last = known.get(name, EngineCheck(name))
+                last = known.get(name, readiness.EngineCheck(name))
                 before = Dependencies(last.containerd, last.monitor)
                 depends[name] = find_dependencies(self.host, engine, self.options.layout.toolkit, before)
         refusals = dry_run.find_refusals(self.host, seen.values()) if asking else {}
@@ -316,7 +315,7 @@ class _Check:
             ):
                 reasons[step.engine] = reason
         engines = [
-            EngineCheck(
+            readiness.EngineCheck(
                 name,
                 None if name in plan.unproven else name not in reasons,
                 differs=reasons.get(name, ""),
@@ -328,7 +327,9 @@ class _Check:
             for name, engine in seen.items()
         ]
         stopped = self.find_stopped(plan)
-        engines += [EngineCheck(name, serves=False, differs=readiness.NOT_RUNNING) for name in stopped]
+        engines += [
+            readiness.EngineCheck(name, serves=False, differs=readiness.NOT_RUNNING) for name in stopped
+        ]
         for each in engines:
             news = each.name not in known or known[each.name].refused != each.refused
             if news and (error := each.refusal) is not None:
@@ -387,7 +388,7 @@ def refuse_stopped(names: Iterable[str]) -> None:
         )
 
 
-def list_places(host: Host, options: Options, record: Record, last: LastCheck) -> tuple[str, ...]:
+def list_places(host: Host, options: Options, record: Record, last: readiness.LastCheck) -> tuple[str, ...]:
     """Return what is watched but for engines' processes: one that ends meanwhile had not ended before."""
     layout = options.layout
     whole = [layout.version(record.toolkit.version)] if record.toolkit else []
@@ -440,7 +441,7 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     """Return when no Docker of ours is just being stopped, or after a minute."""
     # It lives on until its containers have ended, and systemd, which holds its socket too, starts it again
     # for whoever asks meanwhile (engine-facts.md#dockerd-stop).
-    before = readiness.read_check(host, options.state_file) or LastCheck()
+    before = readiness.read_check(host, options.state_file) or readiness.LastCheck()
     processes = {each.name: each.process for each in before.engines if each.serves}
     sockets = _list_sockets(options, record).items()
     dockers = [

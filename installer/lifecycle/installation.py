@@ -19,7 +19,6 @@ from installer.host.files import NOEXEC, Host, is_read_only
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
-from installer.lifecycle.readiness import LastCheck
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.model.record import ConfigRow, Record, ToolkitRow
@@ -57,7 +56,7 @@ class Installation(Struct, frozen=True):
     """What is installed on a node, and what the last check said of it."""
 
     record: Record | None
-    last_check: LastCheck | None
+    last_check: readiness.LastCheck | None
     files: tuple[Line, ...]  # of what lies on the disk
     lines: tuple[Line, ...]  # and those of ``run`` and the NRI plugin
 
@@ -235,7 +234,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     return f"edited after the install{kept if row.edits else ''}", True
 
 
-def list_last_check(seen: LastCheck | None) -> Iterator[Line]:
+def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:
     """Yield what the last check saw."""
     if seen is None:
         return
@@ -281,7 +280,7 @@ def list_last_act(record: Record) -> Iterator[Line]:
 
 
 def explain_unproven(
-    host: Host, pid_file: PurePosixPath, record: Record | None, seen: LastCheck | None
+    host: Host, pid_file: PurePosixPath, record: Record | None, seen: readiness.LastCheck | None
 ) -> str:
     """Return why a node is not ready that has nothing else to say against it."""
     if record is None:

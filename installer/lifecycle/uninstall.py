@@ -20,7 +20,6 @@ from installer.engines import ENGINES, trial_containers
 from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import Trials
 from installer.engines.restart import is_held
-from installer.engines.trial_containers import MARK
 from installer.errors import (
     Exit,
     InstallerError,
@@ -33,7 +32,6 @@ from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host, read_json_of_root
 from installer.host.locks import remove_pidfile
-from installer.host.systemd import buses
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
@@ -226,10 +224,10 @@ def node_stops(host: Host) -> bool:
     """Tell whether the node is being shut down, so that what is installed must outlive us."""
     # A kubelet with a grace for that (shutdownGracePeriod) stops the pods before systemd begins.
     with suppress(InstallerError), internal_errors():
-        if systemd.shutdown_prepared(buses(host), timeout_s=NODE_S):
+        if systemd.shutdown_prepared(systemd.buses(host), timeout_s=NODE_S):
             return True
     with suppress(InstallerError), internal_errors():
-        return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"
+        return systemd.system_state(systemd.buses(host), timeout_s=NODE_S) == "stopping"
     # The last processes are stopped when systemd has already given way to its own last program.
     with suppress(InstallerError):
         init = host.read(PurePosixPath("/proc/1/comm"))
@@ -286,7 +284,9 @@ def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
 def _read_made(host: Host, layout: Layout) -> list[Made]:
     found = read_json_of_root(host, layout.made, dict[str, list[Made]]) or {}  # damaged: nothing is known
     made = found.get("made", ())
-    return [each for each in made if each.engine in ENGINES and each.name.startswith(f"{MARK}-")]
+    return [
+        each for each in made if each.engine in ENGINES and each.name.startswith(f"{trial_containers.MARK}-")
+    ]
 
 
 def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:
