@@ -85,10 +85,14 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
         mine = inherited.get(entry.name, {})
         refuse_taken_name(path, entry.name, mine.get("runtime_path"))
         # Containers may live on it: what it has inherited stays, whatever the default is now.
-        now = served.get(entry.name)
-        donor = now.table if now and now.binary == str(entry.binary) else usual
+        now, donor = served.get(entry.name), usual
+        if now and now.binary == str(entry.binary):
+            named = {key: one for key, one in usual.items() if key in FILLED_IN and one in USUAL}
+            donor = {**named, **now.table}
         # Its owner has moved the monitor.
-        if _is_gone(files, donor.get(MONITOR)) and not _is_gone(files, usual.get(MONITOR) or CONMON):
+        if _is_gone(files, donor.get(MONITOR) or CONMON) and not _is_gone(
+            files, usual.get(MONITOR) or CONMON
+        ):
             moved[entry.name] = {MONITOR: usual.get(MONITOR)}
             donor = {**donor, **moved[entry.name]}
         there = table(trees[path], (*RUNTIMES, entry.name), path)

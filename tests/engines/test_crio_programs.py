@@ -183,6 +183,59 @@ def test_a_run_says_that_no_container_starts_while_conmon_is_gone(crio: Node) ->
     assert well.returncode == 0, well.stdout
 
 
+USUAL = OWNER.replace(NEW, "/usr/bin/conmon")  # where CRI-O finds it, too, as its owner says all the same
+UNNAMED = "".join(line for line in OWNER.splitlines(keepends=True) if "monitor_path" not in line)
+
+
+@contextmanager
+def installed_beside(node: Node, text: str) -> Iterator[None]:
+    """Install beside runtimes of an owner's for the block."""
+    node.write(SITE, text)
+    node.restart("crio")
+    node.installer("install", *ASKED, check=True)
+    try:
+        yield
+    finally:
+        node.run(["sh", "-c", f"test -e /usr/bin/conmon || mv {NEW} /usr/bin/conmon; rm -rf /opt/crio"])
+        node.write(SITE, text)
+        node.run(["systemctl", "reset-failed"])
+        node.installer("uninstall", check=True)
+        node.run(["rm", SITE])
+        node.restart("crio")
+
+
+@pytest.mark.parametrize("text", [USUAL, UNNAMED], ids=["named", "by its PATH"])
+def test_a_comment_changes_nothing_where_conmon_has_its_usual_place(crio: Node, text: str) -> None:
+    with installed_beside(crio, text):
+        mine = f"{crio.read(OURS)}# mine\n"
+        crio.write(OURS, mine)
+        count = starts(crio)
+
+        told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+        done = crio.installer("install", *ASKED)
+
+        changed = starts(crio) - count
+        crio.write(OURS, mine.removesuffix("# mine\n"))
+        assert (told.returncode, plan.returncode, done.returncode) == (0, 0, 0), plan.stdout
+        assert changed == 0
+
+
+@pytest.mark.parametrize("text", [USUAL, UNNAMED], ids=["named", "by its PATH"])
+def test_ours_follow_an_owner_who_moves_conmon_out_of_its_path(crio: Node, text: str) -> None:
+    with installed_beside(crio, text):
+        crio.write(SITE, OWNER)
+        crio.run(["sh", "-c", f"mkdir /opt/crio; mv /usr/bin/conmon {NEW}"])
+
+        told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+        done = crio.installer("install", *ASKED)
+
+        after, written = crio.installer("status"), crio.read(OURS)
+        crio.run(["systemctl", "restart", "crio"], check=False)
+        assert (told.returncode, "install puts it right" in told.stdout) == (1, True), told.stdout
+        assert (plan.returncode, done.returncode, after.returncode) == (10, 0, 0), done.stderr
+        assert (NEW in written, crio.show("crio", "ActiveState")) == (True, "active")
+
+
 def test_reconcile_is_content_with_a_conmon_that_it_has_just_followed(crio: Node) -> None:
     process = crio.start_installer("run", *ASKED)
     process.wait_for("waiting for a signal")
