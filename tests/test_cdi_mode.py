@@ -304,5 +304,5 @@ def test_reconcile_says_early_for_whom_it_waits(site: CdiSite) -> None:
         child.terminate()
         assert child.wait(60) == 0
 
-    assert f"asked run (pid {child.pid}) to look at the node" in said
+    assert f"asked run (pid {child.pid}) to check the node" in said
     assert waited_s < 10

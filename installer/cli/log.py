@@ -33,7 +33,7 @@ OUTCOMES: Final = {
     "installed": "installed, and configured {engines}",
     "nothing changed": "nothing changed: {engines} had everything in place",
     "everything kept": "everything kept: {reason}",
-    "undo handed over": "undo handed over: on the node, journalctl -u {unit} tells how it ends",
+    "undo handed over": "undo handed over: on the node, journalctl -u {unit} shows how it ends",
     "undo complete": "undo complete: nothing of ours is left on this node",
     "nothing to undo": "nothing to undo: nothing of ours is in {install_dir} on this node",
 }

@@ -119,7 +119,7 @@ def lines_of(plan: Plan, diffs: Diffs) -> list[str]:
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
     if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        lines.append(f"! not proven to serve the runtimes: {', '.join(unasked)}")
+        lines.append(f"! not verified to serve the runtimes: {', '.join(unasked)}")
     return lines or ["nothing to do"]
 
 

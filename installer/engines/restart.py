@@ -149,7 +149,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
                 reason = (
                     ": ".join(filter(None, (systemd.describe_unit_end(host, engine.unit), died))) or reason
                 )
-            wanted = "serves our runtimes" if reload.present else "has let go of our runtimes"
+            wanted = "serves our runtimes" if reload.present else "no longer serves our runtimes"
             when = f" within {limit_s(spec, patience):g} s" if over else ""
             raise InstallerError(
                 f"prove that {engine.title} {wanted}{when} ({reason})",

@@ -166,8 +166,8 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
     if _withdraw(host, unit, before):
         raise NotBegunError(
             f"restart {unit} (systemd has not begun with it within {timeout_s:.0f} s)",
-            remedy="wait until systemd is idle (systemctl list-jobs and top on the node tell, and busctl "
-            "monitor org.freedesktop.systemd1 who asks it without end), then run again",
+            remedy="wait until systemd is idle, then run again (systemctl list-jobs and busctl monitor "
+            "org.freedesktop.systemd1 show its work)",
         )
     if read_unit(host, unit).is_down:
         log.info("waiting for the restart", unit=unit, reason="calls in flight, or systemd is busy")

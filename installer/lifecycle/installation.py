@@ -39,7 +39,7 @@ THEIRS: Final = (
 )
 BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
 CUT_SHORT: Final = "left between two texts by an interrupted act, and edited since"
-LAST_CHECK: Final = "last look"
+LAST_CHECK: Final = "last check"
 READS: Final = 3  # of a ledger that an install or a repair writes meanwhile
 
 
@@ -249,7 +249,7 @@ def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:
         if engine.serves:
             yield Line(engine.name, f"{serves}, since {engine.since}", good=True)
         elif engine.serves is not None:
-            state = f"did not serve our runtimes at the last look ({engine.differs}), since {engine.since}"
+            state = f"did not serve our runtimes at the last check ({engine.differs}), since {engine.since}"
             remedy = "start it" if engine.differs == readiness.NOT_RUNNING else RECONCILE
             yield Line(engine.name, f"{state}: {remedy}")
         if engine.refusal is not None:
@@ -272,7 +272,7 @@ def list_last_act(record: Record) -> Iterator[Line]:
         state = f"the last install or undo failed or was cut short; {AGAIN}"
         yield Line("unfinished", state)
     if record.left and record.finished:
-        state = f"did not give everything back ({record.left}): {AGAIN}"
+        state = f"incomplete ({record.left}): {AGAIN}"
         yield Line("last undo", state)
     if record.failed is not None:
         state = f"failed and is not tried again as it is: {record.failed.problem}"
@@ -294,4 +294,4 @@ def explain_unproven(
     if unasked:
         return f"it is not known what {' or '.join(unasked)} serves (it does not answer, or has an OCI hook)"
     proof = "take devices by CDI" if record.cdi else "serve our runtimes"
-    return f"run has not proven yet that the engines {proof}: wait, or see its log"
+    return f"run has not verified yet that the engines {proof}: wait, or see its log"

@@ -115,7 +115,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         plugin_state.remove_plugin(host, plugin)
     if plan.in_use:
         raise UndoIncompleteError(
-            f"give everything back (our runtime runs {names_of(plan.in_use)})",
+            f"undo everything (our runtime runs {names_of(plan.in_use)})",
             remedy="run uninstall again when that has ended",
             code="in-use",
         )

@@ -109,28 +109,28 @@ def _count_restarts(node: Snapshot) -> Value:
     return dict(sorted(restarts.items()))
 
 
-INFO: Final = "Always 1; tells the version of this program, and of the toolkit that it has installed."
+INFO: Final = "Always 1; its labels are the versions of this program and of the installed toolkit."
 TABLE: Final = (
     Row(
         "ready",
-        "1 if at the last look the toolkit was in place and each engine was proven to serve it, else 0.",
+        "1 if at the last check the toolkit was in place and each engine was verified to serve it, else 0.",
         lambda node: bool(node.since),
     ),
     Row(
         "engine_serves",
-        "1 if the engine was proven to serve our runtimes at the last look, else 0.",
+        "1 if the engine was verified to serve our runtimes at the last check, else 0.",
         lambda node: {each.name: each.serves for each in node.engines},
         "engine",
     ),
     Row(
         "config_drifted",
-        "1 if at the last look the engine's configs did not say any more what was installed, else 0.",
+        "1 if at the last check the engine's configs no longer matched the install, else 0.",
         lambda node: {each.name: each.drifted for each in node.engines},
         "engine",
     ),
     Row(
         "config_refused",
-        "1 if at the last look the engine served, and would not come up at its next start, else 0.",
+        "1 if at the last check the engine served, but would not start again, else 0.",
         lambda node: {each.name: each.refused for each in node.engines},
         "engine",
     ),
@@ -142,12 +142,12 @@ TABLE: Final = (
     ),
     Row(
         "nri_plugin_registered",
-        "1 if at the last look the NRI plugin beside run was registered with its engine, else 0.",
+        "1 if at the last check the NRI plugin beside run was registered with its engine, else 0.",
         lambda node: node.plugin.registered if node.plugin else None,
     ),
     Row(
         "nri_missed_containers",
-        "Containers that ran at the last look without the devices that their pods ask the NRI plugin for.",
+        "Containers that ran at the last check without the devices that their pods ask the NRI plugin for.",
         lambda node: node.plugin.missed if node.plugin else None,
     ),
     Row(
@@ -157,7 +157,7 @@ TABLE: Final = (
     ),
     Row(
         "last_look_timestamp_seconds",
-        "When these figures were taken: at an install, a repair, a failure, or a look after a change.",
+        "When these figures were taken: at an install, a repair, a failure, or a check after a change.",
         lambda node: node.looked_s,
     ),
     Row(

@@ -207,8 +207,8 @@ def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:
     deepest = max(map(len, keys), default=0)
     if len(keys) > MOST_OPTIONS or deepest > DEEPEST_OPTION:
         raise InstallerError(
-            f"edit {path} (its default runtime has {len(keys)} options, in tables up to {deepest} deep, "
-            f"which ours would take over: no more than {MOST_OPTIONS}, and {DEEPEST_OPTION} deep)",
+            f"edit {path} (its default runtime has {len(keys)} options, {deepest} tables deep: "
+            f"ours would take over at most {MOST_OPTIONS}, {DEEPEST_OPTION} deep)",
             remedy="take out what the runtime does not need, then run again",
         )
 

@@ -45,7 +45,7 @@ class CheckDocument(Struct, frozen=True):
     current: Annotated[
         bool, says("Whether that process still runs, in this boot: else no run watches the node.")
     ]
-    number: Annotated[int, says("How many looks there have been in this boot.")]
+    number: Annotated[int, says("How many checks there have been in this boot.")]
     asked: Annotated[bool, says("Whether it was asked for, by reconcile or HUP.")]
     did: Annotated[tuple[str, ...], says("The steps by which it has repaired the node.")]
     code: Annotated[str, says('What kind of problem there is (docs/troubleshooting.md), "" for none.')]
@@ -95,7 +95,7 @@ class StatusDocument(Struct, frozen=True):
         tuple[HeldDocument, ...],
         says("What is held on the host; the exit code is 1 if one of these is not good."),
     ]
-    look: Annotated[CheckDocument | None, says("What run saw when it last looked; null where no run has.")]
+    look: Annotated[CheckDocument | None, says("What run saw at its last check; null without one.")]
 
 
 def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> Exit:
@@ -186,7 +186,7 @@ def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> read
             write_once(f"under way: {', '.join(found.doing)}\n")
         if time.monotonic() > sent_s + SOON_S:
             longer = "longer where an engine, or a GPU that nvidia-ctk asks, does not answer"
-            write_once(f"asked run (pid {pid}) to look at the node, which takes seconds; {longer}\n")
+            write_once(f"asked run (pid {pid}) to check the node, which takes seconds; {longer}\n")
         if locks.holder_of(host.local_path(options.pid_file)) != pid:
             remedy = "see its log, then start it again, or use install"
             raise InstallerError("reconcile (the run that waited has ended)", remedy=remedy, code="no-answer")

@@ -99,6 +99,6 @@ def test_a_plan_behind_an_undo_that_was_kept_says_that_install_settles_it(crio: 
     crio.run(["systemctl", "daemon-reload"])
     crio.installer("uninstall", check=True)
     assert (kept.returncode, told.returncode, plan.returncode) == (4, 1, 10), plan.stdout
-    assert "last undo: did not give everything back" in plan.stdout
+    assert "last undo: incomplete" in plan.stdout
     assert '"would_change": true' in document.stdout
     assert (done.returncode, settled.returncode) == (0, 0), settled.stdout

@@ -116,7 +116,7 @@ SERVES_RUNC = "it serves runc=(built in), default runc"
         pytest.param(
             lambda node: node.serve("runc", "nvidia"),
             GONE,
-            "engine-not-proven: prove that containerd has let go of our runtimes within 0.4 s (it serves "
+            "engine-not-proven: prove that containerd no longer serves our runtimes within 0.4 s (it serves "
             "runc=(built in), nvidia=/opt/nvidia, default runc)",
             id="ours, still",
         ),
