@@ -489,7 +489,7 @@ def test_an_engine_that_does_not_serve_is_never_ok_although_the_files_are(site: 
         document = json.loads(site.status("--json").stdout)
         child.kill()
     sentence = (
-        "containerd: did not serve our runtimes at the last look (it does not serve nvidia), since "
+        "containerd: did not serve our runtimes at the last check (it does not serve nvidia), since "
         "2026-11-22T08:00:00Z: toolkit-installer reconcile"
     )
     assert (good.returncode, good.stdout) == (0, "")
