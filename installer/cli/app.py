@@ -88,6 +88,13 @@ def program() -> None:
     """Install the NVIDIA container toolkit, configure the node's engines to use it, and undo all of it."""
 
 
+class _Option(click.Option):
+    """A flag whose variable is named by an error; the help of a verb tells of variables once."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return f"{super().get_error_hint(ctx)} (env var: '{self.envvar}')"
+
+
 def _verb(act: Callable[..., Exit]) -> click.Command:
     """Make a function a verb: it gets what its flags of the table come to, and any other flag by name."""
     name = act.__name__
@@ -108,10 +115,8 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
             if flag.metavar.endswith("PATH"):
                 extra["shell_complete"] = lambda *words: [CompletionItem(words[-1], type="file")]
         extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "help": flag.help}
-        extra |= {
-            "default": flag.default,
-            "show_default": "on" if flag.default is True else bool(flag.default),
-        }
+        extra |= {"default": flag.default, "cls": _Option}
+        extra["show_default"] = "on" if flag.default is True else bool(flag.default)
         hidden = flag.field in UNHEEDED.get(name, ())
         called = click.option(usage, flag.field, hidden=hidden, **extra)(called)
     return program.command(cls=Verb)(called)
