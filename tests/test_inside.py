@@ -36,12 +36,13 @@ def test_a_payload_that_changes_while_it_is_copied_is_not_installed(site: Site) 
     assert site.call("install").returncode == 0
     (site.root / TOOLKIT / "nvidia-ctk.real").unlink()
     code = (
-        "import sys; from installer.host import trees; from installer.cli.app import main\n"
-        "copy = trees._copy\n"
-        "def late(source, *rest):\n"
-        "    if source.name == 'nvidia-ctk': source.write_bytes(source.read_bytes()[:-1] + b'!')\n"
-        "    copy(source, *rest)\n"
-        "trees._copy = late; sys.exit(main(sys.argv[1:]))"
+        "import sys; from pathlib import Path; from installer.host import trees; from installer.cli.app import main\n"
+        "put = trees._put\n"
+        "def late(top, shipped, *rest):\n"
+        "    if str(shipped.path) == 'nvidia-ctk.real':\n"
+        "        source = Path(shipped.source); source.write_bytes(source.read_bytes()[:-1] + b'!')\n"
+        "    put(top, shipped, *rest)\n"
+        "trees._put = late; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *site.command("install")[3:]],
