@@ -25,6 +25,7 @@ from installer.model.record import ConfigRow, Record, ToolkitRow
 from installer.nri.state import describe_plugin as nri_lines
 from installer.payload import installed
 from installer.payload.config_toml import edited_keys
+from installer.payload.files import list_programs_in_place
 
 REPAIR: Final = "install puts it right"
 AGAIN: Final = "run install or uninstall again"
@@ -146,7 +147,12 @@ def _list_toolkit(
 ) -> Iterator[Line]:
     flaw = _find_link_flaw(host, layout, toolkit)
     yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
-    yield from (Line(*each) for each in installed.describe_in_place(host, toolkit))
+    programs = list_programs_in_place(toolkit.files)
+    for place in dict.fromkeys(path.parent for path in programs):
+        yield Line(str(place), "the toolkit of a package manager's is used where it is", good=True)
+    for path in programs:
+        if not host.exists(path):
+            yield Line(str(path), "missing: install its package again, or install from another source")
     damaged = dict(installed.find_damage(host, layout, toolkit, deep=deep))
     runtime = layout.cdi_hook if record.cdi else layout.toolkit / "nvidia-container-runtime"
     if not (flaw or host.exists(runtime)):  # a link that is as installed may lead to nothing

@@ -26,7 +26,6 @@ from installer.payload.files import (
     REQUIRED,
     WRITABLE,
     list_damage,
-    list_programs_in_place,
     search_paths,
 )
 from installer.payload.plan import ADOPTED
@@ -150,16 +149,6 @@ def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) 
         version = layout.version(toolkit.version)
         digests = digests_below(host, version, anew=True) if deep else None
         yield from list_damage(toolkit.files, entries(host, version), digests)
-
-
-def describe_in_place(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:
-    """Yield, for ``status``, where the host's own programs are that are used in place, or are missing."""
-    programs = list_programs_in_place(toolkit.files)
-    for place in dict.fromkeys(path.parent for path in programs):
-        yield str(place), "the toolkit of a package manager's is used where it is", True
-    for path in programs:
-        if not host.exists(path):
-            yield str(path), "missing: install its package again, or install from another source", False
 
 
 def is_foreign_toolkit(host: Host, layout: Layout) -> bool:

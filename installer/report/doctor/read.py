@@ -169,7 +169,11 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
         root=root,
         libraries=tuple(libraries),
         majors={name: int(number) for number, name in MAJOR.findall(characters)},
-        nodes=tuple(_read_device_nodes(host)),
+        nodes=tuple(
+            model.DeviceNode(directory / name, major, minor, label)
+            for directory in (DEV, DEV / "nvidia-caps")
+            for name, major, minor, label in character_devices(host.local_path(directory), "nvidia")
+        ),
         char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
         log=kernel_log(host.local_path(DEV / "kmsg"), LOG_WORDS),
         secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
@@ -191,12 +195,6 @@ def _read_functions(host: Host) -> Iterator[model.Function]:
             driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
             with suppress(ValueError):
                 yield model.Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
-
-
-def _read_device_nodes(host: Host) -> Iterator[model.DeviceNode]:
-    for directory in (DEV, DEV / "nvidia-caps"):
-        for name, major, minor, label in character_devices(host.local_path(directory), "nvidia"):
-            yield model.DeviceNode(directory / name, major, minor, label)
 
 
 def _read_mig_minors(host: Host) -> Iterator[int]:
