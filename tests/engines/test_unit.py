@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engines.cache import PROJECT
+from tests.engines.live import start
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
@@ -76,3 +77,16 @@ def test_the_unit_installs_outlives_a_reboot_and_gives_back_when_stopped(service
     left = snapshot(node)
     changed = {path for path in {*files, *left} if files.get(path) != left.get(path)}
     assert not [path for path in changed if not path.startswith(ours)]
+
+
+def test_a_stop_that_leaves_something_of_ours_has_failed_and_is_not_tried_again(service: Node) -> None:
+    service.run(["systemctl", "start", UNIT])
+    service.wait_for("ready: yes", READY)
+    live = start(service)
+
+    service.run(["systemctl", "stop", UNIT])
+
+    assert service.show(UNIT, "ActiveState") == "failed"
+    live.stop()
+    live.remove()
+    assert service.installer("uninstall").returncode == 0
