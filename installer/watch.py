@@ -34,9 +34,7 @@ class HeldLock:
         """
         if has_name(self.fd, self.path):
             return False
-        with suppress(
-            OSError
-        ):  # its directory is gone, something else stands there, or there are no more locks
+        with suppress(OSError):  # its directory is gone, something else stands there, or no more locks
             fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             try:
                 if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:

@@ -59,9 +59,7 @@ class Plan(Struct, frozen=True):
     digest: str = ""  # of all an engine's answer depends on
     unproven: tuple[str, ...] = ()  # engines that are not asked whether they serve what their config says
     in_use: tuple[Container, ...] = ()  # for which an undo stays incomplete, as for what is ``needed``
-    seen: Mapping[PurePosixPath, str] = field(
-        default_factory=dict
-    )  # the digest of each config as it was read
+    seen: Mapping[PurePosixPath, str] = field(default_factory=dict)  # the digest of each config as read
     release: tuple[int, ...] | None = None  # the toolkit's version, if it tells
     pending: Mapping[str, NotIdleError] = field(default_factory=dict)  # why an engine is not restarted yet
     due: frozenset[str] = frozenset()  # engines whose restart an earlier plan has left for later

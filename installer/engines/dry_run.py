@@ -107,10 +107,7 @@ class Trials:
         return next((path for path in usual if host.kind(path) is Kind.FILE), None)
 
     def _run(self, program: PurePosixPath, check: Check, start: Started | None) -> Ran | None:
-        """Put the texts where only the program finds them, and run it as the engine was or will be started.
-
-        In what it says they have the names that the host knows.
-        """
+        """Put the texts where only the program finds them, and run it as its engine is started."""
         with ExitStack() as stack:
             places = {path: stack.enter_context(memory_file()) for path in check.paths}
             for path, text in check.texts(lambda path: places[path].name).items():
@@ -129,7 +126,7 @@ class Trials:
             )
         if ran is None:
             return None
-        stderr = ran.stderr
+        stderr = ran.stderr  # with the names that the host knows, once these are put in
         # The longest first: /proc/self/fd/1 begins the name of /proc/self/fd/11 too.
         for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
             stderr = stderr.replace(place.name, str(path))

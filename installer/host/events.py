@@ -141,15 +141,12 @@ def patient() -> Callable[[], bool]:
 
 
 class _Stream(io.FileIO):
-    """Standard output or error; what finds no reader is lost, and all that comes after it.
-
-    ``failure`` is why it was lost, but for a reader that has gone away: that has seen what it wanted.
-    """
+    """Standard output or error; what finds no reader is lost, and all that comes after it."""
 
     def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]], *, closed: bool) -> None:
         super().__init__(fd, "wb", closefd=False)
         self._patience, self._was_closed, self.lost = patience, closed, closed
-        self.failure: OSError | None = None
+        self.failure: OSError | None = None  # not of a reader that has gone: that has seen what it wanted
 
     def write(self, content: Any) -> int:
         taken = bytes(content)

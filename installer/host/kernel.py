@@ -36,14 +36,12 @@ def trusted_uids() -> frozenset[int]:
 
 
 def is_roots(pid: int, proc: Path) -> bool:
-    """Tell whether a process is root's, by all four of its uids.
-
-    Not by the owner of /proc/PID: that is root for whoever forbids to be traced. Nor by the effective uid
-    alone: anybody can start a setuid program with his lock in it, and stop that for ever.
-    """
+    """Tell whether a process is root's, by all four of its uids."""
     uids = list[str]()
     with suppress(OSError):
         uids = status_field("Uid:", pid, proc)
+    # The owner of /proc/PID is root for whoever forbids to be traced; and anybody can start a setuid program
+    # with his lock in it, whose effective uid is root's, and stop that for ever.
     return len(uids) == 4 and set(uids) <= {str(uid) for uid in trusted_uids()}  # noqa: PLR2004 - proc(5)
 
 
@@ -82,13 +80,11 @@ def list_open_files(process: Path) -> list[str]:
 
 
 def list_mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
-    """Return each mount point this process sees, and what is mounted there within its file system.
-
-    As proc(5) has them in mountinfo: a blank, a tab, a newline and a backslash are octal numbers, every other
-    byte stands as it is. Whoever may mount chooses the names, and with FUSE that is everybody.
-    """
+    """Return each mount point this process sees, and what is mounted there within its file system."""
 
     def unescape(word: bytes) -> str:
+        # A blank, a tab, a newline and a backslash are octal numbers (proc(5)), every other byte is as it is:
+        # whoever may mount chooses the names, and with FUSE that is everybody.
         return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), word))
 
     with suppress(OSError):

@@ -235,15 +235,11 @@ def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
 
 @contextmanager
 def announce_wait(host: Host, directory: PurePosixPath) -> Iterator[None]:
-    """Let the holder of the lock of ``directory`` know, during the block, that a process waits for it.
-
-    By a lock of an open file description (fcntl(2), F_OFD_SETLK) on the same file, which an flock(2) does not
-    collide with: it needs no file of its own, ends with its process, and is seen from every pid namespace.
-    """
+    """Tell the holder of the lock of ``directory``, during the block, that it is waited for."""
     with ExitStack() as stack:
-        with suppress(
-            OSError
-        ):  # it has gone; or a file system without such locks: then the holder does not know
+        # By a lock of an open file description (fcntl(2), F_OFD_SETLK), which does not collide with flock(2):
+        # it needs no file of its own, ends with its process, and is seen from every pid namespace.
+        with suppress(OSError):  # it has gone, or the file system has no such locks: the holder does not know
             fd = stack.enter_context(opened(host.local_path(directory, last=False) / LOCK, LOOK))
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _CLAIM.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         yield

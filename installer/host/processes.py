@@ -89,10 +89,7 @@ def peer_of(
             answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_UCRED.size))
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return NotServing()
-        except (
-            TimeoutError,
-            BlockingIOError,
-        ):  # EAGAIN: the backlog is full of connections that are not accepted
+        except (TimeoutError, BlockingIOError):  # EAGAIN: its backlog is full
             return Silent(f"no answer within {timeout_s:g} s")
         except (ConnectionResetError, BrokenPipeError):
             return Silent("the connection was closed without an answer")
@@ -184,11 +181,7 @@ def unit_of(pid: int, proc: Path) -> str:
 
 
 def monitors_in_unit_of(process: Path) -> int:
-    """Return how many shims and conmons are in the systemd service of a process, a directory of /proc.
-
-    A stop of the service may end them, and with them their containers; those in a scope or a pod it does not.
-    A conmon that CRI-O has started for a call in flight holds no container (engine-facts.md#crio-conmon).
-    """
+    """Return how many shims and conmons are in the service of a process, whose stop may end them."""
     count, service = 0, ""
     with suppress(OSError):
         service = _service_in(read_proc(process / "cgroup"))
@@ -196,7 +189,8 @@ def monitors_in_unit_of(process: Path) -> int:
         with suppress(OSError):  # it ended meanwhile
             name = read_proc(other / "comm")
             if name.startswith(_MONITORS) and _service_in(read_proc(other / "cgroup")) == service:
-                # A conmon of an exec has -e; one whose container is not made yet is the engine's child.
+                # A conmon of a call in flight holds no container (engine-facts.md#crio-conmon): that of an
+                # exec has -e, and one whose container is not made yet is the engine's child.
                 count += not name.startswith("conmon") or not (
                     "-e" in _command_line(other) or _fields(other)[1] == process.name
                 )

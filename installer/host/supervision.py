@@ -135,14 +135,12 @@ def become_supervisor(
 
 
 def become_plugin(lock: int, words: Sequence[str]) -> NoReturn:
-    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock.
-
-    It keeps no capability: none is left now, and with no_new_privs an exec brings none back. The bounding
-    set would need CAP_SETPCAP, which a pod has no other use for.
-    """
+    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock."""
     import ctypes
 
     libc = ctypes.CDLL(None)
+    # No capability is left now, and with no_new_privs an exec brings none back. The bounding set would need
+    # CAP_SETPCAP, which a pod has no other use for.
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))
     _exec("plugin", words, [lock])

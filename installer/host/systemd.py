@@ -203,9 +203,7 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
     """Return whether logind holds a shutdown back for those who asked for time, such as the kubelet."""
     # systemd still says "running" then, and the pods are stopped one after the other.
     words = ("/org/freedesktop/login1", f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND)
-    shared = [
-        path for path in buses if path.name != PRIVATE
-    ]  # systemd's own socket leads to no other program
+    shared = [path for path in buses if path.name != PRIVATE]  # which leads to no other program
     purpose = "ask logind for a shutdown"
     return ask_bus(shared, lambda bus: bool(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
 

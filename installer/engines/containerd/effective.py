@@ -113,11 +113,9 @@ def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
 
 
 def own_import(drop_in: PurePosixPath) -> PurePosixPath:
-    """Return the import for a drop-in of ours, to be taken with or without the file.
-
-    Not *.toml: files not imported so far must stay dormant. Not the bare name: an import of a missing
-    file is fatal (engine-facts.md#containerd-imports).
-    """
+    """Return the import for a drop-in of ours, to be taken with or without the file."""
+    # Not *.toml: files not imported so far must stay dormant. Not the bare name: an import of a missing file
+    # is fatal (engine-facts.md#containerd-imports).
     return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
 
 
