@@ -115,7 +115,7 @@ def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
         return
     wrong = f"correct what the log of {engine.name} says"
     yield InstallerError(
-        f"prove that {engine.title} serves our runtimes ({engine.silence})",
+        f"verify that {engine.title} serves our runtimes ({engine.silence})",
         remedy=Remedy(
             engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
             *((", name where it listens with ", Option("socket")) if engine.stopped else ()),

@@ -362,7 +362,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
         if asks and silent and spec.reload is ReloadMethod.HUP:
             obstacles.append(
                 InstallerError(
-                    f"prove that {engine.title} no longer serves our runtimes ({engine.silence})",
+                    f"verify that {engine.title} no longer serves our runtimes ({engine.silence})",
                     remedy=f"make it answer, then {TRY_AGAIN}",
                     code="engine-not-proven",
                 )

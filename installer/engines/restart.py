@@ -126,7 +126,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
             if not hup or time.monotonic() > begun.deadline:
                 raise InstallerError(
-                    f"prove that {engine.title} serves what it served before "
+                    f"verify that {engine.title} serves what it served before "
                     f"(not as it was: {', '.join(lost)})",
                     remedy=f"look at the config of {engine.title}",
                     code="others-not-served",
@@ -152,7 +152,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
             wanted = "serves our runtimes" if reload.present else "no longer serves our runtimes"
             when = f" within {limit_s(spec, patience):g} s" if over else ""
             raise InstallerError(
-                f"prove that {engine.title} {wanted}{when} ({reason})",
+                f"verify that {engine.title} {wanted}{when} ({reason})",
                 remedy=Remedy(
                     f"look at the log of {engine.name}, and give ",
                     Option("timeout"),
@@ -168,7 +168,7 @@ def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> boo
     stopped = systemd.look_at_unit(host, engine.unit).active == "inactive"  # else by itself, or by a config
     if stopped and not patience.may_rest:
         raise EngineStoppedError(
-            f"prove that {engine.title} serves our runtimes ({engine.unit} was stopped)",
+            f"verify that {engine.title} serves our runtimes ({engine.unit} was stopped)",
             remedy=f"start {engine.unit}, then run again",
             code="engine-not-proven",
         )

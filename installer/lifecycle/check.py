@@ -372,7 +372,7 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
     left = [plan.engines[name] for name in plan.unproven if options.restart_mode is RestartMode.NONE]
     for title in (each.title for each in left if each.hook is None and each.serving is not None):
         yield InstallerError(
-            f"prove that {title} serves our runtimes (it has not read its configs since)",
+            f"verify that {title} serves our runtimes (it has not read its configs since)",
             remedy=Remedy("restart it, for ", Option("restart-mode", "none"), " leaves that to you"),
             code="engine-not-proven",
         )
@@ -382,7 +382,7 @@ def refuse_stopped(names: Iterable[str]) -> None:
     """Raise where an engine that we have configured does not run: it would not be asked."""
     for title in (ENGINES[name].title for name in names):
         raise InstallerError(
-            f"prove that {title} serves our runtimes (it does not run: nothing answers on its socket)",
+            f"verify that {title} serves our runtimes (it does not run: nothing answers on its socket)",
             remedy=f"start {title}; if it runs, its socket was removed: restart both",
             code="engine-not-proven",
         )

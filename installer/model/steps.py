@@ -81,7 +81,7 @@ class Neighbour(Struct, frozen=True):
 
 
 class Reload(Struct, frozen=True):
-    """Make a running engine read its config; prove that it serves ``present`` and not ``absent``."""
+    """Make a running engine read its config; verify that it serves ``present`` and not ``absent``."""
 
     engine: str
     present: tuple[RuntimeEntry, ...]
@@ -222,7 +222,7 @@ def describe(step: Step) -> Deed:
             return _describe_switch(step)
         case Reload(engine, present):
             text, event = TAKES_UP[ENGINES[engine].reload]
-            proof = " and prove that it serves the runtimes" if present else ""
+            proof = " and verify that it serves the runtimes" if present else ""
             return Deed(f"{text.format(ENGINES[engine].title)}{proof}", event, {"engine": engine})
         case RemoveToolkit():
             return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})

@@ -76,7 +76,7 @@ class StatusDocument(Struct, frozen=True):
     ready: Annotated[
         bool,
         says(
-            "Whether run has proven that the engines serve the runtimes, in this boot, and nothing held "
+            "Whether run has verified that the engines serve the runtimes, in this boot, and nothing held "
             "keeps that from being so."
         ),
     ]

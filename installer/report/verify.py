@@ -122,7 +122,7 @@ def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Pro
         stopped = is_held(host, row.spec, row.socket, row.unit)
         for name, binary in choose_runtimes(options, record, row):
             if stopped:  # a connection would start it again
-                problem = f"nothing is proven: {row.title} is stopped, and verify does not start it"
+                problem = f"nothing is verified: {row.title} is stopped, and verify does not start it"
                 yield Proof(row.name, name, BAD, problem, f"systemctl start {row.unit}, then verify again")
             else:
                 wanted = Wanted(row.name, name, binary, gpus, there.version)
@@ -177,7 +177,7 @@ def judge(wanted: Wanted, observed: Observed) -> Proof:
     for missing, problem, remedy in _find_problems(wanted, observed):
         if missing:
             return Proof(wanted.engine, wanted.runtime, BAD, problem, remedy)
-    gpus = f"sees {len(wanted.devices)} GPUs" if wanted.devices else "the node has no GPU to be seen"
+    gpus = f"sees {len(wanted.devices)} GPUs" if wanted.devices else "no GPU was found on the node"
     found = f"a container ran on {wanted.binary}; wrapper and NVIDIA's runtime took part; {gpus}"
     return Proof(wanted.engine, wanted.runtime, OK, found)
 

@@ -107,7 +107,7 @@ def test_a_pod_that_ends_waits_no_longer_than_its_grace(node: Live) -> None:
     node.serve("runc")
     began = time.monotonic()
 
-    with pytest.raises(InstallerError, match="prove that containerd serves our runtimes"):
+    with pytest.raises(InstallerError, match="verify that containerd serves our runtimes"):
         carried_out(node, GIVEN, until_s=began + 1)
 
     assert time.monotonic() - began < 20
@@ -126,7 +126,7 @@ def test_a_config_that_a_failed_reload_leaves_between_two_texts_is_named(
     held = Record(directories=ledger.held.directories)
     plan = Plan((Part("containerd", ((GIVEN, "why"), (last, "why"))),), held, held, {"containerd": engine})
 
-    with pytest.raises(InstallerError, match="prove that containerd serves our runtimes"):
+    with pytest.raises(InstallerError, match="verify that containerd serves our runtimes"):
         carry_out(Context(node.host, Layout(), ledger, 0.5), plan, never_stop)
 
     assert ("config is an intermediate text", "/etc/site.json") in said

@@ -156,5 +156,5 @@ def test_a_config_for_it_makes_no_sense(flag: str) -> None:
 def test_without_an_answer_nothing_is_begun() -> None:
     plan = plan_install(facts("k3s", None), Options(engines=("k3s",)))
 
-    with pytest.raises(InstallerError, match="prove that k3s serves our runtimes"):
+    with pytest.raises(InstallerError, match="verify that k3s serves our runtimes"):
         raise plan.obstacles[0]

@@ -93,7 +93,7 @@ def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_b
     asked = plan_install(_facts(), replace(CASE.options, restart_mode=RestartMode.AUTO))
     unasked = plan_install(_facts(), CASE.options)
 
-    assert "prove that containerd serves our runtimes" in str(asked.obstacles[0])
+    assert "verify that containerd serves our runtimes" in str(asked.obstacles[0])
     assert unasked.obstacles == ()
     assert unasked.unproven == ("containerd",)
 
@@ -116,7 +116,7 @@ def test_who_cannot_be_asked_is_started_or_mended(silent: dict[str, Any], first:
 
     plan = plan_install(replace(facts, engines=engines), replace(CASE.options, restart_mode=RestartMode.AUTO))
 
-    assert plan.obstacles[0].problem == "prove that containerd serves our runtimes (why)"
+    assert plan.obstacles[0].problem == "verify that containerd serves our runtimes (why)"
     assert plan.obstacles[0].remedy.startswith(first)
 
 
@@ -176,7 +176,7 @@ def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
     assert [absent.satisfied_by(each) for each in (ours, theirs, stuck)] == [False, True, False]
 
 
-FAILURE = "prove that containerd serves our runtimes (it serves runc, default runc)"
+FAILURE = "verify that containerd serves our runtimes (it serves runc, default runc)"
 
 
 def _failed(facts: Facts, options: Options) -> Facts:

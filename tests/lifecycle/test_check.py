@@ -220,7 +220,7 @@ def test_where_no_engine_runs_at_all_the_one_of_ours_is_named_and_no_socket_of_o
 
     node.check(plan=_no_engine)
 
-    assert node.said["problem"].startswith("prove that containerd serves our runtimes (it does not run")
+    assert node.said["problem"].startswith("verify that containerd serves our runtimes (it does not run")
 
 
 def _no_engine() -> Plan:
@@ -236,7 +236,7 @@ def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: 
 
     assert not node.ready.exists()
     assert node.said["problem"] == (
-        "prove that containerd serves our runtimes (it does not run: nothing answers on its socket)"
+        "verify that containerd serves our runtimes (it does not run: nothing answers on its socket)"
     )
     assert 0 < watch.due_s <= 2
 

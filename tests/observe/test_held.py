@@ -103,7 +103,7 @@ def test_verify_says_so_and_how_to_start_it(node: Held, monkeypatch: pytest.Monk
 
     (found,) = verify.prove_runtimes(node.host, OPTIONS, Record(engines=(ROW,)))
 
-    assert found.found == "nothing is proven: Docker is stopped, and verify does not start it"
+    assert found.found == "nothing is verified: Docker is stopped, and verify does not start it"
     assert found.remedy == "systemctl start docker.service, then verify again"
     assert not node.woken
 

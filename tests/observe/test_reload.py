@@ -110,34 +110,34 @@ SERVES_RUNC = "it serves runc=(built in), default runc"
         pytest.param(
             lambda node: node.serve("runc"),
             WANTED,
-            f"engine-not-proven: prove that containerd serves our runtimes within 0.4 s ({SERVES_RUNC})",
+            f"engine-not-proven: verify that containerd serves our runtimes within 0.4 s ({SERVES_RUNC})",
             id="not ours",
         ),
         pytest.param(
             lambda node: node.serve("runc", "nvidia"),
             GONE,
-            "engine-not-proven: prove that containerd no longer serves our runtimes within 0.4 s (it serves "
+            "engine-not-proven: verify that containerd no longer serves our runtimes within 0.4 s (it serves "
             "runc=(built in), nvidia=/opt/nvidia, default runc)",
             id="ours, still",
         ),
         pytest.param(
             lambda node: node.serve("runc", "nvidia", ready=0),
             WANTED,
-            "engine-not-proven: prove that containerd serves our runtimes within 0.4 s (it serves "
+            "engine-not-proven: verify that containerd serves our runtimes within 0.4 s (it serves "
             "runc=(built in), nvidia=/opt/nvidia, default runc, and calls itself not ready)",
             id="not ready",
         ),
         pytest.param(
             lambda node: node.serve("nvidia", default="runc"),
             Reload("containerd", (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),)),
-            "engine-not-proven: prove that containerd serves our runtimes within 0.4 s (it serves "
+            "engine-not-proven: verify that containerd serves our runtimes within 0.4 s (it serves "
             "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia)",
             id="with other settings",
         ),
         pytest.param(
             lambda node: node.serve(default=""),
             WANTED,
-            "engine-not-proven: prove that containerd serves our runtimes within 0.4 s (it serves no runtime, "
+            "engine-not-proven: verify that containerd serves our runtimes within 0.4 s (it serves no runtime, "
             "default (none))",
             id="nothing at all",
         ),
@@ -196,7 +196,7 @@ def test_who_loses_what_others_had_is_told_at_once(
     found = refused(node, replace(WANTED, others=others, defaults=defaults))
 
     assert found == (
-        f"others-not-served: prove that containerd serves what it served before (not as it was: {said})"
+        f"others-not-served: verify that containerd serves what it served before (not as it was: {said})"
     )
 
 

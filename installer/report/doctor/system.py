@@ -89,7 +89,7 @@ def check_driver_version(node: Node) -> Verdict:
     suffixes = [name.removeprefix("libnvidia-ml.so.") for name in node.driver.libraries]
     versions = [suffix for suffix in suffixes if len(_parse_version(suffix)) > 1]
     if not loaded or not versions:
-        return none("the version of the module or that of its libraries is not to be seen")
+        return none("the version of the module or of its libraries cannot be read")
     if loaded not in versions:
         return bad(f"the module is {loaded}, the libraries are {list_words(versions)}")
     return ok(f"both are {loaded}")
@@ -101,7 +101,7 @@ def _parse_version(text: str) -> Version:
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
-@given(lambda node: _parse_version(node.driver.version), "the driver's version is not to be seen")
+@given(lambda node: _parse_version(node.driver.version), "the driver's version cannot be read")
 def check_driver_age(node: Node) -> Verdict:
     version = node.driver.version
     old = _parse_version(version)[0] < CUDA_11
@@ -172,7 +172,7 @@ def check_selinux(node: Node) -> Verdict:
     return judge(wrong, "not for containers: ", "labelled for containers", warn)
 
 
-@given(lambda node: node.system.inotify[1], "the limit is not to be seen")
+@given(lambda node: node.system.inotify[1], "the limit cannot be read")
 def check_inotify(node: Node) -> Verdict:
     used, allowed = node.system.inotify
     return _judge_share(used * 100 / allowed, f"{used} of {allowed} instances")
@@ -181,7 +181,7 @@ def check_inotify(node: Node) -> Verdict:
 def _judge_spaces(node: Node, *, of_run: bool) -> Verdict:
     spaces = [each for each in node.system.spaces if each.path.is_relative_to("/run") is of_run]
     if not spaces:
-        return none("not to be seen")
+        return none("cannot be read from here")
     worst = max(spaces, key=lambda each: max(each.used, each.inodes_used))
     share = max(worst.used, worst.inodes_used)
     of = "of its inodes" if worst.inodes_used > worst.used else "full"
