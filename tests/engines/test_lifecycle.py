@@ -158,7 +158,7 @@ def test_an_install_repairs_a_containerd_that_does_not_serve_us(containerd_node:
     done = containerd_node.installer("install", *SOURCE, *FROZEN)
 
     assert done.returncode == 1, done.stderr
-    assert "cannot prove that containerd serves our runtimes" in sentence(done.stderr)
+    assert "cannot verify that containerd serves our runtimes" in sentence(done.stderr)
     left = snapshot(containerd_node).keys() - files.keys()
     home = "/usr/local/nvidia/.toolkit-installer"
     assert left == {"/usr/local/nvidia", home, LEDGER, f"{home}/lock"}

@@ -430,7 +430,7 @@ def test_a_run_that_failed_before_is_refused_without_a_write(containerd_node: No
     again = containerd_node.installer("run", *SOURCE, *options)
     other = containerd_node.installer("plan", *SOURCE, *options, "--runtime-name", "gpu")
 
-    assert "cannot configure again what failed before (prove that containerd" in sentence(again.stderr)
+    assert "cannot configure again what failed before (verify that containerd" in sentence(again.stderr)
     assert snapshot(containerd_node, times=True) == files
     assert starts(containerd_node) == count
     assert "failed before" not in other.stdout
