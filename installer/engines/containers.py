@@ -22,7 +22,6 @@ from installer.engines.config_edits import text_of, toolkit_runtimes
 from installer.engines.crio import CRIO
 from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
-from installer.engines.docker.config import DOCKER
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
 from installer.errors import InstallerError
@@ -133,7 +132,7 @@ def find_in_use(
     names = {each.id: each.name for each in known}
     ours = row.runtimes
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
-    places = {host.resolve(state / TASKS / DOCKER.namespace) for state in _states(engines)}
+    places = {host.resolve(state / TASKS / row.spec.namespace) for state in _states(engines)}
     shims = {name for place in places for name in host.names(place)}
     # One that crashes again and again has no shim between two lives, and needs our runtime for the next.
     again = [

@@ -47,16 +47,16 @@ class Api(Struct, frozen=True):
     ready: Path = READY  # is there while the API lets us watch
 
     @classmethod
-    def of_this_pod(cls, account: Path = ACCOUNT) -> "Api":
+    def of_this_pod(cls) -> "Api":
         """Return the API of the cluster that this process is a pod of; raise where it is none."""
         host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
-        if not host or not port.isdecimal() or not (account / "token").is_file():
+        if not host or not port.isdecimal() or not (ACCOUNT / "token").is_file():
             raise InstallerError(
-                f"find the Kubernetes API ({HOST}, {PORT} and {account}/token tell it)",
+                f"find the Kubernetes API ({HOST}, {PORT} and {ACCOUNT}/token tell it)",
                 remedy="run it in a pod, with a service account whose token is mounted",
                 code="kubernetes-api",
             )
-        return cls(host, int(port), account)
+        return cls(host, int(port), ACCOUNT)
 
     @property
     def namespace(self) -> str:
