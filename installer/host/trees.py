@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
@@ -247,8 +247,11 @@ def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
     return {}
 
 
-def digest_of(path: str, directory: int | None = None) -> str:
-    """Return the sha256 of the regular file at ``path``, which may be below an open directory; else ""."""
+def digest_of(path: str, directory: int | None = None, check: Callable[[], None] = lambda: None) -> str:
+    """Return the sha256 of the regular file at ``path``, which may be below an open directory; else "".
+
+    ``check`` is called between two blocks, and may raise.
+    """
     try:
         # Not what a link leads to, and no wait for the other end of a FIFO.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -257,4 +260,8 @@ def digest_of(path: str, directory: int | None = None) -> str:
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return ""
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        while block := file.read(LARGE_BYTES):
+            check()
+            digest.update(block)
+        return digest.hexdigest()

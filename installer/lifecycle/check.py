@@ -277,6 +277,8 @@ class _Check:
                 self.withdraw()
             elif not proven.unproven:
                 readiness.publish(host, options.ready_file, self.record)
+                if self.before.problem:  # which was logged: the last line shall not be that
+                    log.info("node ready again", engines=sorted(proven.engines))
             watched = (*watched, *list_published(host, options, self.record))
         return Watch(watched, baseline, due, drift.rest_s(looks, moment))
 

@@ -15,6 +15,7 @@ from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK
 from installer.host.programs import find_file, run_in
+from installer.host.supervision import raise_if_stopped
 from installer.host.trees import digest_of, digests_below
 from installer.model.engine_spec import OUR_BINARIES
 from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, File, Kind, Layout
@@ -213,7 +214,7 @@ def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifa
         with translated("read", PurePosixPath(path)), path.open("rb") as file:
             status, head = path.stat(), file.read(HEAD_BYTES)
         digest = sums.get(str(path.relative_to(top)), "") if path.is_relative_to(top) else ""
-        digest, mode = digest or digest_of(str(path)), status.st_mode & 0o7777
+        digest, mode = digest or digest_of(str(path), check=raise_if_stopped), status.st_mode & 0o7777
         source = PurePosixPath(path)
         found.append(Artifact(name, path.name, source, status.st_size, mode, digest, head, place))
     return tuple(found)

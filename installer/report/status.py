@@ -17,6 +17,7 @@ from installer.model.options import Options
 
 Mode = Literal["runtime", "cdi"]
 ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
+WORKS: Final = "run has not ended its first install, or its undo: wait, or see its log"
 SOON_S: Final = 2.0
 POLL_S: Final = 0.05
 
@@ -108,6 +109,9 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
         for words in installation.BY_INSTALL:
             lines = [replace(each, state=each.state.replace(words, repairs)) for each in found.lines]
             found = replace(found, lines=tuple(lines))
+    elif record and not record.finished and locks.is_held_pidfile(host.local_path(options.pid_file)):
+        lines = [replace(each, state=WORKS) if each.what == "unfinished" else each for each in found.lines]
+        found = replace(found, lines=tuple(lines))
     reason = found.obstacle
     if not (reason or readiness.is_ready(host, options.ready_file, options.pid_file)):
         reason = installation.explain_unproven(host, options.pid_file, record, seen)

@@ -1,5 +1,6 @@
 """Whole directories, as they are while they are made."""
 
+import hashlib
 import os
 import stat
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.errors import InstallerError
+from installer.errors import InstallerError, StoppedError
 from installer.host.files import Host
 from installer.host.trees import digest_of, install_tree
 from installer.model.files import Copy, Text
@@ -79,3 +80,18 @@ def test_a_program_is_for_root_alone_while_it_is_copied(
     assert set(seen) == {0o600}
     assert stat.S_IMODE((tmp_path / "new/bin/program").stat().st_mode) == 0o755
     assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "new", tmp_path / "new/bin")} == {0o755}
+
+
+def test_a_stop_is_heard_between_two_blocks_of_a_large_file(tmp_path: Path) -> None:
+    large, asked = tmp_path / "large", list[int]()
+    large.write_bytes(bytes(5 << 20))
+
+    def stop() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        digest_of(str(large), check=stop)
+
+    assert digest_of(str(large)) == hashlib.sha256(large.read_bytes()).hexdigest()

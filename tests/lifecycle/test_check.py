@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from installer.cdi.plan import GPUS, STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
+from installer.cli import log as logging
 from installer.errors import InstallerError, NotIdleError
 from installer.host.files import Host
 from installer.lifecycle import check
@@ -239,6 +240,21 @@ def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: 
         "verify that containerd serves our runtimes (it does not run: nothing answers on its socket)"
     )
     assert 0 < watch.due_s <= 2
+
+
+def test_that_all_is_well_again_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    logging.configure("json")
+    node = Node(tmp_path, Plan((), Record(), Record(), {}))
+
+    node.check(plan=_no_engine)
+    before = capfd.readouterr().err
+    node.check()
+    after = capfd.readouterr().err
+    node.check()
+
+    assert "node ready again" not in before
+    assert after.count("node ready again") == 1
+    assert "node ready again" not in capfd.readouterr().err
 
 
 NOT_IDLE = NotIdleError("restart containerd yet (abc)", remedy="wait")

@@ -2,11 +2,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.change.ledger import Ledger, hold
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.locks import lock_pidfile, write_pid
 from installer.lifecycle import readiness as ready
-from installer.model.record import Record
+from installer.model.options import Options
+from installer.model.record import DeviceNode, Record
+from installer.report.status import show_status
 
 READY, PIDFILE = PurePosixPath("/ready"), PurePosixPath("/toolkit.pid")
 
@@ -55,3 +58,27 @@ def test_a_link_is_not_from_us(tmp_path: Path) -> None:
     ready.remove(host, READY)
 
     assert (tmp_path / "ready").is_symlink()
+
+
+def test_a_run_that_is_at_work_is_waited_for_and_none_is_told_to_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = Options(host_root=PurePosixPath(tmp_path))
+    host = Host.under(options.host_root)
+    (tmp_path / "run/nvidia/toolkit").mkdir(parents=True)
+    with hold(lambda: Ledger.open(host, options.layout)) as ledger:
+        ledger.write(
+            Record(published=(options.ready_file,), nodes=(DeviceNode(PurePosixPath("/dev/x"), "1"),))
+        )
+
+    show_status(options, ready=True, as_json=False, deep=False)
+    left = capfd.readouterr().out
+    lock = lock_pidfile(host, options.pid_file)
+    show_status(options, ready=True, as_json=False, deep=False)
+    lock.release()
+
+    assert left.startswith("unfinished: the last install or undo failed or was cut short")
+    assert (
+        capfd.readouterr().out
+        == "unfinished: run has not ended its first install, or its undo: wait, or see its log\n"
+    )
