@@ -78,10 +78,7 @@ class Search(Struct, frozen=True):
     def follow_links(
         self, references: Collection[Reference]
     ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
-        """Return where each program that something names and the install-dir are; and which come back.
-
-        A link that a stranger could have placed leads nowhere.
-        """
+        """Return where each program that something names and the install-dir are; and which come back."""
         links: dict[str, PurePosixPath] = {}
         programs = [str(self.layout.install_dir)]
         for path, file in self.contents.items():
@@ -93,7 +90,7 @@ class Search(Struct, frozen=True):
         named = dict.fromkeys(programs)
         for value in named:
             for path in self._look_up(value):
-                with suppress(InstallerError):
+                with suppress(InstallerError):  # a link that a stranger could have placed leads nowhere
                     leads = leads_to(self.host, path, self.layout)
                     real = leads or self.host.resolve(path)
                     if real != path:
