@@ -222,7 +222,7 @@ def literal(value: Value) -> str:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
         case Mapping():
-            pairs = ", ".join(f"{quote(name)} = {literal(child)}" for name, child in value.items())
+            pairs = ", ".join(f"{_quote(name)} = {literal(child)}" for name, child in value.items())
             return f"{{ {pairs} }}" if pairs else "{}"
         case Sequence():
             return f"[{', '.join(literal(child) for child in value)}]"
@@ -272,10 +272,10 @@ def insert(text: str, key: Key, literal: str) -> str:
         if own is not None and own.inline:
             return _insert_into_braces(text, own, rest, literal)
         if own is not None and len(rest) == 1 and literal != "{}":
-            return _insert_into_section(text, own, f"{quote(rest[0])} = {literal}")
+            return _insert_into_section(text, own, f"{_quote(rest[0])} = {literal}")
         if own is None and (sibling := _find_dotted(text, found, parent)):
             table, pair = sibling
-            raw = (*pair.raw[: depth - len(table.name)], *map(quote, rest))
+            raw = (*pair.raw[: depth - len(table.name)], *map(_quote, rest))
             added = f"{'.'.join(raw)} = {literal}"
             if table.inline:
                 return f"{text[: pair.end]}, {added}{text[pair.end :]}"
@@ -372,8 +372,8 @@ def _find_dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pa
 
 def _insert_into_braces(text: str, table: Table, rest: Key, literal: str) -> str:
     for name in reversed(rest[1:]):
-        literal = f"{{ {quote(name)} = {literal} }}"
-    pair = f"{quote(rest[0])} = {literal}"
+        literal = f"{{ {_quote(name)} = {literal} }}"
+    pair = f"{_quote(rest[0])} = {literal}"
     if pairs := table.pairs(text):
         end = pairs[-1].end
         return f"{text[:end]}, {pair}{text[end:]}"
@@ -401,7 +401,7 @@ def _insert_below_header(text: str, found: Sequence[Table], key: Key, literal: s
     raw, outer, inner = _find_style(text, found, name)
     lines = [f"{outer}[{'.'.join(raw)}]"]
     if literal != "{}":
-        lines.append(f"{inner}{quote(key[-1])} = {literal}")
+        lines.append(f"{inner}{_quote(key[-1])} = {literal}")
     if not text:
         return "\n".join(lines) + "\n"
     end = _find_eol(text, len(text)) if text.endswith("\n") else len(text)
@@ -423,7 +423,7 @@ def _find_style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str,
     siblings = [table for table in headers if len(table.name) == len(name) and table.name[:-1] == name[:-1]]
     if siblings:
         outer, inner = _read_indents(text, siblings[-1])
-    return (*raw, *map(quote, name[len(raw) :])), outer, inner
+    return (*raw, *map(_quote, name[len(raw) :])), outer, inner
 
 
 def _read_indents(text: str, table: Table) -> tuple[str, str]:
@@ -475,6 +475,5 @@ def _read_indent(text: str, pos: int) -> str:
     return text[text.rfind("\n", 0, pos) + 1 : pos]
 
 
-def quote(name: str) -> str:
-    """Return one part of a key as TOML: as it is where that needs no quotes."""
+def _quote(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else literal(name)

@@ -5,19 +5,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from installer.config_text import (
-    ABSENT,
-    Key,
-    Syntax,
-    Tree,
-    Value,
-    Want,
-    apply,
-    leaves,
-    parse,
-    toml,
-    value_at,
-)
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, leaves, parse, value_at
 from installer.config_text.tree import dotted, same
 from installer.errors import InstallerError
 from installer.model.facts import DriverFacts
@@ -84,11 +72,14 @@ def render_config(tree: Tree, before: str = "") -> str:
 
 def _render_lines(tree: Tree, table: str, indent: str) -> Iterator[str]:
     """Yield what ``tree`` says as NVIDIA writes it: sorted, scalars first, a blank line before each table."""
+    # Loading it takes as long as all of the edits do; a start that changes nothing renders nothing.
+    import tomlkit
+
     nested = {key: value for key, value in tree.items() if isinstance(value, Mapping)}
     for key in sorted(tree.keys() - nested.keys()):
-        yield f"{indent}{toml.quote(key)} = {toml.literal(tree[key])}"
+        yield f"{indent}{tomlkit.key(key).as_string()} = {tomlkit.item(tree[key]).as_string()}"
     for key in sorted(nested):
-        name = f"{table}{toml.quote(key)}"
+        name = f"{table}{tomlkit.key(key).as_string()}"
         yield f"\n{indent}[{name}]"
         yield from _render_lines(nested[key], f"{name}.", f"{indent}  ")
 
