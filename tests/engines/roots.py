@@ -108,12 +108,11 @@ def _engine_root(suite: str, pins: tuple[str, ...], base: Path, key: str) -> Pat
 def _site_packages(base: Path, python: str) -> Path:
     """Return the project's dependencies as the node's Python wants them, with a path to the project.
 
-    The stand-ins of engines serve gRPC with grpcio and write TOML with tomlkit, which only the tests need.
+    The stand-ins of engines serve gRPC with grpcio, which only the tests need.
     """
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wanted: list[str] = [*project["dependencies"]]
-    dev = project["optional-dependencies"]["dev"]
-    wanted += [name for name in dev if name.startswith(("grpcio==", "tomlkit=="))]
+    wanted += [name for name in project["optional-dependencies"]["dev"] if name.startswith("grpcio==")]
 
     def build(site: Path) -> None:
         platforms = [f"manylinux_2_{minor}_{platform.machine()}" for minor in range(17, 37)]
