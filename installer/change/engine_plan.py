@@ -363,7 +363,7 @@ def _refuse_default(
         )
         remedy = "name another default runtime there"
     return InstallerError(
-        f"take the runtime {name} away from {engine.title} ({how})",
+        f"remove the runtime {name} from {engine.title} ({how})",
         remedy=f"{remedy}, then {TRY_AGAIN}",
         code="runtime-needed",
     )

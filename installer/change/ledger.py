@@ -203,7 +203,7 @@ class Ledger:
         if not self._host.remove_directory(unclaimed):
             left = ", ".join(self._host.names(unclaimed))
             raise InstallerError(
-                f"tell which configs {unclaimed} holds, of before an install whose ledger is lost ({left})",
+                f"match the saved configs in {unclaimed} to engines (their ledger is lost: {left})",
                 remedy="compare them with the engines' configs, move them away, then run uninstall again",
                 code="backup-lost",
             )

@@ -268,7 +268,7 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
             ]
             if used and (name not in names or row.name in hooked):
                 yield InstallerError(
-                    f"take the runtime {name} away from {row.title} (it runs {names_of(used)})",
+                    f"remove the runtime {name} from {row.title} (it runs {names_of(used)})",
                     remedy=remedy if names else by_cdi,
                     code="in-use",
                 )
@@ -371,7 +371,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
         if spec.finds and engine.serving is not None and engine.serving.default == spec.finds:
             obstacles.append(
                 InstallerError(
-                    f"take the toolkit away from {engine.title} (its default runtime is {spec.finds})",
+                    f"remove the toolkit of {engine.title} (its default runtime is {spec.finds})",
                     remedy=f"start {engine.title} without --default-runtime, then {TRY_AGAIN}",
                     code="runtime-needed",
                 )
@@ -383,7 +383,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
             copy = options.layout.backups / (row.original.digest if row.original else "")
             needed.append(
                 InstallerError(
-                    f"give {row.path} back (its saved copy {copy} is missing or damaged)",
+                    f"restore {row.path} (its saved copy {copy} is missing or damaged)",
                     remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
                     code="backup-lost",
                 )

@@ -212,7 +212,7 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
             context.ledger.write(replace(context.ledger.held, failed=record.failed))
         problem, remedy = error.problem, error.remedy
     raise UndoIncompleteError(
-        f"bring the host back after a failure ({cause}): {problem}", remedy=remedy, code="roll-back-failed"
+        f"roll back after a failure ({cause}): {problem}", remedy=remedy, code="roll-back-failed"
     ) from cause
 
 

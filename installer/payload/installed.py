@@ -138,7 +138,7 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
     owned = file.meta.uid in trusted_uids()
     if not owned or file.meta.mode & OTHERS_WRITE:
         raise InstallerError(
-            f"believe the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})",
+            f"trust the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})",
             remedy=f"look whether it names only what is ours, then: chown root {path}; chmod 600 {path}",
             code="ledger-unusable",
         )

@@ -133,7 +133,7 @@ def sweep(facts: Facts, installed: Part) -> Part:
     row = installed.rows.toolkit if not installed.obstacles else None
     kept = {row.version, row.previous} if row else facts.toolkit.versions.keys()
     going = map(RemoveVersion, sorted(facts.toolkit.versions.keys() - kept))
-    return Part(ID, for_reason("nothing names it any more", going))
+    return Part(ID, for_reason("nothing refers to it", going))
 
 
 def _carry_edits_over(
@@ -163,7 +163,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
             else Part(ID, rows=Record(toolkit=row))
         )
     steps = (*_restore_name(facts), *map(RemoveVersion, sorted(facts.toolkit.versions)))
-    planned = for_reason("nothing names it any more", steps)
+    planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
     # After a reload of an engine it may be that no container was started.
@@ -195,7 +195,7 @@ def _find_taken_name(facts: Facts) -> Iterator[InstallerError]:
     row = facts.held.toolkit
     if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not [*_restore_name(facts)]:
         yield InstallerError(
-            "give the toolkit directory of another installer back (something else has its name)",
+            "restore the toolkit directory of another installer (something else has its name)",
             remedy=f"move it away, then {TRY_AGAIN}",
             code="name-taken",
         )

@@ -213,7 +213,7 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
     if row.stays:
         assert code == (4 if entry == "toolkit-installer" else 1), said
         assert (site.root / LEDGER).exists()
-        assert "bring the host back after a failure" in last
+        assert "roll back after a failure" in last
     else:
         assert code == 1, said
         assert tree(site.root) == before

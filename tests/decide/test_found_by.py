@@ -112,7 +112,7 @@ def test_one_that_starts_every_pod_with_it_keeps_it(name: str) -> None:
     plan = plan_undo(facts(name, default, held), Options(engines=(name,)))
 
     assert [each.problem for each in plan.obstacles] == [
-        f"take the toolkit away from {ENGINES[name].title} (its default runtime is nvidia)"
+        f"remove the toolkit of {ENGINES[name].title} (its default runtime is nvidia)"
     ]
 
 

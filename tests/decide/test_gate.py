@@ -135,7 +135,7 @@ def test_an_owner_who_made_ours_the_default_keeps_all_of_ours_and_may_put_his_co
     back, left = undone(CONTAINERD, disk, plan)
 
     assert [error.problem for error in back.needed] == [
-        f"take the runtime nvidia away from containerd (it was made the default in {CONFIG})"
+        f"remove the runtime nvidia from containerd (it was made the default in {CONFIG})"
     ]
     assert left == disk
     assert back.final is not None
@@ -176,7 +176,7 @@ def test_a_default_that_we_gave_goes_though_the_engine_cannot_do_without_a_runti
     assert said["runtimes"].keys() == OURS
     assert "default-runtime" not in said
     assert [error.problem for error in back.needed] == [
-        "take the runtime nvidia away from Docker (its unit starts it with --default-runtime nvidia)"
+        "remove the runtime nvidia from Docker (its unit starts it with --default-runtime nvidia)"
     ]
 
 
@@ -341,7 +341,7 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
 
     back = plan_undo(replace(facts, engines=(replace(engine, flags=Flags("nvidia")),)), case.options)
 
-    problem = f"take the runtime nvidia away from {ENGINES[case.engine].title} (it was started with --default-runtime nvidia)"
+    problem = f"remove the runtime nvidia from {ENGINES[case.engine].title} (it was started with --default-runtime nvidia)"
     assert [error.problem for error in back.needed] == [problem]
     assert back.final is not None
     assert {*back.final.engines[0].runtimes} == OURS

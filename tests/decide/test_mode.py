@@ -171,7 +171,7 @@ def test_a_runtime_in_use_does_not_go_for_an_oci_hook() -> None:
 
     first = plan_install(facts, Options(engines=("crio",))).obstacles[0]
 
-    assert first.problem == "take the runtime nvidia away from CRI-O (it runs default/trainer (crio))"
+    assert first.problem == "remove the runtime nvidia from CRI-O (it runs default/trainer (crio))"
     assert (first.code, str(first.remedy)) == ("in-use", "stop them first, or do without the OCI hook")
 
 
@@ -201,7 +201,5 @@ def test_a_runtime_in_use_cannot_go_and_the_remedy_names_what_takes_it_away(
 
     first = plan_install(facts, replace(options, engines=("containerd",))).obstacles[0]
 
-    assert (
-        first.problem == "take the runtime nvidia away from containerd (it runs default/trainer (containerd))"
-    )
+    assert first.problem == "remove the runtime nvidia from containerd (it runs default/trainer (containerd))"
     assert first.remedy == remedy

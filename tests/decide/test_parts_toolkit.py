@@ -104,7 +104,7 @@ def test_another_in_its_name_keeps_what_stands_aside() -> None:
     part = toolkit.undo(facts(found, ASIDE), Options(), (), ())
 
     assert [error.problem for error in part.obstacles] == [
-        "give the toolkit directory of another installer back (something else has its name)"
+        "restore the toolkit directory of another installer (something else has its name)"
     ]
 
 

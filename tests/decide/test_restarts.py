@@ -46,7 +46,7 @@ def test_the_file_that_made_our_runtime_the_default_is_named() -> None:
     undone = plan_undo(facts, case.options)
 
     assert [error.problem for error in undone.needed] == [
-        f"take the runtime nvidia away from k0s (it was made the default in {theirs})"
+        f"remove the runtime nvidia from k0s (it was made the default in {theirs})"
     ]
 
 

@@ -397,7 +397,7 @@ def test_a_containerd_that_serves_docker_alone_needs_no_runtime_of_ours(tmp_path
     ("lacks", "cdi", "todo", "not_said"),
     [
         pytest.param(
-            "no driver; install it", True, "put right what the brackets say", "CDI switched on", id="why"
+            "no driver; install it", True, "correct the reason in brackets", "CDI switched on", id="why"
         ),
         pytest.param("", True, "`toolkit-installer reconcile`", "brackets", id="removed"),
         pytest.param("", False, "CDI switched on", "reconcile", id="switched off"),

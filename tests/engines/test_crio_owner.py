@@ -365,7 +365,6 @@ def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(
     assert (plan.returncode, done.returncode) == (10, 0), done.stderr
     assert (told.returncode, again.returncode, kept.returncode) == (0, 0, 4), (again.stdout, kept.stderr)
     assert (
-        f"take the runtime nvidia away from CRI-O (it was made the default in {DROP_INS}/{name})"
-        in kept.stderr
+        f"remove the runtime nvidia from CRI-O (it was made the default in {DROP_INS}/{name})" in kept.stderr
     )
     assert crio.installer("uninstall").returncode == 0

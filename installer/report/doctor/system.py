@@ -234,7 +234,7 @@ def check_cdi_alone(node: Node) -> Verdict:
     if node.driver.loaded and (partly or not given):
         what = f"{GPU_KIND}={ALL_GPUS}" if given else GPU_KIND
         wrong.append(f"there is no specification of {what} ({reason or 'it was removed after the install'})")
-        todo.append("put right what the brackets say; then " + MAKE_IT if reason else MAKE_IT)
+        todo.append("correct the reason in brackets; then " + MAKE_IT if reason else MAKE_IT)
     for each in node.engines:
         if each.name in names and each.serving is not None and (reason := lacking(each)):
             wrong.append(f"{each.name} takes no devices by CDI ({reason})")
