@@ -168,7 +168,7 @@ def test_a_file_that_we_wrote_whole_stays_until_somebody_says_what_was_there(tmp
     assert told.returncode == 1
     assert "put back by hand what stood there before" in told.stdout
     assert done.returncode == 4
-    assert sentence(done).startswith("cannot give /etc/cdi/nvidia.yaml back (its saved copy")
+    assert sentence(done).startswith("cannot restore /etc/cdi/nvidia.yaml (its saved copy")
     assert {name: left[name] for name in before if before[name] != left[name]} == {}
     assert bytes.fromhex(left["etc/cdi/nvidia.yaml"].split()[1]) == b"ours\n"
     assert again.returncode == 0, again.stderr
