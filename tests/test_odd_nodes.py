@@ -113,7 +113,7 @@ def test_memory_that_is_over_half_way_is_a_sentence_and_leaves_no_trace(
         assert site.call("install").returncode == 0
     before = site.tree()
     starved = (
-        "import sys; from installer.change import observe as probe; from installer.cli.app import main\n"
+        "import sys; from installer.engines import config_files as probe; from installer.cli.app import main\n"
         "def none_left(*_, **__): raise MemoryError\n"
         "probe.contents_of = none_left\n"
         "sys.exit(main(sys.argv[1:]))"
