@@ -74,7 +74,7 @@ def find_place(host: Host, place: Place, cmdline: Words, config: PurePosixPath) 
 def explain_overruling(
     spec: EngineSpec, cmdline: Words, options: Options, whose: str = "it was started"
 ) -> Iterator[InstallerError]:
-    """Yield why a flag on the command line stands against what we would write; ``whose`` says which start."""
+    """Yield why a flag, or a VAR=value, stands against what we would write; ``whose`` says which start."""
     by, name = spec.cmdline, spec.name
     for names in (by.config, by.drop_ins):
         path = value_of(cmdline, names)
@@ -89,6 +89,8 @@ def explain_overruling(
     conflicts = dict(by.conflicts)
     if by.runtimes is not None and options.set_as_default:
         conflicts = {by.runtimes.default: "which its config may not say too", **conflicts}
+        if value_of(cmdline, (by.runtimes.default_variable,)) not in {None, "", options.runtime_name}:
+            conflicts[by.runtimes.default_variable] = "which wins over its config"
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
     if found:
         words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)

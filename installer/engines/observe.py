@@ -39,7 +39,7 @@ from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
 from installer.model.engine_spec import EngineSpec, Flags, ReloadMethod, is_ours
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from installer.model.options import Options, Places
 from installer.model.record import EngineRow, Record
 
@@ -87,8 +87,8 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
                 refuse_unknown(host, engine)
             continue  # its sibling, on the same socket
         overruled += [
-            *explain_overruling(spec, engine.words, options, "it was started")
-        ] or explain_overruling(spec, engine.next_words, options, "its unit starts it")
+            *explain_overruling(spec, _list_said(engine.started), options, "it was started")
+        ] or explain_overruling(spec, _list_said(engine.next_start), options, "its unit starts it")
         overruled += explain_moving(engine)
         try:
             engine = with_drop_in(host, engine)
@@ -104,6 +104,11 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
     if not (engines or refused) and options.engine_names:
         raise explain_absence(host, options, notes)
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
+
+
+def _list_said(start: Started | None) -> tuple[str, ...]:
+    """Return the words and the variables of a start."""
+    return (*start.words, *map("=".join, start.environment.items())) if start else ()
 
 
 def observe_row(

@@ -49,6 +49,9 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
     assert found == (PurePosixPath(state) if state else None)
 
 
+VARIABLE = "CONTAINER_DEFAULT_RUNTIME"
+
+
 @pytest.mark.parametrize(
     ("engine", "cmdline", "default", "flags"),
     [
@@ -58,6 +61,9 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
         pytest.param("docker", "dockerd -H fd://", True, [], id="none of them"),
         pytest.param("crio", "crio --default-runtime=a", False, [], id="a default of CRI-O's, not asked for"),
         pytest.param("crio", "crio --default-runtime=a", True, ["--default-runtime"], id="and asked for"),
+        pytest.param("crio", f"crio {VARIABLE}=a", True, [VARIABLE], id="a variable, and asked for"),
+        pytest.param("crio", f"crio {VARIABLE}=a", False, [], id="a variable, not asked for"),
+        pytest.param("crio", f"crio {VARIABLE}=nvidia", True, [], id="a variable that names ours"),
         pytest.param("containerd", "containerd -l debug", True, [], id="containerd has none"),
     ],
 )
