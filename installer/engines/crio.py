@@ -102,15 +102,17 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run."""
-    runtimes, default = _merge(files)
-    built_in = {name: Runtime() for name in BUILT_IN}
-    handlers = {name: Runtime(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
-    undefined = "" if default in {*runtimes, *BUILT_IN} else default
+    known, default = _merge(files)
+    # The texts alone: what it serves beside them its next start does not have.
+    texts, later = _merge(replace(files, serving=None))
+    built_in = {name: Runtime() for name in BUILT_IN if files.serving is None}
+    handlers = {name: Runtime(str(known[name].get("runtime_path") or ""), known[name]) for name in texts}
+    undefined = "" if default in {*known, *BUILT_IN} else default
     unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
     broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]
     sections = (table(tree, RUNTIME, path) for path, tree in files.trees.items())
     said = {key: value for section in sections for key, value in section.items() if value}
-    broken += _find_missing(files, said)
+    broken += _find_missing(files, texts, later, said)
     return EffectiveConfig(
         {**built_in, **handlers},
         default,
@@ -129,13 +131,13 @@ def list_programs(tree: Tree) -> Iterator[Value]:
         yield from (name, one.get("runtime_path"), one.get(MONITOR))
 
 
-def _find_missing(files: ConfigFiles, said: Tree) -> Iterator[str]:
+def _find_missing(
+    files: ConfigFiles, runtimes: Mapping[str, Tree], default: str, said: Tree
+) -> Iterator[str]:
     """Yield the programs that are none, and without which CRI-O does not start (engine-facts.md#crio-conmon).
 
     A runtime whose own program is none is passed over, unless it is the default.
     """
-    # The texts alone: what it serves beside them its next start does not have.
-    runtimes, default = _merge(replace(files, serving=None))
     needed = [("its pinns_path", said.get(PINNS_PATH) or PINNS)]
     for name in dict.fromkeys((_find_built_in(files.version), default, *runtimes)):
         one = runtimes.get(name, {})

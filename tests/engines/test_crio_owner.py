@@ -368,3 +368,16 @@ def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(
         f"remove the runtime nvidia from CRI-O (it was made the default in {DROP_INS}/{name})" in kept.stderr
     )
     assert crio.installer("uninstall").returncode == 0
+
+
+def test_a_runtime_that_its_owner_took_away_since_the_start_is_not_missed(crio: Node) -> None:
+    crio.write(OWNERS, '[crio.runtime.runtimes.mine]\nruntime_path = "/usr/libexec/crio/runc"\n')
+    crio.restart("crio")
+    crio.installer("install", *ASKED, check=True)
+    crio.run(["rm", OWNERS])
+    count = starts(crio)
+
+    done = crio.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert starts(crio) == count + 1
