@@ -189,10 +189,7 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
             each.engine.name
             for each in chosen
             if each.takes_up is TakesUp.LATER
-            or (
-                each.takes_up is TakesUp.LEFT
-                and (each.engine.hook is not None or not each.engine.serves(each.reload))
-            )
+            or (each.takes_up is TakesUp.LEFT and not each.engine.serves(each.reload))
         ),
         seen=facts.digests,
         release=require(facts.payload).version,

@@ -298,6 +298,6 @@ def explain_unproven(
         )
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
-        return f"it is not known what {' or '.join(unasked)} serves (it does not answer, or has an OCI hook)"
+        return f"it is not known what {' or '.join(unasked)} serves (it does not answer)"
     proof = "take devices by CDI" if record.cdi else "serve our runtimes"
     return f"run has not verified yet that the engines {proof}: wait, or see its log"

@@ -132,6 +132,10 @@ class EngineState(Struct, frozen=True):
 
     def serves(self, reload: Reload) -> bool:
         """Tell whether it says that it serves what a reload is to bring about, of configs it has read."""
+        if (
+            self.hook is not None
+        ):  # that it names the directory is checked before (engine-facts.md#crio-hooks)
+            return self.serving is not None and bool(self.serving.hook_dirs)
         return self.serving is not None and not self.outdated and reload.satisfied_by(self.serving)
 
 

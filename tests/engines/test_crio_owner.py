@@ -72,6 +72,24 @@ def test_a_hook_comes_and_goes_without_a_restart(crio: Node) -> None:
     assert (starts(crio), snapshot(crio)) == (count, files)
 
 
+def test_a_run_with_a_hook_is_ready_where_crio_reads_its_directory(crio: Node) -> None:
+    process = crio.start_installer("run", *ASKED, "--crio-hook")
+    process.wait_for("waiting for a signal")
+
+    ready, plan = crio.installer("status", "--ready"), crio.installer("plan", *ASKED, "--crio-hook")
+    crio.write(OWNERS, '[crio.runtime]\nhooks_dir = ["/opt/hooks"]\n')
+    crio.installer("reconcile")
+    later, told = crio.installer("status", "--ready"), crio.installer("status")
+    crio.run(["rm", OWNERS])
+
+    process.terminate()
+    assert process.wait() == 0, process.log
+    assert (ready.returncode, plan.returncode) == (0, 0), ready.stdout
+    assert "not proven" not in plan.stdout
+    assert (later.returncode, told.returncode) == (0, 1), "it reads the directory until its restart"
+    assert "(it looks for hooks in /opt/hooks)" in told.stdout
+
+
 def test_an_undo_that_is_refused_is_told_by_status_until_the_next(crio: Node) -> None:
     crio.installer("install", *ASKED, check=True)
     unit = crio.read("/run/systemd/system/crio.service")
