@@ -237,6 +237,7 @@ class _Check:
             # With the one that has failed.
             repairs=readiness.read_check_of_boot(host, options.state_file).repairs,
         )
+        self.withdraw()  # before all else that may fail
         metrics.publish_failure(host, options, self.work.ledger, error)
         self.baseline = self.baseline or fingerprint(self.places())
         return self.end_unready(error, monotonic() + drift.retry_s(failures))
