@@ -151,6 +151,7 @@ def test_all_verbs_agree_on_what_an_administrator_made_of_our_tables(
 
 REFUSED = {
     "containerd, a default that nobody defines": (CONTAINERD, "'runc'", "'gone'"),
+    "containerd, an import of nothing": (CONTAINERD, "# Written", 'imports = ["/not/there.toml"]\n# Written'),
     "containerd, a byte order mark": (CONTAINERD, "# Written", "\ufeff# Written"),
     "dockerd, an unknown key": (DOCKER, "{", '{"unknown": 1,'),
 }
