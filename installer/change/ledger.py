@@ -57,7 +57,7 @@ def read_record(host: Host, layout: Layout) -> Record | None:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
             remedy="use the version of this program that wrote it; else move it away and run uninstall, "
-            f"which undoes what configs show to be ours and keeps what it cannot place of {layout.backups}",
+            f"which keeps what it cannot place of {layout.backups}",
             code="ledger-unusable",
         ) from error
 
