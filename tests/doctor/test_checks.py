@@ -393,6 +393,13 @@ def test_a_containerd_that_serves_docker_alone_needs_no_runtime_of_ours(tmp_path
     assert verdicts(replace(node, unused=frozenset({"containerd"})))["runtime-served"].level is Level.OK
 
 
+def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(tmp_path: Path) -> None:
+    node = replace(golden.read(golden.lay(tmp_path)), processes=())
+
+    assert "containerd 2.1.9" in verdicts(node)["holes-containerd"].found
+    assert "from here" in verdicts(node)["containerd-nil-pointer"].found
+
+
 @pytest.mark.parametrize(
     ("lacks", "cdi", "todo", "not_said"),
     [

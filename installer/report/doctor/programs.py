@@ -377,7 +377,7 @@ def check_shim_nil_pointer(node: Node) -> Verdict:
 def check_containerd_nil_pointer(node: Node) -> Verdict:
     running = [each for each in node.processes if each.name == CONTAINERD.process and each.version]
     if not running:
-        return none("no containerd says its version")
+        return none("no containerd's program can be asked from here")
     if dying := [each for each in running if each.version[:3] in NIL_POINTER]:
         return bad(f"containerd {spell_version(dying[0].version)} runs (pid {dying[0].pid})")
     if old := [each for each in running if (1, 2) <= each.version < EXEC_FIXED]:
@@ -440,7 +440,9 @@ def check_holes_runc(node: Node) -> Verdict:
 
 
 def check_holes_containerd(node: Node) -> Verdict:
-    programs = [(each.version, each.label) for each in node.processes if each.name == CONTAINERD.process]
+    asked = [each for each in node.processes if each.name == CONTAINERD.process and each.version]
+    engines = [(each.version or (), each.label) for each in node.engines if each.is_containerd]
+    programs = [(each.version, each.label) for each in asked] or engines  # in a pod no program is asked
     return _judge_holes(dict.fromkeys(programs), CONTAINERD_HOLES, "containerd")
 
 
