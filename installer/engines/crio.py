@@ -106,7 +106,8 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     # The texts alone: what it serves beside them its next start does not have.
     texts, later = _merge(replace(files, serving=None))
     built_in = {name: Runtime() for name in BUILT_IN if files.serving is None}
-    handlers = {name: Runtime(str(known[name].get("runtime_path") or ""), known[name]) for name in texts}
+    binaries = {name: str(known[name].get("runtime_path") or "") for name in texts}
+    handlers = {name: Runtime(binaries[name], one) for name, one in texts.items()}
     undefined = "" if default in {*known, *BUILT_IN} else default
     unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
     broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]

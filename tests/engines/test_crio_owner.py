@@ -388,14 +388,23 @@ def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(
     assert crio.installer("uninstall").returncode == 0
 
 
-def test_a_runtime_that_its_owner_took_away_since_the_start_is_not_missed(crio: Node) -> None:
-    crio.write(OWNERS, '[crio.runtime.runtimes.mine]\nruntime_path = "/usr/libexec/crio/runc"\n')
+MINE = '[crio.runtime.runtimes.mine]\nruntime_path = "/usr/libexec/crio/runc"\nruntime_root = "/run/mine"\n'
+SINCE = {
+    "took away": "",
+    "wrote anew": MINE.replace('runtime_root = "/run/mine"', 'container_min_memory = "13MiB"'),
+}
+
+
+@pytest.mark.parametrize("text", SINCE.values(), ids=SINCE)
+def test_a_runtime_is_not_missed_as_it_was_that_its_owner_since_the_start(crio: Node, text: str) -> None:
+    crio.write(OWNERS, MINE)
     crio.restart("crio")
     crio.installer("install", *ASKED, check=True)
-    crio.run(["rm", OWNERS])
+    crio.write(OWNERS, text)
     count = starts(crio)
 
     done = crio.installer("uninstall")
 
+    crio.run(["rm", OWNERS])
     assert done.returncode == 0, done.stderr
     assert starts(crio) == count + 1
