@@ -138,7 +138,7 @@ def test_copies_of_a_lost_ledger_are_kept_until_their_configs_say_so_again(
         assert not at(tmp_path, LAYOUT.home).exists()
     else:
         with (
-            pytest.raises(InstallerError, match="whose ledger is lost"),
+            pytest.raises(InstallerError, match="ledger is lost"),
             hold(lambda: Ledger.open(host, LAYOUT)),
         ):
             pass
