@@ -44,9 +44,9 @@ def test_a_config_of_a_megabyte_is_edited_and_undone_within_a_second() -> None:
 @pytest.mark.parametrize(
     ("lines", "parts", "what"),
     [
-        pytest.param(1000, 30, "1001 options, in tables up to 30 deep", id="many and deep"),
-        pytest.param(1, 30, "2 options, in tables up to 30 deep", id="deep"),
-        pytest.param(5000, 1, "5001 options, in tables up to 1 deep", id="many"),
+        pytest.param(1000, 30, "1001 options, 30 tables deep", id="many and deep"),
+        pytest.param(1, 30, "2 options, 30 tables deep", id="deep"),
+        pytest.param(5000, 1, "5001 options, 1 tables deep", id="many"),
     ],
 )
 def test_a_default_runtime_that_nobody_wrote_is_refused_at_once_and_truly(

@@ -149,7 +149,7 @@ def _list_toolkit(
     yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
     programs = list_programs_in_place(toolkit.files)
     for place in dict.fromkeys(path.parent for path in programs):
-        yield Line(str(place), "the toolkit of a package is used in place", good=True)
+        yield Line(str(place), "the toolkit of a package is used where it is", good=True)
     for path in programs:
         if not host.exists(path):
             yield Line(str(path), "missing: install its package again, or install from another source")

@@ -13,8 +13,7 @@ from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig
-from tests.observe.test_started import UNIT
-from tests.support.live import containerd, live
+from tests.support.live import UNIT_PROPERTIES, containerd, live
 
 TOML, JSON = PurePosixPath("/etc/containerd/config.toml"), PurePosixPath("/etc/docker/daemon.json")
 BEFORE = {"containerd": (TOML, "version = 2\n"), "docker": (JSON, "{}")}
@@ -109,7 +108,7 @@ def test_an_engine_whose_own_program_is_gone_is_told(tmp_path: Path) -> None:
     with live(tmp_path) as node:
         runs = replace(containerd(), serving=EffectiveConfig({}, "runc"))
         row = ("/usr/bin/containerd", ["/usr/bin/containerd"], False, 0, 0, 0, 0, 0, 0, 0)
-        node.systemd.changed |= UNIT | {"ExecStart": ("a(sasbttttuii)", [row])}
+        node.systemd.changed |= UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [row])}
         found = find_refusals(node.host, [runs])
 
     assert found == {"containerd": "its ExecStart /usr/bin/containerd is no program"}

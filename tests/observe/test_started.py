@@ -11,16 +11,10 @@ from installer.engines.observe import with_start
 from installer.host.files import Host
 from installer.model.facts import EngineState, Started
 from tests.host.servers import FakeSystemd, FakeUnit, serving
+from tests.support.live import UNIT_PROPERTIES
 
 ROW = ENGINES["containerd"]
 PID = 61
-# As GetAll of systemd 252 has it, of a unit that starts its service as it is.
-UNIT: dict[str, tuple[str, Any]] = {
-    "ExecStart": ("a(sasbttttuii)", []),
-    "Environment": ("as", []),
-    "EnvironmentFiles": ("a(sb)", []),
-    "RootDirectory": ("s", ""),
-}
 
 
 @pytest.fixture
@@ -54,7 +48,9 @@ def process(host: Host, name: str, *words: str) -> None:
 
 def systemd(host: Host, **said: tuple[str, Any]) -> Any:
     bus = host.local_path(PurePosixPath("/run/dbus/system_bus_socket"))
-    return serving(bus, FakeSystemd({"containerd.service": FakeUnit(main_pid=PID)}, changed=UNIT | said))
+    return serving(
+        bus, FakeSystemd({"containerd.service": FakeUnit(main_pid=PID)}, changed=UNIT_PROPERTIES | said)
+    )
 
 
 def command(*words: str) -> tuple[str, Any]:

@@ -14,6 +14,13 @@ from tests.support.cri import CONTAINERD, CONTAINERD_CONFIG, CRI, RUNTIMES, cri_
 
 SOCKET = PurePosixPath("/c.sock")  # short: below a test's directory a name has to fit into 107 letters
 UNIT = "containerd.service"
+# As GetAll of systemd 252 has it, of a unit that starts its service as it is.
+UNIT_PROPERTIES: dict[str, tuple[str, Any]] = {
+    "ExecStart": ("a(sasbttttuii)", []),
+    "Environment": ("as", []),
+    "EnvironmentFiles": ("a(sb)", []),
+    "RootDirectory": ("s", ""),
+}
 STATUS = f"{CRI}Status"
 CREATED = f"{CRI}ListContainers"
 PODS = f"{CRI}ListPodSandbox"
