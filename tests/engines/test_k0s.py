@@ -210,6 +210,7 @@ def test_a_pods_undo_ends_within_its_grace_though_nothing_moves_and_a_pod_is_liv
         k0s.cri.remove_pod(pod)
         done = node.installer("uninstall")
         assert done.returncode == 0, done.stderr
+        k0s.cri.wait()  # what k0s saw late, it may answer by one more restart of its containerd
         assert k0s.handlers() == {"runc": ""}
 
 
