@@ -212,8 +212,10 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         return Comparison()
     drop_in = next((path for path in paths if path not in {row.config, hook}), row.spec.drop_ins.usual)
     engine = replace(engine_of_row(row), drop_in=drop_in, hook=hook)
-    later = next_start(host, engine, unit_start(host, engine))
-    engine = replace(engine, started=read_start(host, engine) or later, next_start=later)
+    started, later = read_start(host, engine), None
+    if started is None or row.spec.list_programs:  # whose programs its next start looks for
+        later = next_start(host, engine, unit_start(host, engine))
+    engine = replace(engine, started=started or later, next_start=later)
     engine = with_configs(host, engine)
     contents = contents_of(host, engine.files)
     doubtful = engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
