@@ -102,16 +102,21 @@ def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) 
     starts = [each for each in (engine.next_start, engine.started) if each and each.runs(engine.spec.process)]
     if engine.spec.list_programs is None or not (starts or engine.serving):
         return
-    named: list[object] = [one.monitor for one in engine.serving.handlers.values()] if engine.serving else []
+    handlers = engine.serving.handlers.values() if engine.serving else ()
+    named: list[tuple[object, bool]] = [(one.monitor, True) for one in handlers]
     for path in (engine.config, *paths):
         with suppress(InstallerError):  # reported where the file is read
             named += engine.spec.list_programs(tree_of(read_config(host, path), path))
     # A unit without a PATH has that of systemd, as its process has now.
     places = next((each.paths for each in starts if "PATH" in each.environment), PATH)
-    for program in {PurePosixPath(each) for each in named if isinstance(each, str) and each}:
-        # A flag such as --conmon says otherwise.
-        looked = program.is_absolute() or (starts and not any(each.mentions(program.name) for each in starts))
-        if looked and not any(can_be_started(host, place / program) for place in places):
+    for word, runs in {(each, runs) for each, runs in named if isinstance(each, str) and each}:
+        program = PurePosixPath(word)
+        if program.is_absolute():
+            there = can_be_started(host, program) if runs else host.status(program) is not None
+        else:  # a flag such as --conmon says otherwise
+            there = not starts or any(each.mentions(program.name) for each in starts)
+            there = there or any(can_be_started(host, place / program) for place in places)
+        if not there:
             yield program
 
 

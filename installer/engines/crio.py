@@ -123,13 +123,16 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     )
 
 
-def list_programs(tree: Tree) -> Iterator[Value]:
-    """Yield the programs that a config names, and the words that CRI-O looks for in its PATH."""
+def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
+    """Yield the programs that a config names, and the words that CRI-O looks for in its PATH.
+
+    Its start runs a monitor, with a bool of True, and asks of another path only whether something is there.
+    """
     runtime, runtimes = table(tree, RUNTIME, SOURCE), table(tree, RUNTIMES, SOURCE)
-    yield from (CONMON, CONMON_RS, PINNS, *BUILT_IN, runtime.get(CONMON), runtime.get(PINNS_PATH))
-    for name in runtimes:
-        one = table(runtimes, (name,), SOURCE)
-        yield from (name, one.get("runtime_path"), one.get(MONITOR))
+    yield from ((word, True) for word in (CONMON, CONMON_RS, runtime.get(CONMON)))
+    yield from ((word, False) for word in (PINNS, *BUILT_IN, runtime.get(PINNS_PATH), *runtimes))
+    for one in (table(runtimes, (name,), SOURCE) for name in runtimes):
+        yield from ((one.get("runtime_path"), False), (one.get(MONITOR), True))
 
 
 def _find_missing(

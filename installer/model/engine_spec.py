@@ -353,8 +353,9 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     make_check: Callable[[ConfigFiles], Check] | None = None
     # The runtimes that a text names, with their programs: "" is looked for by its name.
     read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
-    # What its start looks for, and its program does not when it is asked: paths, and words for its PATH.
-    list_programs: Callable[[Tree], Iterable[Value]] | None = None
+    # What its start looks for, and its program does not when it is asked: paths, words for its PATH, and
+    # whether that is run at once.
+    list_programs: Callable[[Tree], Iterable[tuple[Value, bool]]] | None = None
     # Edits with their keys where the engine's own tools have moved them.
     relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
 

@@ -194,6 +194,23 @@ STARTS = {
         "its pinns_path, /gone, is no program",
     ),
     "pinns": ("", "pinns", "its pinns_path, pinns, is not in its PATH"),
+    # At a path CRI-O asks whether something is there, and starts the monitor alone.
+    "the default's path, which nobody may start": (SITE + table("site", runtime_path="/opt/text"), "", ""),
+    "the pinns that is named, which nobody may start": (
+        '[crio.runtime]\npinns_path = "/opt/text"\n',
+        "",
+        "",
+    ),
+    "the monitor that is named, which nobody may start": (
+        table("site", runtime_path="/usr/bin/crun", monitor_path="/opt/text"),
+        "",
+        "the monitor_path of site, /opt/text, is no program",
+    ),
+    "the monitor of another, which nobody may start": (
+        table("site", runtime_path="/opt/text", monitor_path="/gone"),
+        "",
+        "the monitor_path of site, /gone, is no program",
+    ),
     "ours, which is put there": (table("nvidia", runtime_path="/x/nvidia-container-runtime"), "", ""),
 }
 
@@ -208,6 +225,7 @@ def test_crio_does_not_start_without_what_a_real_one_missed(
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
+    (tmp_path / "opt/text").touch(0o644)
     (tmp_path / "etc/crio").mkdir(parents=True)
     (tmp_path / "etc/crio/crio.conf").write_text(text)
     start = Started((), {"PATH": path} if path else {}, "/usr/bin/crio")
