@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 import psutil
 import pytest
 
-from installer.config_text import Syntax, Want, apply, parse, undo
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply, parse, undo
 from installer.config_text.toml import DEEP
 from installer.engines.containers import list_shim_containers
 from installer.host.files import Host

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse, value_at
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, value_at
+from installer.config_text.change import apply, parse
 from tests.support.site import DAEMON_JSON, Site
 
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"

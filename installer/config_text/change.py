@@ -7,8 +7,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from installer.config_text import json, toml
-from installer.config_text.tree import (
+from installer.config_text import (
     ABSENT,
     Branch,
     Edit,
@@ -21,10 +20,12 @@ from installer.config_text.tree import (
     branch_at,
     dotted,
     drop_doubles,
+    json,
     kind_of,
     open_way,
     prune,
     same,
+    toml,
 )
 from installer.errors import InstallerError
 

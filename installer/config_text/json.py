@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value, cut_pair
+from installer.config_text import Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 START: Final = "{\n}\n"  # the text to begin with where there is none
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")

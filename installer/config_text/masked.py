@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Protocol
 
-from installer.config_text import json, toml
-from installer.config_text.tree import Pair, Syntax, TextError
+from installer.config_text import Pair, Syntax, TextError, json, toml
 
 _COMMENT: Final = re.compile(r"#.*")
 _PLAIN: Final = frozenset({"true", "false", "null"})

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value, cut_pair
+from installer.config_text import Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 _REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 # A key of so many parts; tomllib keeps every beginning of a key, which takes the square of it.

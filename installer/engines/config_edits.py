@@ -8,21 +8,8 @@ from typing import Final, Self, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from installer.config_text import (
-    ABSENT,
-    Edit,
-    Key,
-    Syntax,
-    Tree,
-    Value,
-    Want,
-    apply,
-    leaves,
-    list_missing,
-    parse,
-    undo,
-    value_at,
-)
+from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, Want, leaves, value_at
+from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, parse
+from installer.config_text import Edit, Syntax, Tree, Value
+from installer.config_text.change import parse
 from installer.engines.command_line import drop_flags, next_start, read_start, unit_start
 from installer.engines.config_edits import (
     RUNTIMES,

@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, Want, apply, leaves, parse, table
+from installer.config_text import Syntax, Tree, Want, leaves, table
+from installer.config_text.change import apply, parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
 from installer.errors import InstallerError

@@ -8,7 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, Value, Want, leaves, parse
+from installer.config_text import Syntax, Tree, Value, Want, leaves
+from installer.config_text.change import parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
 from installer.errors import InstallerError

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from installer.change.adopted import find_install_dir, find_left_behind, find_lost_specification
 from installer.change.ledger import is_foreign, is_ledger_lost, read_record, read_saved
-from installer.config_text import Edit, list_missing
+from installer.config_text import Edit
+from installer.config_text.change import list_missing
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs

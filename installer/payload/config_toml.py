@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, leaves, parse, value_at
-from installer.config_text.tree import dotted, same
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, dotted, leaves, same, value_at
+from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.facts import DriverFacts
 from installer.model.options import ToolkitConfig

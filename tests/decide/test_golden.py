@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import plan_undo
-from installer.config_text import undo
+from installer.config_text.change import undo
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of
 from installer.errors import InstallerError

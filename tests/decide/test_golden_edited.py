@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import entries_for, plan_install, plan_undo
-from installer.config_text import Want, apply, value_at
-from installer.config_text.tree import same
+from installer.config_text import Want, same, value_at
+from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, syntax_of, text_of, texts_alone, tree_of
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from installer.change.adopted import find_leftovers
 from installer.change.plan import plan_install, plan_undo
-from installer.config_text import Want, apply
+from installer.config_text import Want
+from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, tree_of
 from installer.model.engine_spec import EffectiveConfig, Runtime

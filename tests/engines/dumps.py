@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.change.transaction import refuse_obstacles
-from installer.config_text import Syntax, Want, apply, parse
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply, parse
 from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
 from installer.engines.dry_run import Trials

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import plan_undo
-from installer.config_text import Syntax, Want, apply
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.model.engine_spec import find_disturbances
 from installer.model.facts import EngineState

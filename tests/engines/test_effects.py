@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from installer.change.plan import plan_install
-from installer.config_text import Syntax, Want, apply, leaves, parse
+from installer.config_text import Syntax, Want, leaves
+from installer.config_text.change import apply, parse
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
@@ -124,7 +125,8 @@ def takes_the_old_default_away(_: Rng, node: Node) -> None:
 
 
 def without_table(text: str, key: tuple[str, ...], name: str) -> str:
-    from installer.config_text import ABSENT, Edit, undo
+    from installer.config_text import ABSENT, Edit
+    from installer.config_text.change import undo
 
     tree = parse(text, Syntax.TOML, name=name)
     below = [each for each, _ in leaves(tree) if each[: len(key)] == key]

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, Syntax, Tree, Want, apply, leaves, parse, table, text, value_at
-from installer.config_text.tree import wrong_type
+from installer.config_text import Edit, Key, Syntax, Tree, Want, leaves, table, text, value_at, wrong_type
+from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.engine_spec import NAMELESS, Check, CommandLine, ConfigFiles, EffectiveConfig, Runtime
 

@@ -7,7 +7,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse, spellings, table, text
+from installer.config_text import Edit, Syntax, Tree, Value, Want, spellings, table, text
+from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.engine_spec import (
     Api,

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from installer.config_text import ABSENT, Edit, Syntax, Want, apply, parse, undo
+from installer.config_text import ABSENT, Edit, Syntax, Want
+from installer.config_text.change import apply, parse, undo
 from installer.errors import InstallerError
 
 NAME = "/etc/docker/daemon.json"

@@ -9,8 +9,8 @@ import tomlkit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from installer.config_text import Edit, Syntax, Want, apply, parse, undo
-from installer.config_text.tree import same
+from installer.config_text import Edit, Syntax, Want, same
+from installer.config_text.change import apply, parse, undo
 from installer.errors import InstallerError
 from tests.decide.edits.texts import cases, edited, json_texts, toml_texts
 

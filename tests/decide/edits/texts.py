@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from installer.config_text import Edit, Syntax, Want, apply
+from installer.config_text import Edit, Syntax, Want
+from installer.config_text.change import apply
 from installer.errors import InstallerError
 
 NAMES = ["a", "b", "c", "nvidia", "io.cri", "é b", "ab", ""]

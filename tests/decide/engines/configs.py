@@ -3,7 +3,8 @@
 from pathlib import PurePosixPath
 
 from installer.change.plan import entries_for
-from installer.config_text import Syntax, Value, apply, parse
+from installer.config_text import Syntax, Value
+from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
 from installer.model.engine_spec import ConfigFiles, Decision, EffectiveConfig, Extras, RuntimeEntry
 from installer.model.options import Options

@@ -4,7 +4,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.config_text import Syntax, Value, parse
+from installer.config_text import Syntax, Value
+from installer.config_text.change import parse
 from installer.engines.docker.config import DockerdModel, Refused
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, Flags, Runtime
