@@ -1,4 +1,4 @@
-"""A node's outage: CRI asked every 5 ms while the engine is restarted, by hand and by us; drift repaired."""
+"""A node's outage while an engine is restarted, by hand and by us; drift repaired; a stop beside another."""
 
 import json
 import os
@@ -15,14 +15,19 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.conftest import missing, on_the_day
 from tests.engines.cri import Cri, CriError
 from tests.engines.nodes import PYTHON, Node, boot
+from tests.engines.nri import KIND
 from tests.engines.payload import ARTIFACTS
 from tests.engines.roots import prepared
 from tests.engines.versions import engine_sets
 
 ROUNDS = 5
+NEWER_ROUNDS = 9  # a ratio of two of them is to be told from 1.2
 STARTS = 11
 EVERY_S = 0.005
 GATE_MS = 150
+LONGER = 1.2
+BESIDE_S = 0.5
+BY_NRI = ("--mode", "nri", "--nri-allow", f"default={KIND}")
 AN_HOUR_S = 8.0
 CHECKS = 2  # that a run does while its CPU time is taken
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -64,7 +69,7 @@ def measure() -> tuple[list[Row], str]:
     """Return outages in ms, or why a node cannot be booted here."""
     if lack := missing():
         return [], lack
-    engines = next(row for row in engine_sets(on_the_day()) if not row.docker)
+    engines, *newer = (row for row in engine_sets(on_the_day()) if not row.docker)
     with boot(prepared(on_the_day()), engines) as node:
         bare, first, second, undo = [], [], [], []
         served: list[float] = []
@@ -81,7 +86,7 @@ def measure() -> tuple[list[Row], str]:
         node.installer("uninstall", check=True)
         repairs = _repairs_ms(node)
         waits = _waits_s(node)
-    limit = 1.2 * median(bare)
+    limit = LONGER * median(bare)
     theirs = "5100 by SIGHUP, 85 by systemd"
     rows = [
         Row(
@@ -108,7 +113,53 @@ def measure() -> tuple[list[Row], str]:
         )
     )
     rows.append(Row("run that waits, CPU in an hour with nothing changed", waits, AN_HOUR_S, "s", "-"))
+    for each in newer:
+        with boot(prepared(on_the_day()), each) as node:
+            rows += _outages(node)
+            if each is newer[-1]:  # 1.7 has NRI switched off
+                rows += _beside(node)
     return rows + starts, f"node: {engines} under systemd"
+
+
+def _outages(node: Node) -> list[Row]:
+    """Return how much longer CRI is away while we restart an engine than while its owner does."""
+    bare, first, undo = [], [], []
+    _install(node)  # the first one reads programs from the disk
+    node.installer("uninstall", check=True)
+    for _ in range(NEWER_ROUNDS):
+        bare.append(outage_ms(node, lambda: node.restart("containerd")))
+        first.append(outage_ms(node, lambda: _install(node)))
+        undo.append(outage_ms(node, lambda: node.installer("uninstall", check=True)))
+    over = f"over a bare restart ({median(bare):.0f} ms), {node.engines}"
+    return [
+        Row(f"CRI unreachable, {name}, {over}", median(each) / median(bare), LONGER, "x", "-")
+        for name, each in (("first install", first), ("undo", undo))
+    ]
+
+
+def _beside(node: Node) -> list[Row]:
+    """Return what a stop and an uninstall take beside a containerd that we have not configured."""
+    stop, uninstall = [], []
+    for _ in range(ROUNDS):
+        stop.append(_stopped_s(node))
+        _stopped_s(node, "--on-exit", "keep")
+        began = time.perf_counter()
+        node.installer("uninstall", check=True)
+        uninstall.append(time.perf_counter() - began)
+    return [
+        Row(f"{name} beside {node.engines} that is not ours", median(each), BESIDE_S, "s", "-")
+        for name, each in (("stop", stop), ("uninstall", uninstall))
+    ]
+
+
+def _stopped_s(node: Node, *more: str) -> float:
+    """Return how long a ``run`` took to stop that serves by NRI, whose install changes no engine."""
+    process = node.start_installer("run", *BY_NRI, *more, "--toolkit-source", ARTIFACTS)
+    process.wait_for("waiting for a signal")
+    began = time.perf_counter()
+    process.terminate()
+    process.wait()
+    return time.perf_counter() - began
 
 
 def _starts(node: Node) -> list[Row]:
