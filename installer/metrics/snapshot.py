@@ -318,7 +318,7 @@ def _take_snapshot(
     if record.nri is not None:
         nri = plugin_state.at_ledger_socket(options.nri, record)
         state, registered = plugin_state.read_state(host, nri.state), plugin_state.is_registered(host, nri)
-        missed = state.missed_in_all if state else 0
+        missed = state["missed_in_all"] if state else 0
         plugin = PluginFigures(registered, missed, supervision.current_run().plugin_ends)
     since = counts.ready_since_s  # as a text without colons: a label has none
     text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""

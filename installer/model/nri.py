@@ -2,7 +2,7 @@
 
 import re
 from pathlib import PurePosixPath
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from installer.errors import UsageError
 
@@ -85,3 +85,34 @@ class Nri(NamedTuple):
     def state(self) -> PurePosixPath:
         """Beside it, for ``status``."""
         return self.socket.with_name("toolkit-installer.json")
+
+
+class Missed(TypedDict):
+    """A container that was created without the plugin, and runs without what its pod asks for."""
+
+    namespace: str
+    pod: str
+    container: str
+    asked: str  # in a few words
+
+
+def name_missed(missed: Missed) -> str:
+    """Return how a sentence calls a container."""
+    return f"{missed['namespace']}/{missed['pod']}/{missed['container']}"
+
+
+class PluginState(TypedDict):
+    """A plugin and its engine since a moment, as it stands in the file for ``status``."""
+
+    registered: bool
+    engine: str
+    problem: str  # why it is not registered
+    since: str
+    missed: list[Missed]  # the first of them
+    missed_in_all: int
+    version: Literal[1]
+
+
+UNSEEN: Final = PluginState(
+    registered=False, engine="", problem="", since="", missed=[], missed_in_all=0, version=1
+)

@@ -22,9 +22,9 @@ from installer.host.events import log, write_termination_log, writer
 from installer.host.kernel import trusted_uids
 from installer.host.sockets import connectable
 from installer.host.supervision import STOP
-from installer.model.nri import Allowed, Identity
+from installer.model.nri import UNSEEN, Allowed, Identity, PluginState, name_missed
 from installer.nri.allow import RefusedError, shorten_names
-from installer.nri.session import Configured, Given, Missed, Session, Synchronized
+from installer.nri.session import Configured, Given, Session, Synchronized
 from installer.watch import HeldLock
 
 # An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes.
@@ -45,18 +45,6 @@ READ_BYTES: Final = 1 << 16
 _LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
 
 
-class State(NamedTuple):
-    """A plugin and its engine since a moment; ``problem`` is why it is not registered."""
-
-    registered: bool = False
-    engine: str = ""
-    problem: str = ""
-    since: str = ""
-    missed: tuple[Missed, ...] = ()
-    missed_in_all: int = 0
-    version: int = 1  # of the file for ``status``, which ``state.State`` reads
-
-
 class Place(NamedTuple):
     """Where the engine listens, and beside it the state for ``status`` and our lock, open as ``lock_fd``."""
 
@@ -75,7 +63,7 @@ def main(words: Sequence[str]) -> int:
         plugin.serve()
     except InstallerError as error:
         if not isinstance(error, LockedError):  # the state is that of another plugin
-            plugin.tell_state(State(problem=str(error)))
+            plugin.tell_state(UNSEEN | {"problem": str(error)})
         write_termination_log(str(error))
         log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
         return int(error.exit)
@@ -114,14 +102,14 @@ class Plugin:
     def __init__(self, place: Place, session: Callable[[], Session]) -> None:
         self._place, self._waiting, self._session = place, Waiting(), session
         self._lock = HeldLock(place.lock, int(place.lock_fd), os.O_RDWR | os.O_CREAT)
-        self._state = State()
+        self._state = UNSEEN
         self._refused: dict[str, float] = {}
         self._engine = ""
         self._listened_at: tuple[int, ...] = ()
 
     def serve(self) -> None:
         """Serve each engine that listens until a signal tells to stop; raise where one has no use for us."""
-        self.tell_state(State(problem="it waits for the engine"))
+        self.tell_state(UNSEEN | {"problem": "it waits for the engine"})
         pause_s = 0.0
         while (connection := self._connect(pause_s)) is not None:
             began = time.monotonic()
@@ -129,12 +117,11 @@ class Plugin:
                 served = self._serve_connection(connection)
             pause_s = 0.0 if served and time.monotonic() - began >= STEADY_S else PAUSE_S
 
-    def tell_state(self, state: State) -> None:
+    def tell_state(self, state: PluginState) -> None:
         """Let ``status`` know. It must not end us that it cannot."""
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self._state = state = state._replace(since=since)
+        self._state = state | {"since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         try:
-            publish(self._place.state, state)
+            publish(self._place.state, self._state)
         except OSError as error:
             log.warning("state not written", path=self._place.state, reason=error.strerror)
 
@@ -235,13 +222,13 @@ class Plugin:
                 self._engine = f"{engine} {version}"
             case Synchronized(missed):
                 # Whoever sees the event finds the same in the file.
-                state = State(registered=True, engine=self._engine, missed=missed, missed_in_all=len(missed))
-                self.tell_state(state)
+                seen: PluginState = UNSEEN | {"registered": True, "engine": self._engine}
+                self.tell_state(seen | {"missed": missed[:LISTED], "missed_in_all": len(missed)})
                 log.info("registered", engine=self._engine, missed=len(missed))
                 if missed:
                     log.warning(
                         "containers missed",
-                        containers=[str(each) for each in missed[:NAMED]],
+                        containers=[*map(name_missed, missed[:NAMED])],
                         in_all=len(missed),
                         remedy="delete their pods: they run without the devices that they ask for",
                     )
@@ -264,9 +251,9 @@ class Plugin:
 
     def _note(self, problem: str) -> None:
         """Tell once that we are not registered, and why."""
-        if problem != self._state.problem:
+        if problem != self._state["problem"]:
             log.warning("not registered", engine=self._engine, reason=problem)
-            self.tell_state(State(engine=self._engine, problem=problem))
+            self.tell_state(UNSEEN | {"engine": self._engine, "problem": problem})
 
 
 def refuse_stranger(connection: socket.socket) -> None:
@@ -277,10 +264,9 @@ def refuse_stranger(connection: socket.socket) -> None:
         raise PermissionError(None, f"it is held by user {uid}, not by root")
 
 
-def publish(path: str, state: State) -> None:
+def publish(path: str, state: PluginState) -> None:
     """Put a state in the place of the one before; raise OSError where that cannot be written."""
-    missed = [each._asdict() for each in state.missed[:LISTED]]
-    content = json.dumps(state._asdict() | {"missed": missed}).encode() + b"\n"
+    content = json.dumps(state).encode() + b"\n"
     staged = f"{path}.new"
     # It lies where root alone may write, in a file system of memory: nothing is there to be synced.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

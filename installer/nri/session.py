@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.model import protobuf
-from installer.model.nri import Allowed, Identity
+from installer.model.nri import Allowed, Identity, Missed
 from installer.model.protobuf import Schema, pack
 from installer.nri.allow import (
     GIVEN,
@@ -151,18 +151,6 @@ TOLD_ONLY: Final = frozenset(
 FIRST_STREAM: Final = 1
 
 
-class Missed(NamedTuple):
-    """A container that was created without us, and runs without what its pod asks for, in a few words."""
-
-    namespace: str
-    pod: str
-    container: str
-    asked: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}/{self.container}"
-
-
 class Configured(NamedTuple):
     """The engine has taken us, and this is what it calls itself."""
 
@@ -173,7 +161,7 @@ class Configured(NamedTuple):
 class Synchronized(NamedTuple):
     """The engine has listed what exists: from now on it asks us for each container."""
 
-    missed: tuple[Missed, ...]
+    missed: list[Missed]
 
 
 class Given(NamedTuple):
@@ -263,14 +251,14 @@ class Session:
         answer = pack(SYNCHRONIZED, {"more": request["more"]})
         if request["more"]:
             return answer, None
-        missed = []
+        missed = list[Missed]()
         for container in self._containers:
             pod = self._pods.get(container["pod"])
             if pod is not None and (key := requested_by(pod, container)) is not None:
-                asked = shorten(pod["annotations"][key])
-                missed.append(Missed(pod["namespace"], pod["name"], container["name"], asked))
+                namespace, name, asked = pod["namespace"], container["name"], shorten(pod["annotations"][key])
+                missed.append(Missed(namespace=namespace, pod=pod["name"], container=name, asked=asked))
         self._pods, self._containers, self.registered = {}, [], True
-        return answer, Synchronized(tuple(missed))
+        return answer, Synchronized(missed)
 
     def _create(self, payload: bytes) -> tuple[bytes, News | None]:
         try:

@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Final, Literal
-
-from msgspec import Struct
+from typing import Final
 
 from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.events import log
 from installer.host.files import Host, read_json_of_root
 from installer.model.files import Kind
-from installer.model.nri import Nri
+from installer.model.nri import UNSEEN, Nri, PluginState, name_missed
 from installer.model.options import Options
 from installer.model.record import Record
 
@@ -21,33 +19,9 @@ WITHOUT: Final = "containers that ask for devices by annotation start without th
 NAMED: Final = 5
 
 
-class Missed(Struct, frozen=True):
-    """A container that runs without what its pod asks for."""
-
-    namespace: str
-    pod: str
-    container: str
-    asked: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}/{self.container}"
-
-
-class State(Struct, frozen=True):
-    """What the plugin has written, which runs bare and loads no msgspec: the fields of ``plugin.State``."""
-
-    registered: bool = False
-    engine: str = ""
-    problem: str = ""
-    since: str = ""
-    missed: tuple[Missed, ...] = ()
-    missed_in_all: int = 0
-    version: Literal[1] = 1
-
-
-def read_state(host: Host, path: PurePosixPath) -> State | None:
+def read_state(host: Host, path: PurePosixPath) -> PluginState | None:
     """Return the state that the plugin has written; None where there is none of root's."""
-    return read_json_of_root(host, path, State)
+    return read_json_of_root(host, path, PluginState)
 
 
 def at_ledger_socket(nri: Nri, record: Record | None) -> Nri:
@@ -66,12 +40,12 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
     state = read_state(host, nri.state)
     if state is None and not beside_run:
         return
-    state = state or State()
-    why = f" ({state.problem})" if state.problem else ""
+    state = state or UNSEEN
+    why = f" ({state['problem']})" if state["problem"] else ""
     remedy = "start run again, or uninstall" if beside_run else "start it again"
     lock = host.local_path(nri.lock)
     if not locks.is_held_pidfile(lock):
-        last = f"has ended{why}, last seen at {state.since}" if state.since else "does not run"
+        last = f"has ended{why}, last seen at {state['since']}" if state["since"] else "does not run"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
     elif halt := locks.describe_halt(lock):
         pid = locks.holder_of(lock)
@@ -79,22 +53,22 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
             "run starts another within two minutes" if beside_run else f"kill -9 {pid}, and start it again"
         )
         yield WHAT, f"hangs (pid {pid}, {halt}): {WITHOUT}; {remedy}", False, not beside_run
-    elif not state.registered:
-        since = f" since {state.since}" if state.since else ""
+    elif not state["registered"]:
+        since = f" since {state['since']}" if state["since"] else ""
         yield WHAT, f"not registered{since}{why}: {WITHOUT}", False, not beside_run
     else:
-        yield WHAT, f"registered with {state.engine}, since {state.since}", True, True
-    if state.missed:
-        names = ", ".join(map(str, state.missed[:NAMED]))
-        more = ", ..." if state.missed_in_all != len(state.missed[:NAMED]) else ""
-        sentence = f"{state.missed_in_all} containers run without the devices that their pods ask for"
+        yield WHAT, f"registered with {state['engine']}, since {state['since']}", True, True
+    if missed := state["missed"][:NAMED]:
+        in_all, names = state["missed_in_all"], ", ".join(map(name_missed, missed))
+        more = ", ..." if in_all != len(missed) else ""
+        sentence = f"{in_all} containers run without the devices that their pods ask for"
         yield WHAT, f"{sentence} ({names}{more}): delete these pods", False, True
 
 
 def is_registered(host: Host, nri: Nri) -> bool:
     """Tell whether an engine has configured the plugin and asks it."""
-    state, lock = read_state(host, nri.state) or State(), host.local_path(nri.lock)
-    return state.registered and locks.is_held_pidfile(lock) and not locks.describe_halt(lock)
+    state, lock = read_state(host, nri.state) or UNSEEN, host.local_path(nri.lock)
+    return state["registered"] and locks.is_held_pidfile(lock) and not locks.describe_halt(lock)
 
 
 def remove_plugin(host: Host, nri: Nri) -> None:

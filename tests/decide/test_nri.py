@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from installer.errors import InstallerError, UsageError
-from installer.model.nri import Allowed, Identity
+from installer.model.nri import Allowed, Identity, Missed
 from installer.model.protobuf import ENTRY, Schema, pack
 from installer.nri import session
 from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, refuse_dropping, requested_devices
@@ -21,7 +21,6 @@ from installer.nri.session import (
     Given,
     Message,
     Messages,
-    Missed,
     Session,
     Synchronized,
     WireError,
@@ -307,7 +306,10 @@ def test_what_runs_without_its_devices_is_named_when_the_engine_tells_what_exist
     assert more[1] is None
     assert _answer(last[0])["payload"] == b""
     assert last[1] == Synchronized(
-        (Missed("operator", "pod", "main", f"{MANAGEMENT}=all"), Missed("default", "pod", "main", "?"))
+        [
+            Missed(namespace="operator", pod="pod", container="main", asked=f"{MANAGEMENT}=all"),
+            Missed(namespace="default", pod="pod", container="main", asked="?"),
+        ]
     )
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from installer.change.ledger import dumps
+from installer.model.nri import UNSEEN, PluginState
 from installer.model.record import CdiRow, Record
-from installer.nri.plugin import State, publish
+from installer.nri.plugin import publish
 from installer.report.doctor.verb import CHECKS
 from tests.doctor import golden
 from tests.support.tree import Aspect, tree
@@ -94,7 +95,11 @@ def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> No
 
 
 def test_a_plugin_that_has_ended_and_an_install_of_cdi_alone_are_read_off_the_node(root: Path) -> None:
-    state = State(registered=True, engine="containerd 2.1.9", since="2026-11-24T10:00:00Z")
+    state: PluginState = UNSEEN | {
+        "registered": True,
+        "engine": "containerd 2.1.9",
+        "since": "2026-11-24T10:00:00Z",
+    }
     (root / "var/run/nri").mkdir(parents=True)
     publish(str(root / "var/run/nri/toolkit-installer.json"), state)
     held = Record(cdi=CdiRow(("containerd",), "nobody"), finished=True)
