@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from installer.cdi.mode import SPEC_DIR, mode_of, without_effect
 from installer.cli import nvidia as compat
@@ -75,7 +76,9 @@ def test_each_sentence_about_an_engine_is_that_of_its_mode(
     seen = LastCheck(boot_id=boot_id(), pid=own_pid(), engines=(engine,), by_cdi=by_cdi)
     held = Record(cdi=CdiRow(("docker",)) if by_cdi else None)
 
+    hooked = replace(seen, engines=(replace(engine, hook=True),))
     assert [line.state for line in list_last_check(seen)] == [f"{served}, since then"]
+    assert [line.state for line in list_last_check(hooked)] == ["runs our OCI hook, since then"]
     assert unproven in _unproven(tmp_path, held, seen)
 
 

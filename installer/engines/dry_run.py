@@ -213,22 +213,25 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         return Comparison()
     drop_in = next((path for path in paths if path not in {row.config, hook}), row.spec.drop_ins.usual)
     engine = replace(engine_of_row(row), drop_in=drop_in, hook=hook)
-    started, later = read_start(host, engine), None
-    if started is None or row.spec.list_programs:  # whose programs its next start looks for
-        later = next_start(host, engine, unit_start(host, engine))
+    started, later, lack = read_start(host, engine), None, ""
+    if started is None or row.spec.list_programs:
+        unit = unit_start(host, engine)
+        later = next_start(host, engine, unit)
+        if row.spec.list_programs:  # which its next start looks for, and its own
+            lack = next(find_lacks(host, unit), "")
     engine = replace(engine, started=started or later, next_start=later)
     engine = with_configs(host, engine)
     contents = contents_of(host, engine.files)
-    doubtful = engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
+    doubtful = lack or engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
     if hook is None and row.proven == digest_of(contents) and not doubtful:
         return Comparison(has=lambda _: True)  # as its last install has left and proven them
     ask = Trials(host, contents)
     found = ask(engine, contents)
-    if found.fatal:
+    if fatal := found.fatal or lack:
         with suppress(InstallerError):  # a text of ours is not valid any more
             before = ask(engine, files_without_us(engine, _facts_of(engine, contents, record)))
-            return Comparison(found.fatal, heals=not before.fatal)
-        return Comparison(found.fatal)
+            return Comparison(fatal, heals=not (lack or before.fatal))
+        return Comparison(fatal)
     if hook is not None:
         flagged = engine.started is not None and engine.started.mentions("hooks")
         unread = [] if flagged else [*explain_unread(host, replace(engine, serving=found))]

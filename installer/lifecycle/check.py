@@ -326,6 +326,8 @@ class _Check:
                 refused=refusals.get(name, ""),
                 containerd=depends[name].containerd,
                 monitor=depends[name].monitor,
+                hook=engine.hook is not None,
+                program=engine.next_start.program if engine.next_start else "",
             )
             for name, engine in seen.items()
         ]
@@ -408,8 +410,9 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
     found += gpus.list_watched(host, options, record)
     if record.nri is not None:  # it tells of itself there: registered or not, and what it has missed
         found.append(str(host.local_path(options.nri.at(record.nri).state)))
-    programs = (last.hands_over_to, *(each.monitor for each in last.engines))
-    found += [str(host.local_path(PurePosixPath(name), last=False)) for name in programs if name]
+    programs = [last.hands_over_to, *(name for each in last.engines for name in (each.monitor, each.program))]
+    paths = (PurePosixPath(name) for name in programs)
+    found += [str(host.local_path(path, last=False)) for path in paths if path.is_absolute()]
     kept = [layout.toolkit]
     for each in last.engines:
         kept += [*usual_states(each.name), *usual_data(each.name)]

@@ -42,6 +42,7 @@ THEIRS: Final = (
 BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
 CUT_SHORT: Final = "left between two texts by an interrupted act, and edited since"
 LAST_CHECK: Final = "last check"
+NO_START: Final = "would not start with the configs that it has now"
 READS: Final = 3  # of a ledger that an install or a repair writes meanwhile
 
 
@@ -84,8 +85,10 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
         files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
         if read_record(host, layout) == held:
             break
-    # What run says is more than files tell.
-    lines = (*list_last_check(seen), *files) if record else files
+    # What run says is more than files tell, but for the reason why an engine would not start.
+    down = {each.what for each in files if each.state.startswith(NO_START)}
+    told = (each for each in list_last_check(seen) if not (each.later and each.what in down))
+    lines = (*told, *files) if record else files
     plugin = (Line(*each) for each in nri_lines(host, options.nri, record))
     return Installation(record, seen, files, (*lines, *plugin))
 
@@ -195,10 +198,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             found = found._replace(lacks=(), has=lambda _: True)
         fatal, lacks, in_force, refused, heals = found
         if fatal:
-            state = (
-                f"would not start with the configs that it has now ({fatal}): {REPAIR if heals else CORRECT}"
-            )
-            yield Line(name, state, later=True)
+            yield Line(name, f"{NO_START} ({fatal}): {REPAIR if heals else CORRECT}", later=True)
         later = ignores or (bool(lacks) and engines[name].config is None)  # a hook that is run until then
         for lack in lacks:
             yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=later)
@@ -254,7 +254,8 @@ def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:
     serves = "takes devices by CDI" if seen.by_cdi else "serves our runtimes"
     for engine in seen.engines:
         if engine.serves:
-            yield Line(engine.name, f"{serves}, since {engine.since}", good=True)
+            state = "runs our OCI hook" if engine.hook else serves
+            yield Line(engine.name, f"{state}, since {engine.since}", good=True)
         elif engine.serves is not None:
             state = f"did not serve our runtimes at the last check ({engine.differs}), since {engine.since}"
             remedy = "start it" if engine.differs == readiness.NOT_RUNNING else RECONCILE

@@ -80,6 +80,8 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
     refused: str = ""  # why it would not come up with the configs that lie there now
     containerd: str = ""  # as ``dependencies.Dependencies`` has it
     monitor: str = ""
+    hook: bool = False  # each of its containers starts our OCI hook: it has no runtime of ours
+    program: str = ""  # its own, which its unit starts; "" where that is not known
 
     @property
     def refusal(self) -> InstallerError | None:

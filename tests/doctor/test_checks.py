@@ -386,11 +386,11 @@ def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(t
         assert "by CDI alone" in found[name].found
 
 
-def test_a_containerd_that_serves_docker_alone_needs_no_runtime_of_ours(tmp_path: Path) -> None:
+def test_an_engine_that_is_exempt_needs_no_runtime_of_ours(tmp_path: Path) -> None:
     node = engine("containerd", serving=handlers("nvidia"))(golden.read(golden.lay(tmp_path)))
 
     assert verdicts(node)["runtime-served"].level is WARN
-    assert verdicts(replace(node, unused=frozenset({"containerd"})))["runtime-served"].level is Level.OK
+    assert verdicts(replace(node, exempt=frozenset({"containerd"})))["runtime-served"].level is Level.OK
 
 
 def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(tmp_path: Path) -> None:

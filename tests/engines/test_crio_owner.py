@@ -1,5 +1,6 @@
 """CRI-O as its owner uses it: execs and probes all the time, reloads, handlers of his own."""
 
+import json
 import threading
 import time
 import tomllib
@@ -77,6 +78,7 @@ def test_a_run_with_a_hook_is_ready_where_crio_reads_its_directory(crio: Node) -
     process.wait_for("waiting for a signal")
 
     ready, plan = crio.installer("status", "--ready"), crio.installer("plan", *ASKED, "--crio-hook")
+    well, doctor = crio.installer("status"), crio.installer("doctor", "--json")
     crio.write(OWNERS, '[crio.runtime]\nhooks_dir = ["/opt/hooks"]\n')
     crio.installer("reconcile")
     later, told = crio.installer("status", "--ready"), crio.installer("status")
@@ -86,6 +88,11 @@ def test_a_run_with_a_hook_is_ready_where_crio_reads_its_directory(crio: Node) -
     assert process.wait() == 0, process.log
     assert (ready.returncode, plan.returncode) == (0, 0), ready.stdout
     assert "not proven" not in plan.stdout
+    assert "crio  " in well.stdout
+    assert "runs our OCI hook, since" in well.stdout
+    assert "serves our runtimes" not in well.stdout
+    levels = {each["name"]: each["level"] for each in json.loads(doctor.stdout)["checks"]}
+    assert levels["runtime-served"] == "ok", doctor.stdout
     assert (later.returncode, told.returncode) == (0, 1), "it reads the directory until its restart"
     assert "(it looks for hooks in /opt/hooks)" in told.stdout
 

@@ -17,12 +17,13 @@ from installer.lifecycle import check
 from installer.lifecycle import readiness as seen
 from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import CHECKS, REST_S, UNMADE_S
+from installer.lifecycle.installation import read_installation
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.facts import EngineState
 from installer.model.options import Drift, Options, Places
-from installer.model.record import CdiRow, DeviceNode, EngineRow, Record, ToolkitRow
+from installer.model.record import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import fingerprint as signature
 
@@ -427,14 +428,33 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
     assert watch.before == check.CHECK_AGAIN, "which is looked at once more"
 
 
+@pytest.mark.parametrize("valid", [True, False])
+def test_why_an_engine_would_not_start_again_is_said_once(tmp_path: Path, *, valid: bool) -> None:
+    config = PurePosixPath("/etc/docker/daemon.json")
+    row = EngineRow("docker", SOCKET, UNIT, {}, config=config)
+    saved = ConfigRow("docker", config, None, None, (), ())
+    held = Record(engines=(row,), configs=(saved,))
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=held)
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").write_text("{}" if valid else "{")
+    engine = EngineCheck("docker", serves=True, refused="cannot be read")
+    seen.publish_check(node.host, node.options.state_file, LastCheck(engines=(engine,)))
+
+    lines = read_installation(node.host, node.options).lines
+
+    assert len([line for line in lines if line.what == "docker" and not line.good]) == 1
+
+
 @pytest.mark.parametrize("by_cdi", [False, True])
 def test_what_is_below_docker_is_watched_as_well(tmp_path: Path, *, by_cdi: bool) -> None:
     row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", {})
     held = Record(cdi=CdiRow(("docker",))) if by_cdi else Record(engines=(row,))
     engine = EngineCheck("docker", serves=True, containerd="/run/c.sock", monitor="/usr/bin/shim")
+    engine = replace(engine, program="/usr/bin/dockerd")
     host, options = Host.under(PurePosixPath(tmp_path)), Options()
     (tmp_path / "run").mkdir()
 
     places = check.list_places(host, options, held, LastCheck(engines=(engine,)))
 
-    assert {f"{tmp_path}/usr/bin/shim", f"{tmp_path}/run/c.sock", f"={tmp_path}/run/containerd"} <= {*places}
+    programs = {f"{tmp_path}/usr/bin/{name}" for name in ("shim", "dockerd")}
+    assert programs | {f"{tmp_path}/run/c.sock", f"={tmp_path}/run/containerd"} <= {*places}

@@ -6,10 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines.config_edits import digest_of
+from installer.engines.crio import CRIO
 from installer.engines.dry_run import compare_configs
 from installer.host.files import Host
 from installer.model.files import File
 from installer.model.record import ConfigRow, EngineRow, Record
+from tests.support.live import UNIT_PROPERTIES, live
 
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
@@ -68,3 +70,15 @@ def test_no_default_is_missed_that_was_not_installed(tmp_path: Path) -> None:
         "",
         (),
     )
+
+
+def test_a_crio_whose_own_program_is_gone_would_not_start(tmp_path: Path) -> None:
+    config = PurePosixPath("/etc/crio/crio.conf")
+    row = EngineRow("crio", PurePosixPath("/s"), "containerd.service", {}, config=config)
+    row = replace(row, proven=digest_of({path: None for path in (config, CRIO.drop_ins.usual) if path}))
+    words = ("/usr/bin/crio", ["/usr/bin/crio"], False, 0, 0, 0, 0, 0, 0, 0)
+    with live(tmp_path) as node:
+        node.systemd.changed |= UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [words])}
+        fatal, *_ = compare_configs(node.host, row, Record())
+
+    assert fatal == "its ExecStart /usr/bin/crio is no program"

@@ -180,7 +180,7 @@ def check_live_restore(node: Node) -> Verdict:
 @given(lambda node: node.toolkits, "no toolkit of NVIDIA's on the node")
 def check_runtime_served(node: Node) -> Verdict:
     def absent(exam: EngineExam) -> str:
-        if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes or exam.name in node.unused:
+        if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes or exam.name in node.exempt:
             return ""
         return f"serves {', '.join(sorted(exam.serving.handlers)) or 'nothing'}"
 
@@ -188,7 +188,8 @@ def check_runtime_served(node: Node) -> Verdict:
     # With a package, --gpus and CDI go without a runtime; what a pod installs is for engines to serve.
     for_engines = any(toolkit.directory not in PACKAGED for toolkit in node.toolkits)
     level = bad if for_engines and all(absent(exam) for exam in serving) else warn
-    return judge_engines(node, absent, "a runtime of NVIDIA's in each", level)
+    fine = f"a runtime of NVIDIA's in each{' that needs one' * bool(node.exempt)}"
+    return judge_engines(node, absent, fine, level)
 
 
 def check_runtime_programs(node: Node) -> Verdict:

@@ -17,7 +17,7 @@ from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.config_text import Tree
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of, value_of
-from installer.engines.config_edits import tree_of
+from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.docker.api import ask_settings
@@ -101,6 +101,7 @@ def read_node(host: Host, options: Options) -> model.Node:
     sockets = {row.name: Places(socket=row.socket) for row in record.engines}
     engines = read_engines(host, replace(options, places={**options.places, **sockets, **named}), processes)
     used = {exam.name for exam in drop_unused(host, record, engines)[0]}
+    hooked = {row.engine for row in record.configs if is_hook(row)}
     return model.Node(
         driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
         specs=tuple(read_specifications(host)),
@@ -110,7 +111,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         runc=ask_runc(host),
         programs=_find_programs(host, toolkits, engines),
         installed=tuple((line.what, line.state, line.good) for line in installation.files),
-        unused=frozenset(exam.name for exam in engines) - used,
+        exempt=frozenset(exam.name for exam in engines) - used | hooked,
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
         configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
