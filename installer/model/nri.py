@@ -2,9 +2,9 @@
 
 import re
 from pathlib import PurePosixPath
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
 
-from installer.errors import UsageError
+from installer.errors import InstallerError, UsageError
 
 DEFAULT_SOCKET: Final = PurePosixPath("/var/run/nri/nri.sock")
 # What the CDI library takes (tags.cncf.io/container-device-interface/pkg/parser).
@@ -116,3 +116,31 @@ class PluginState(TypedDict):
 UNSEEN: Final = PluginState(
     registered=False, engine="", problem="", since="", missed=[], missed_in_all=0, version=1
 )
+
+
+_Version: TypeAlias = tuple[int, int, int]
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+# By the name that an engine gives itself in Configure: from a version on, and up to the next that does not.
+# The others drop devices without a word: they lack the field, or an injector of their own
+# (engine-facts.md#nri-cdi).
+INJECTS: Final[dict[str, tuple[tuple[_Version, _Version | None], ...]]] = {
+    "containerd": (((1, 7, 30), (2, 0, 0)), ((2, 1, 0), None)),
+    "cri-o": (((1, 34, 0), None),),
+}
+_UPGRADE: Final = (
+    "upgrade to containerd 2.1 (or 1.7.30, with enable_cdi = true) or CRI-O 1.34, or let a device plugin "
+    "ask by CRI (cdi-cri)"
+)
+
+
+def refuse_dropping(name: str, text: str) -> None:
+    """Raise unless the engine injects what a plugin asks for; others start containers without it."""
+    found = _VERSION.match(text)
+    if name not in INJECTS or found is None:
+        reason = f"it is not known whether {name or 'an engine without a name'} {text} injects them"
+    else:
+        number = (int(found[1]), int(found[2]), int(found[3] or 0))
+        if any(least <= number and (end is None or number < end) for least, end in INJECTS[name]):
+            return
+        reason = f"{name} {text} takes them and starts the container without them"
+    raise InstallerError(f"give CDI devices by NRI ({reason})", remedy=_UPGRADE, code="nri-unusable")

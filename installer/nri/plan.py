@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from installer.engines.config_edits import Ask, texts_alone, withdraw
 from installer.errors import InstallerError
 from installer.model.facts import EngineState, Facts
+from installer.model.nri import refuse_dropping
 from installer.model.options import Options
 from installer.model.record import Record
 from installer.model.steps import Part, for_reason
-from installer.nri.allow import refuse_dropping
 
 ID: Final = "nri"
 GONE: Final = "no engine starts a way to the NRI plugin any more"

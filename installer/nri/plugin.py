@@ -23,8 +23,7 @@ from installer.host.kernel import trusted_uids
 from installer.host.sockets import connectable
 from installer.host.supervision import STOP
 from installer.model.nri import UNSEEN, Allowed, Identity, PluginState, name_missed
-from installer.nri.allow import RefusedError, shorten_names
-from installer.nri.session import Configured, Given, Session, Synchronized
+from installer.nri.session import Configured, Given, RefusedError, Session, Synchronized, shorten_names
 from installer.watch import HeldLock
 
 # An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes.

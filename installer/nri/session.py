@@ -3,31 +3,108 @@
 No socket and no clock: whoever has them hands over bytes and sends what comes back. Everything is answered
 from memory, for all pods and containers of the node wait while a plugin thinks.
 
-First NRI as bytes: frames of its mux, messages of ttrpc, and the tables of the messages that are needed. The
+First which CDI devices a pod asks for, and whether it may. Whoever may make a pod chooses its annotations. So
+a namespace gets a kind of device only where the admin of the node has said so, and everything else is an
+error: a container never starts without what its pod asks for.
+
+Then NRI as bytes: frames of its mux, messages of ttrpc, and the tables of the messages that are needed. The
 field numbers are the same from NRI 0.2 to 0.12 (pkg/api/api.proto of NRI and ttrpc's request.proto,
 engine-facts.md#nri-fields). What is left out is skipped when it comes, and never sent. Whatever comes is
 refused in a sentence where it is none of this.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.model import protobuf
-from installer.model.nri import Allowed, Identity, Missed
+from installer.model.nri import DEVICE, Allowed, Identity, Missed, refuse_dropping
 from installer.model.protobuf import Schema, pack
-from installer.nri.allow import (
-    GIVEN,
-    ForbiddenError,
-    RefusedError,
-    may_ask,
-    refuse_dropping,
-    requested_by,
-    requested_devices,
-    shorten,
-    shorten_names,
-)
+
+# As NVIDIA's plugin reads them: the first that is there counts, alone.
+FOR_CONTAINER: Final = "nvidia.cdi.k8s.io/container."
+FOR_POD: Final = ("nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io")
+# Ours, at each container that got its devices: so a plugin started anew knows which ones were missed.
+GIVEN: Final = "toolkit-installer.nri/devices"
+
+# So much of a tenant's text is logged: an annotation has up to 256 KiB.
+_SHOWN: Final = 80
+_NAMED: Final = 10
+
+
+def shorten(text: str) -> str:
+    """Return as much of a tenant's text as is logged."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def shorten_names(names: Sequence[str]) -> list[str]:
+    """Return as many of a tenant's names as are logged."""
+    more = len(names) - _NAMED
+    return [*map(shorten, names[:_NAMED]), *([f"... {more} more"] if more > 0 else [])]
+
+
+class RefusedError(InstallerError):
+    """A container may not be created as its pod asks."""
+
+    usual = "nri-refused"
+
+
+class ForbiddenError(RefusedError):
+    """A pod asks for what its namespace may not have."""
+
+
+def requested_devices(
+    pod: Mapping[str, Any], container: Mapping[str, Any], allowed: Iterable[Allowed]
+) -> tuple[str, ...]:
+    """Return the CDI devices that a container is to get, each once; RefusedError: the request is wrong."""
+    key = requested_by(pod, container)
+    if key is None:
+        return ()
+    value = pod["annotations"][key]
+    where = f"container {container['name']} of pod {pod['namespace']}/{pod['name']}"
+    if _is_wrong(key):
+        raise RefusedError(
+            f"create {where} (its annotation {shorten(key)} is none that asks for devices)",
+            remedy=f"write {FOR_CONTAINER}NAME or {' or '.join(FOR_POD)}, or remove the annotation",
+        )
+    names = tuple(dict.fromkeys(name for each in value.split(",") if (name := each.strip())))
+    if not names:
+        raise RefusedError(
+            f"create {where} (its annotation {key} names no device)",
+            remedy="write VENDOR/CLASS=NAME there, or remove the annotation",
+        )
+    kinds = {allows.kind for allows in allowed if allows.namespace == pod["namespace"]}
+    for name in names:
+        found = DEVICE.fullmatch(name)
+        if found is None:
+            raise RefusedError(
+                f"create {where} (its annotation {key} asks for {shorten(name)!r}, which is no CDI device)",
+                remedy="write VENDOR/CLASS=NAME there, several with commas",
+            )
+        if found["kind"] not in kinds:
+            wanted = Option("nri-allow", f"{pod['namespace']}={shorten(found['kind'])}")
+            raise ForbiddenError(
+                f"create {where} (its annotation {key} asks for {shorten(name)}: its namespace may not)",
+                remedy=Remedy("give the plugin ", wanted, " if it should, or remove the annotation"),
+            )
+    return names
+
+
+def requested_by(pod: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
+    """Return the annotation of a pod that asks for a container, a wrong one first; None without any."""
+    keys = (*filter(_is_wrong, pod["annotations"]), f"{FOR_CONTAINER}{container['name']}", *FOR_POD)
+    return next((key for key in keys if key in pod["annotations"]), None)
+
+
+def _is_wrong(key: str) -> bool:
+    return key.startswith(f"{FOR_POD[1]}/") and not (key in FOR_POD or key.startswith(FOR_CONTAINER))
+
+
+def may_ask(annotations: Iterable[str]) -> bool:
+    """Tell whether annotations of a pod may ask for one of its containers."""
+    return any(key.partition("/")[0] == FOR_POD[1] for key in annotations)
+
 
 # The connections that share the socket: on one the engine asks, on the other the plugin.
 PLUGIN: Final = 1
@@ -133,8 +210,7 @@ STOPPED: Final = 4
 SYNCHRONIZE: Final[Schema] = {1: ("pods", [POD]), 2: ("containers", [CONTAINER]), 3: ("more", int)}
 SYNCHRONIZED: Final[Schema] = {2: ("more", int)}
 CREATE: Final[Schema] = {1: ("pod", POD), 2: ("container", CONTAINER)}
-DEVICE: Final[Schema] = {1: ("name", str)}
-ADJUSTMENT: Final[Schema] = {2: ("annotations", dict), 8: ("devices", [DEVICE])}
+ADJUSTMENT: Final[Schema] = {2: ("annotations", dict), 8: ("devices", [{1: ("name", str)}])}
 CREATED: Final[Schema] = {1: ("adjust", ADJUSTMENT)}
 
 # Codes of gRPC, which ttrpc has too.

@@ -8,23 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from installer.errors import InstallerError, UsageError
-from installer.model.nri import Allowed, Identity, Missed
+from installer.model.nri import Allowed, Identity, Missed, refuse_dropping
 from installer.model.protobuf import ENTRY, Schema, pack
 from installer.nri import session
-from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, refuse_dropping, requested_devices
 from installer.nri.session import (
+    GIVEN,
     MAX_MESSAGE_BYTES,
     PLUGIN,
     REQUEST,
     RESPONSE,
     Configured,
+    ForbiddenError,
     Given,
     Message,
     Messages,
+    RefusedError,
     Session,
     Synchronized,
     WireError,
     encoded,
+    requested_devices,
     unpack,
 )
 from tests.host.servers import message
