@@ -13,7 +13,7 @@ from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
 from installer.model.engine_spec import ReloadMethod
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, count
 from installer.model.files import Kind
 from installer.model.options import Options, RestartMode
 
@@ -48,10 +48,10 @@ def find_refusals(
         remedy = f"restart {name} at a time of your choice, or take that out of the unit"
         yield refuse(f"at its next start {name} gives it {move}", remedy, code="restart-moves-engine")
     with suppress(InstallerError):
-        count = monitors_in_unit_of(process) if process and unit.kill_mode in KILLING else 0
-        if count:
-            shims = f"{count} shims of live containers run in it: a stop would kill them"
-            reason = f"{name} has KillMode={unit.kill_mode}, and {shims}"
+        monitors = monitors_in_unit_of(process) if process and unit.kill_mode in KILLING else 0
+        if monitors:
+            live = f"{count(monitors, 'shim')} of live containers {'runs' if monitors == 1 else 'run'} in it"
+            reason = f"{name} has KillMode={unit.kill_mode}, and {live}: a stop would kill them"
             yield refuse(reason, f"say KillMode=process {override}", code="restart-kills-containers")
 
 

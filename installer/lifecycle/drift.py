@@ -13,6 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.reloading import in_progress
 from installer.errors import InstallerError
 from installer.model.engine_spec import ReloadMethod
+from installer.model.facts import count
 from installer.model.options import Drift
 from installer.model.record import Record
 from installer.model.steps import (
@@ -128,7 +129,7 @@ def find_refusal(
     counts = {thing: recent.get(thing, ()) for thing in drifted.things}
     worst = max(counts, key=lambda thing: len(counts[thing]))
     times = counts[worst]
-    often = f"{len(times)} repair{'s' if len(times) > 1 else ''}"
+    often = count(len(times), "repair")
     if len(times) >= len(PAUSES_S):
         reason = InstallerError(
             f"keep {worst} as it was installed (it is changed again and again: {often} "

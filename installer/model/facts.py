@@ -43,6 +43,11 @@ def list_some(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def count(number: int, noun: str) -> str:
+    """Return how many there are of something, as part of a sentence."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 class Started(Struct, frozen=True):
     """How an engine was started, or will be: the words behind its ``program``, and the environment."""
 

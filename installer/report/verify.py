@@ -27,6 +27,7 @@ from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
 from installer.lifecycle.uninstall import Made, record_made, remove_made
 from installer.model.engine_spec import Api
+from installer.model.facts import count
 from installer.model.files import dumps
 from installer.model.options import Options
 from installer.model.record import EngineRow, Record
@@ -177,7 +178,7 @@ def judge(wanted: Wanted, observed: Observed) -> Proof:
     for missing, problem, remedy in _find_problems(wanted, observed):
         if missing:
             return Proof(wanted.engine, wanted.runtime, BAD, problem, remedy)
-    gpus = f"sees {len(wanted.devices)} GPUs" if wanted.devices else "no GPU was found on the node"
+    gpus = f"sees {count(len(wanted.devices), 'GPU')}" if wanted.devices else "no GPU was found on the node"
     found = f"a container ran on {wanted.binary}; wrapper and NVIDIA's runtime took part; {gpus}"
     return Proof(wanted.engine, wanted.runtime, OK, found)
 

@@ -22,7 +22,7 @@ from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.systemd import UnitStart
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import EngineState, Started
+from installer.model.facts import EngineState, Started, count
 from installer.model.options import Options, RestartMode
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
@@ -157,6 +157,10 @@ def test_a_conmon_that_holds_no_container_is_not_counted(
     monitor(proc / "18", *words, parent=parent)
 
     assert monitors_in_unit_of(proc / "10") - before == counts
+
+
+def test_one_shim_is_no_shims() -> None:
+    assert [count(number, "shim") for number in (0, 1, 2)] == ["0 shims", "1 shim", "2 shims"]
 
 
 @pytest.mark.parametrize("mode", ["control-group", "mixed", "process", "none", ""])

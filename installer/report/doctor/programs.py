@@ -11,6 +11,7 @@ from msgspec import Struct
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
 from installer.model.engine_spec import Api, is_ours
+from installer.model.facts import count
 from installer.payload.files import advise
 from installer.report.doctor.model import (
     PACKAGED,
@@ -352,7 +353,9 @@ def check_installation(node: Node) -> Verdict:
     drifted = [f"{what}: {state}" for what, state, good in node.installed if not good]
     unseen = [name for name, (_, state) in absent.items() if not state]
     beside = f"; it cannot be seen from here whether {' and '.join(unseen)} runs" if unseen else ""
-    return judge([*stopped, *silent, *drifted], "", f"{len(node.installed)} things as they should be{beside}")
+    return judge(
+        [*stopped, *silent, *drifted], "", f"{count(len(node.installed), 'thing')} as they should be{beside}"
+    )
 
 
 def _select_shims(node: Node) -> list[Process]:
@@ -371,7 +374,7 @@ def check_shim_nil_pointer(node: Node) -> Verdict:
     found = [each for each in shims if each.nil_pointer or each.version[:3] in NIL_POINTER]
     dying = [f"pid {each.pid} ({each.program}{', deleted' * each.deleted})" for each in found]
     versions = sorted({spell_version(each.version) for each in shims if each.version})
-    fine = f"{len(shims)} shims{', of ' + list_words(versions) if versions else ''}"
+    fine = f"{count(len(shims), 'shim')}{', of ' + list_words(versions) if versions else ''}"
     return judge(dying, f"{len(dying)} of {len(shims)} shims run the code of 1.2.1 or 1.2.2: ", fine)
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from installer.cdi.mode import lacking, read_by
 from installer.cdi.specification import ALL_GPUS
+from installer.model.facts import count
 from installer.model.options import GPU_KIND
 from installer.report.doctor.model import (
     Node,
@@ -55,11 +56,11 @@ MAKE_IT: Final = (
 def check_gpu_driver(node: Node) -> Verdict:
     gpus = node.driver.gpus
     if all(gpu.driver == VFIO for gpu in gpus):
-        return ok(f"{len(gpus)} GPUs are given to virtual machines ({VFIO})")
+        return ok(f"given to virtual machines ({VFIO}): {count(len(gpus), 'GPU')}")
     if not node.driver.loaded:
-        return bad(f"{len(gpus)} GPUs, but no module nvidia in the kernel")
+        return bad(f"{count(len(gpus), 'GPU')}, but no module nvidia in the kernel")
     idle = [gpu.address for gpu in gpus if gpu.driver not in {"nvidia", VFIO}]
-    return judge(idle, "not driven by nvidia: ", f"{len(gpus)} GPUs, nvidia loaded")
+    return judge(idle, "not driven by nvidia: ", f"{count(len(gpus), 'GPU')}, nvidia loaded")
 
 
 def check_nouveau(node: Node) -> Verdict:
@@ -111,7 +112,7 @@ def check_driver_age(node: Node) -> Verdict:
 @given(lambda node: node.driver.loaded and node.driver.version, NOT_LOADED)
 def check_control_nodes(node: Node) -> Verdict:
     there = {str(each.path) for each in node.driver.nodes}
-    return judge([path for path in CONTROL if path not in there], "absent: ", f"{len(there)} nodes")
+    return judge([path for path in CONTROL if path not in there], "absent: ", count(len(there), "node"))
 
 
 @given(lambda node: node.driver.loaded and node.driver.version, NOT_LOADED)
@@ -143,7 +144,7 @@ def check_fabric_manager(node: Node) -> Verdict:
     if running is None and not node.sees_host:
         return none("the host's processes are not in view")
     if running is None:
-        return bad(f"{len(node.driver.switches)} NVSwitches, and no nv-fabricmanager runs")
+        return bad(f"{count(len(node.driver.switches), 'NVSwitch device')}, and no nv-fabricmanager runs")
     versions = spell_version(running.version), spell_version(_parse_version(node.driver.version))
     if all(versions) and versions[0] != versions[1]:
         return bad(f"the fabric manager is {versions[0]}, the driver {versions[1]}")
@@ -264,7 +265,7 @@ def check_cdi_paths(node: Node) -> Verdict:
     if gone := [f"{path} ({spec.path})" for spec in node.specs for path in spec.gone]:
         return bad(f"not on the node: {list_words(gone)}")
     unreadable = [spec.unreadable for spec in node.specs if spec.unreadable]
-    return judge(unreadable, "", f"{len(node.specs)} specifications", warn)
+    return judge(unreadable, "", count(len(node.specs), "specification"), warn)
 
 
 @given(lambda node: node.driver.mig_minors and _select_gpu_specs(node), "no MIG device, or no specification")
