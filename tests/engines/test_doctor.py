@@ -75,7 +75,7 @@ def test_nothing_is_bad_on_a_good_node_and_nothing_is_changed(node: Node) -> Non
     assert (code, bad(checks)) == (0, {})
     assert (installed, bad(served)) == (0, {})
     assert node.containerd_version in served["holes-containerd"]["found"]
-    assert served["shim-nil-pointer"]["found"] == f"1 shims, of {node.containerd_version}"
+    assert served["shim-nil-pointer"]["found"] == f"1 shim, of {node.containerd_version}"
     assert served["runtime-served"]["level"] == "ok"
 
 
