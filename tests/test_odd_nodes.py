@@ -370,8 +370,11 @@ def test_a_label_that_is_refused_is_noted_and_the_file_is_written(
 
 
 def test_a_mounted_toolkit_directory_is_told_what_to_mount_instead() -> None:
-    with pytest.raises(InstallerError, match="mount the directory above it"):
-        inodes.refuse("exchange", PurePosixPath("/usr/local/nvidia/toolkit"), OSError(errno.EBUSY, "busy"))
+    with (
+        pytest.raises(InstallerError, match="mount the directory above it"),
+        inodes.translated("exchange", PurePosixPath("/usr/local/nvidia/toolkit")),
+    ):
+        raise OSError(errno.EBUSY, "busy")
 
 
 @pytest.mark.parametrize(

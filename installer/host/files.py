@@ -19,9 +19,9 @@ from installer.host.inodes import (
     Move,
     copy_label,
     exchange_names,
+    if_there,
     is_mount_point,
     opened,
-    refuse,
     remove_name,
     rename_name,
     staged_name,
@@ -67,7 +67,7 @@ class Host(Places):
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return what stands at ``path``."""
-        with translated("look at", path), suppress(FileNotFoundError, NotADirectoryError):
+        with translated("look at", path), if_there:
             mode = self.local_path(path, last=last).lstat().st_mode
             return KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
         return Kind.ABSENT
@@ -77,7 +77,7 @@ class Host(Places):
 
         InstallerError where something other than a file stands there, or it cannot be read, or is too large.
         """
-        with translated("read", path), suppress(FileNotFoundError, NotADirectoryError):
+        with translated("read", path), if_there:
             try:
                 with (
                     self.place(path).opened() as (directory, name),
@@ -128,12 +128,8 @@ class Host(Places):
 
     def remove(self, path: PurePosixPath) -> None:
         """Remove a file or a link; nothing there is fine."""
-        with (
-            translated("remove", path),
-            suppress(FileNotFoundError, NotADirectoryError),
-            self.place(path, last=False).opened() as (directory, name),
-        ):
-            _find_name(name, directory)
+        with translated("remove", path), if_there, self.place(path, last=False).opened() as (directory, name):
+            os.stat(name, dir_fd=directory, follow_symlinks=False)  # a read-only disk has another error
             os.unlink(name, dir_fd=directory)
             os.fsync(directory)
 
@@ -151,25 +147,26 @@ class Host(Places):
 
     def remove_directory(self, path: PurePosixPath) -> bool:
         """Remove an empty directory, and a link that leads to it with it; tell whether it is gone."""
-        try:
-            with self.place(path).opened() as (directory, name):
-                _find_name(name, directory)
-                os.rmdir(name, dir_fd=directory)
-                os.fsync(directory)
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            # EBUSY is a mount point: the volume of a pod, not ours to remove.
-            if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR}:
-                return False
-            refuse("remove", path, error)
+        with translated("remove", path):
+            try:
+                with self.place(path).opened() as (directory, name):
+                    os.stat(name, dir_fd=directory, follow_symlinks=False)  # as in ``remove``
+                    os.rmdir(name, dir_fd=directory)
+                    os.fsync(directory)
+            except FileNotFoundError:
+                return True
+            except OSError as error:
+                # EBUSY is a mount point: the volume of a pod, not ours to remove.
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR}:
+                    return False
+                raise
         if self.link_target(path) is not None:
             self.remove(path)
         return True
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
         """Return the sorted names in a directory; none where there is no directory."""
-        with translated("list", path), suppress(FileNotFoundError, NotADirectoryError):
+        with translated("list", path), if_there:
             return tuple(sorted(os.listdir(self.local_path(path))))  # noqa: PTH208 - names are wanted
         return ()
 
@@ -269,11 +266,6 @@ def _no_file(path: PurePosixPath, found: str) -> InstallerError:
         remedy="put a file in its place, or move it away",
         code="file-not-replaceable",
     )
-
-
-def _find_name(name: str, directory: int) -> None:
-    """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
-    os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
 def _beside(place: Place) -> Place:

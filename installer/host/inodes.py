@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -39,22 +39,20 @@ REMEDIES: Final = {
 }
 
 
-def refuse(verb: str, path: PurePosixPath, os_error: OSError) -> NoReturn:
-    """Raise InstallerError with what ``os_error`` means to the owner of the host."""
-    reason = (os_error.strerror or str(os_error)).lower()
-    remedy = REMEDIES.get(os_error.errno or 0, "make it possible, then run again")
-    raise InstallerError(
-        f"{verb} {path} ({reason})", remedy=remedy, code="file-operation-failed"
-    ) from os_error
+# What is absent ends a block, and is no error.
+if_there: Final = suppress(FileNotFoundError, NotADirectoryError)
 
 
 @contextmanager
 def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into an ``InstallerError`` about ``path``."""
+    """Turn an ``OSError`` of the block into an ``InstallerError``: what it means to the owner of the host."""
     try:
         yield
     except OSError as error:
-        refuse(verb, path, error)
+        reason = (error.strerror or str(error)).lower()
+        remedy = REMEDIES.get(error.errno or 0, "make it possible, then run again")
+        problem = f"{verb} {path} ({reason})"
+        raise InstallerError(problem, remedy=remedy, code="file-operation-failed") from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from installer.host.inodes import (
     Move,
     apply_metadata,
     exchange_names,
+    if_there,
     label_of,
     opened,
     rename_name,
@@ -170,11 +171,7 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:
     """Remove what a killed function of these left beside ``path``."""
-    with (
-        translated("remove", path),
-        suppress(FileNotFoundError, NotADirectoryError),
-        host.place(path, last=False).opened() as (directory, name),
-    ):
+    with translated("remove", path), if_there, host.place(path, last=False).opened() as (directory, name):
         is_ours = re.compile(rf"{re.escape(name)}(\.[0-9a-f]{{8}})?{STAGED}").fullmatch
         for staged in filter(is_ours, os.listdir(directory)):  # noqa: PTH208 - a Path has no descriptor
             _refuse_mounts_below(directory, (staged,), path)
@@ -187,11 +184,7 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
     It is renamed first, so that a half-removed one never carries the name of a complete one. InstallerError
     where something is mounted in it, of which nothing was removed; or where it cannot be removed.
     """
-    with (
-        translated("remove", path),
-        suppress(FileNotFoundError, NotADirectoryError),
-        host.place(path, last=False).opened() as (directory, name),
-    ):
+    with translated("remove", path), if_there, host.place(path, last=False).opened() as (directory, name):
         staged = f"{name}{STAGED}"
         _refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
