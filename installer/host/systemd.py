@@ -329,12 +329,8 @@ def buses(host: Host) -> tuple[Path, ...]:
 
 def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
     """Return what systemd tells of a unit, "not-found" for none; raise where it cannot be asked."""
-    show = ("systemctl", "show", f"--property={','.join(SHOWN)}", unit)
-
-    def over_bus(bus: Bus) -> Unit:
-        return Unit.of(bus.properties(unit))
-
-    answer = ask(host, f"look at {unit}", over_bus, show, timeout_s=timeout_s)
+    show, purpose = ("systemctl", "show", f"--property={','.join(SHOWN)}", unit), f"look at {unit}"
+    answer = ask(host, purpose, lambda bus: Unit.of(bus.properties(unit)), show, timeout_s=timeout_s)
     return Unit.shown(answer.stdout) if isinstance(answer, Ran) else answer
 
 

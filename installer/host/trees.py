@@ -48,7 +48,7 @@ def install_tree(
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
             _fill(staged, directory, files, label_of(host.local_path(like)) if like else ())
-            move = exchange_names if _is_directory(name, directory) else rename_name
+            move = exchange_names if _kind(name, directory) == stat.S_IFDIR else rename_name
             _switch(move, directory, staged, name)
         finally:
             _remove(staged, directory)
@@ -56,7 +56,7 @@ def install_tree(
 
 def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
     """Return what is mounted at or below a name in an open directory, from there on; None for nothing."""
-    if _status(name, directory) is None:
+    if not _kind(name, directory):
         return None
     above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
     points = (PurePosixPath(point) for point, _ in list_mounts())
@@ -94,27 +94,22 @@ def create_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -
             _fill(staged, directory, files, ())
             _switch(rename_name, directory, staged, name)  # to no directory that holds something
         except OSError:  # another one was quicker, and has perhaps swept what is not finished
-            if _status(name, directory) is None:
+            if not _kind(name, directory):
                 raise
         finally:
             _remove(staged, directory)
 
 
-def _status(name: str, directory: int) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def _is_directory(name: str, directory: int) -> bool:
-    status = _status(name, directory)
-    return status is not None and stat.S_ISDIR(status.st_mode)
+def _kind(name: str, directory: int) -> int:
+    """Return what has a name in an open directory, by stat(2); 0 where nothing has it."""
+    with suppress(FileNotFoundError):
+        return stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    return 0
 
 
 def _remove(name: str, directory: int) -> None:
     """Remove a directory with all below it, or a file, as far as can be; no link or mount is followed."""
-    if not _is_directory(name, directory):
+    if _kind(name, directory) != stat.S_IFDIR:
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
     elif _mounted_below(directory, name) is None:
@@ -188,7 +183,7 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         staged = f"{name}{STAGED}"
         _refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
-        if _is_directory(name, directory):
+        if _kind(name, directory) == stat.S_IFDIR:
             from shutil import rmtree
 
             rename_name(directory, name, directory, staged)

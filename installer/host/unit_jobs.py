@@ -61,11 +61,8 @@ def _call(
 ) -> None:
     """Call a method of systemd's manager, with its signature and arguments, or run what does the same."""
     method, *arguments = call
-
-    def over_bus(bus: systemd.Bus) -> None:
-        bus.call(systemd.ROOT, f"{systemd.MANAGER}.{method}", *arguments)
-
-    ask(host, purpose, over_bus, words, timeout_s=timeout_s)
+    manager = (systemd.ROOT, f"{systemd.MANAGER}.{method}")
+    ask(host, purpose, lambda bus: bus.call(*manager, *arguments), words, timeout_s=timeout_s)
 
 
 def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
