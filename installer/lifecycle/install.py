@@ -126,15 +126,11 @@ def first_install(options: Options) -> Exit:
 def check(options: Options, *, asked: bool) -> Exit:
     """Check and repair the node, as a child of a ``run`` that waits; UndoIncompleteError: it could not be."""
     host = Host.under(options.host_root, options.mounts)
-    try:
-        with as_incomplete_undo(), open_as_child(host, options, supervision.raise_if_stopped) as ledger:
-            _claim_files(host, options, ledger)
-            ledger.write(replace(ledger.held, pid_file=options.pid_file))
-            _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)
-    except UndoIncompleteError as error:
-        if isinstance(error.__cause__, StoppedError):
-            raise error.__cause__ from None
-        raise
+    stopping = supervision.raise_if_stopped
+    with as_incomplete_undo(StoppedError), open_as_child(host, options, stopping) as ledger:
+        _claim_files(host, options, ledger)
+        ledger.write(replace(ledger.held, pid_file=options.pid_file))
+        _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)
     return Exit.OK
 
 

@@ -125,14 +125,14 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
 
 
 @contextmanager
-def as_incomplete_undo() -> Iterator[None]:
-    """Raise whatever goes wrong in the block as an incomplete undo."""
+def as_incomplete_undo(*others: type[InstallerError]) -> Iterator[None]:
+    """Raise whatever goes wrong in the block as an incomplete undo, but for ``others``."""
     try:
         with internal_errors():
             yield
-    except (UndoIncompleteError, LockedError):
-        raise
     except InstallerError as error:
+        if isinstance(error, (UndoIncompleteError, LockedError, *others)):
+            raise
         raise UndoIncompleteError.because(error) from error
 
 
