@@ -66,7 +66,10 @@ def fingerprint(places: "Sequence[str]") -> str:
 
 def _look_at(place: str) -> list[int]:
     if place[0] == KEPT:
-        return _look_at_file_system(place[1:])
+        with suppress(OSError):
+            space = os.statvfs(place[1:])
+            return [space.f_flag, lacks_room(space)]
+        return []
     if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
         return [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
     directory, _, start = place.rstrip("*").rpartition("/")
@@ -86,15 +89,6 @@ def _names(directory: str) -> list[str]:
         return sorted(os.listdir(directory))
     except OSError:
         return []
-
-
-def _look_at_file_system(path: str) -> list[int]:
-    """Return how a file system is mounted, and whether there is no room in it."""
-    try:
-        space = os.statvfs(path)
-    except OSError:
-        return []
-    return [space.f_flag, lacks_room(space)]
 
 
 def lacks_room(space: os.statvfs_result) -> bool:

@@ -307,7 +307,7 @@ def _switch(host: Host, layout: Layout, after: str | None) -> None:
     aside = host.link_target(layout.replaced) is None and host.exists(layout.replaced)
     if after is None:
         if aside and now is not None:
-            host.exchange(layout.toolkit, layout.replaced)
+            host.rename(layout.toolkit, layout.replaced, exchange=True)
             host.remove(layout.replaced)
         elif aside and directory:  # by an installer that removes its former one at each start
             remove_tree(host, layout.replaced)
@@ -315,7 +315,7 @@ def _switch(host: Host, layout: Layout, after: str | None) -> None:
             host.rename(layout.replaced, layout.toolkit)
     elif directory and after:
         host.link(layout.replaced, after)
-        host.exchange(layout.toolkit, layout.replaced)
+        host.rename(layout.toolkit, layout.replaced, exchange=True)
     elif after:
         host.link(layout.toolkit, after)
     elif now is not None:

@@ -16,14 +16,12 @@ from typing import Final, Self, TypeVar
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.inodes import (
-    Move,
     copy_label,
-    exchange_names,
     if_there,
     is_mount_point,
+    move_name,
     opened,
     remove_name,
-    rename_name,
     staged_name,
     translated,
     write_synced,
@@ -185,21 +183,14 @@ class Host(Places):
         """Tell whether the name ``path`` is taken, by whatever it is."""
         return self.kind(path, last=False) is not Kind.ABSENT
 
-    def rename(self, path: PurePosixPath, target: PurePosixPath) -> None:
-        """Give what stands at ``path`` the name ``target``, which is free."""
-        self._move("rename", rename_name, path, target)
-
-    def exchange(self, path: PurePosixPath, target: PurePosixPath) -> None:
-        """Let two names change places at once, whatever they are."""
-        self._move("exchange", exchange_names, path, target)
-
-    def _move(self, verb: str, move: Move, path: PurePosixPath, target: PurePosixPath) -> None:
+    def rename(self, path: PurePosixPath, target: PurePosixPath, *, exchange: bool = False) -> None:
+        """Give what stands at ``path`` the free name ``target``; or ``exchange`` two, whatever they are."""
         with (
-            translated(verb, path),
+            translated("exchange" if exchange else "rename", path),
             self.place(path, last=False).opened() as (source, name),
             self.place(target, last=False).opened() as (beside, other),
         ):
-            move(source, name, beside, other)
+            move_name(source, name, beside, other, exchange=exchange)
             os.fsync(beside)
             os.fsync(source)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final, TypeAlias
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -17,9 +17,7 @@ from installer.errors import InstallerError
 from installer.host.kernel import LABEL, list_mounts
 from installer.model.files import Meta
 
-Move: TypeAlias = Callable[[int, str, int, str], None]  # a name in an open directory to another, there
-
-RENAME_EXCHANGE: Final = 2  # linux/fs.h
+RENAME_EXCHANGE: Final = 2  # linux/fs.h, since Linux 3.15
 STAGED: Final = ".toolkit-installer"
 ACCESS: Final = "system.posix_acl_access"  # acl(5), as the kernel stores it
 IN_OPEN: Final = 0x20
@@ -65,13 +63,11 @@ def opened(where: str | Path, flags: int, mode: int = 0o600, *, dir_fd: int | No
         os.close(fd)
 
 
-def rename_name(one_fd: int, one: str, other_fd: int, other: str) -> None:
-    """Give a name in one open directory another one in another."""
-    os.rename(one, other, src_dir_fd=one_fd, dst_dir_fd=other_fd)
-
-
-def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
-    """Let two names in open directories change places at once (renameat2(2), since Linux 3.15)."""
+def move_name(one_fd: int, one: str, other_fd: int, other: str, *, exchange: bool = False) -> None:
+    """Give a name in one open directory another one there or in another; or ``exchange`` (renameat2(2))."""
+    if not exchange:
+        os.rename(one, other, src_dir_fd=one_fd, dst_dir_fd=other_fd)
+        return
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

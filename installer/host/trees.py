@@ -13,13 +13,11 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
-    Move,
     apply_metadata,
-    exchange_names,
     if_there,
     label_of,
+    move_name,
     opened,
-    rename_name,
     translated,
     write_synced,
 )
@@ -48,8 +46,7 @@ def install_tree(
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
             _fill(staged, directory, files, label_of(host.local_path(like)) if like else ())
-            move = exchange_names if _kind(name, directory) == stat.S_IFDIR else rename_name
-            _switch(move, directory, staged, name)
+            _switch(directory, staged, name, exchange=_kind(name, directory) == stat.S_IFDIR)
         finally:
             _remove(staged, directory)
 
@@ -75,13 +72,13 @@ def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPa
             )
 
 
-def _switch(switch: Move, directory: int, staged: str, name: str) -> None:
+def _switch(directory: int, staged: str, name: str, *, exchange: bool = False) -> None:
     """Give what is staged its name, on the disk when this returns, or else nothing of the kind."""
-    switch(directory, staged, directory, name)
+    move_name(directory, staged, directory, name, exchange=exchange)
     try:
         os.fsync(directory)
     except Exception:
-        switch(directory, name, directory, staged)
+        move_name(directory, name, directory, staged, exchange=exchange)
         raise
 
 
@@ -92,7 +89,7 @@ def create_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -
         try:
             os.mkdir(staged, PRIVATE, dir_fd=directory)
             _fill(staged, directory, files, ())
-            _switch(rename_name, directory, staged, name)  # to no directory that holds something
+            _switch(directory, staged, name)  # to no directory that holds something
         except OSError:  # another one was quicker, and has perhaps swept what is not finished
             if not _kind(name, directory):
                 raise
@@ -186,7 +183,7 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         if _kind(name, directory) == stat.S_IFDIR:
             from shutil import rmtree
 
-            rename_name(directory, name, directory, staged)
+            move_name(directory, name, directory, staged)
             os.fsync(directory)
             rmtree(staged, dir_fd=directory)
 
