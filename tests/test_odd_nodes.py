@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.command_line import explain_overruling, path_of
 from installer.engines.dependencies import without_cri
 from installer.engines.restart import parse_version
+from installer.engines.startup import explain_overruling, path_of
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import inodes
 from installer.host.files import Host

@@ -24,7 +24,14 @@ from installer.engines.config_edits import (
     withdraw,
 )
 from installer.errors import InstallerError
-from installer.model.engine_spec import Decision, EffectiveConfig, Runtime, RuntimeEntry, find_disturbances
+from installer.model.engine_spec import (
+    Decision,
+    EffectiveConfig,
+    ReloadMethod,
+    Runtime,
+    RuntimeEntry,
+    find_disturbances,
+)
 from installer.model.facts import EngineState, Facts
 from installer.model.options import Options, RestartMode
 from installer.model.record import EngineRow
@@ -249,7 +256,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         and not (way.writes and engine.gone and texts_alone(engine, read_present(engine, wish.facts)).broken)
     ):
         takes_up = TakesUp.SERVES
-    elif reloading.waits_for_idle(engine, wish.options):
+    elif engine.creating and engine.spec.reload is ReloadMethod.RESTART:
         takes_up = TakesUp.LATER
     steps: Sequence[Step] = way.writes
     if takes_up is TakesUp.NOW:

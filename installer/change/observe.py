@@ -14,13 +14,12 @@ from installer.cdi.mode import SPECIFICATION, mode_of
 from installer.change.ledger import read_saved
 from installer.change.search import Search, find_loops, find_moved
 from installer.engines import ENGINES, config_files
-from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
 from installer.engines.containers import find_in_use, find_substitute_runtime, list_hooks
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.restart import ASK_S, with_creating
-from installer.engines.restart_checks import unit_obstacles
+from installer.engines.startup import path_of, unit_obstacles
 from installer.errors import InstallerError
 from installer.host import unit_jobs
 from installer.host.files import Host, entries

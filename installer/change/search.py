@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from installer.change.references import list_programs
 from installer.config_text import flatten
 from installer.engines import ENGINES, list_generating
-from installer.engines.command_line import flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, copies_of, with_places, with_readable_configs
 from installer.engines.containers import COMMENT, find_paths, leads_to, list_places
 from installer.engines.crio import HOOK_DIR
+from installer.engines.startup import flags_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, HostProcess, list_root_processes, unit_of

@@ -9,9 +9,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines.command_line import path_of
 from installer.engines.config_edits import tree_of
 from installer.engines.containerd.effective import list_imports, own_import
+from installer.engines.startup import path_of
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES

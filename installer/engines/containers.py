@@ -17,13 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.command_line import path_of
 from installer.engines.config_edits import text_of, toolkit_runtimes
 from installer.engines.crio import CRIO
 from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
+from installer.engines.startup import path_of
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text

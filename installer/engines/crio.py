@@ -68,7 +68,9 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
             f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
             remedy="define that runtime, or remove default_runtime",
         )
-    low_level = low_level_words(_find_low_level(runtimes, default))
+    # CRI-O looks a runtime without a path up in $PATH by its name.
+    wrappable = _list_wrappable(runtimes, default)
+    low_level = low_level_words(runtimes.get(name, {}).get("runtime_path") or name for name in wrappable)
     if files.hook is not None:
         yield Decision((_want_hook(files.hook, entries),), low_level)
         return
@@ -237,14 +239,6 @@ def _list_wrappable(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]
             yield name
 
 
-def _find_low_level(runtimes: Mapping[str, Tree], default: str) -> Iterator[Value]:
-    for name in _list_wrappable(runtimes, default):
-        # CRI-O looks a runtime without a path up in $PATH by its name.
-        binary = runtimes.get(name, {}).get("runtime_path") or name
-        if not is_ours(binary):
-            yield binary
-
-
 def _read_before(files: ConfigFiles, path: PurePosixPath) -> Mapping[PurePosixPath, Tree]:
     """Return the files that are read before ``path``, the root file first (engine-facts.md#crio-drop-ins)."""
     return {
@@ -303,11 +297,13 @@ def read_effective(tree: Tree) -> EffectiveConfig:
     if not runtime:
         raise KeyError("crio.runtime")
     runtimes = table(runtime, ("runtimes",), SOURCE)
+    # A reloaded CRI-O does not say what it has filled in.
+    filled = {key: (*USUAL, runtime.get(said)) for key, said in FILLED_IN.items()}
     handlers = {}
     for name in runtimes:
         one = table(runtimes, (name,), SOURCE)
-        monitor = text(one, MONITOR, SOURCE)
-        handlers[name] = Runtime(text(one, "runtime_path", SOURCE), _drop_filled_in(one, runtime), monitor)
+        said = {key: value for key, value in one.items() if value not in filled.get(key, ())}
+        handlers[name] = Runtime(text(one, "runtime_path", SOURCE), said, text(one, MONITOR, SOURCE))
     run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
     driver = text(storage, "storage_driver", SOURCE) or DRIVER
     places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
@@ -329,12 +325,6 @@ def read_effective(tree: Tree) -> EffectiveConfig:
 
 def _read_paths(value: Value) -> tuple[PurePosixPath, ...] | None:
     return tuple(PurePosixPath(str(each)) for each in value) if isinstance(value, list) else None
-
-
-def _drop_filled_in(one: Tree, runtime: Tree) -> Tree:
-    """Return a runtime less what was filled in, which a reloaded CRI-O does not say."""
-    filled = {key: (*USUAL, runtime.get(said)) for key, said in FILLED_IN.items()}
-    return {key: value for key, value in one.items() if value not in filled.get(key, ())}
 
 
 def read_runtimes(tree: Tree) -> dict[str, str]:

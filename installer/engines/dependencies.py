@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.command_line import find_place, path_of, read_start, value_of
 from installer.engines.containerd.config import CONTAINERD
+from installer.engines.startup import find_place, path_of, read_start, value_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
 from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, text

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value
 from installer.config_text.change import parse
-from installer.engines.command_line import drop_flags, next_start, read_start, unit_start
 from installer.engines.config_edits import (
     RUNTIMES,
     Ask,
@@ -24,8 +23,9 @@ from installer.engines.config_files import contents_of, explain_unread, with_con
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import explain_moved_places
-from installer.engines.restart_checks import find_lacks
+from installer.engines.startup import drop_flags, find_lacks, next_start, read_start
 from installer.errors import ConflictError, InstallerError
+from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
 from installer.model.engine_spec import Check, EffectiveConfig, Extras, ReloadMethod, Runtime, RuntimeEntry
@@ -186,7 +186,7 @@ def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
         now = with_readable_configs(host, engine)
         try:
             contents = contents_of(host, now.files)
-            lacks = find_lacks(host, unit_start(host, engine))
+            lacks = find_lacks(host, systemd.look_at_unit(host, engine.unit).start)
             reason = Trials(host, contents)(now, contents).fatal or next(lacks, "")
         except InstallerError as error:
             reason = error.problem
@@ -215,28 +215,30 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     engine = replace(engine_of_row(row), drop_in=drop_in, hook=hook)
     started, later, lack = read_start(host, engine), None, ""
     if started is None or row.spec.list_programs:
-        unit = unit_start(host, engine)
+        unit = systemd.look_at_unit(host, engine.unit).start
         later = next_start(host, engine, unit)
         if row.spec.list_programs:  # which its next start looks for, and its own
             lack = next(find_lacks(host, unit), "")
-    engine = replace(engine, started=started or later, next_start=later)
-    engine = with_configs(host, engine)
+    engine = with_configs(host, replace(engine, started=started or later, next_start=later))
     contents = contents_of(host, engine.files)
     doubtful = lack or engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
     if hook is None and row.proven == digest_of(contents) and not doubtful:
         return Comparison(has=lambda _: True)  # as its last install has left and proven them
     ask = Trials(host, contents)
     found = ask(engine, contents)
+    # Saved texts do not count: they are of the install, others have edited since.
+    known = {each.path: None for each in record.configs} | contents
+    facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
     if fatal := found.fatal or lack:
         with suppress(InstallerError):  # a text of ours is not valid any more
-            before = ask(engine, files_without_us(engine, _facts_of(engine, contents, record)))
+            before = ask(engine, files_without_us(engine, facts))
             return Comparison(fatal, heals=not (lack or before.fatal))
         return Comparison(fatal)
     if hook is not None:
         flagged = engine.started is not None and engine.started.mentions("hooks")
         unread = [] if flagged else [*explain_unread(host, replace(engine, serving=found))]
         return Comparison(lacks=(UNREAD,) * len(unread), refused=next(iter(unread), None))
-    inherited, refused = _inherited(row, record, engine, contents, ask)
+    inherited, refused = _inherited(row, engine, facts, ask)
     lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
     return Comparison("", lacks, lambda edit: asked and _in_force(found, edit), refused)
 
@@ -254,17 +256,11 @@ def _in_force(found: EffectiveConfig, edit: Edit) -> bool:
     return isinstance(table, Mapping) and handler.shows(Runtime(handler.binary, table))
 
 
-def _facts_of(engine: EngineState, contents: Texts, record: Record) -> Facts:
-    """Return facts for which saved texts do not count: they are of the install, others have edited since."""
-    known = {each.path: None for each in record.configs} | dict(contents)
-    return Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
-
-
 def _inherited(
-    row: EngineRow, record: Record, engine: EngineState, contents: Texts, ask: Ask
+    row: EngineRow, engine: EngineState, facts: Facts, ask: Ask
 ) -> tuple[Mapping[str, Tree], InstallerError | None]:
     """Return what an install would have the engine show of our runtimes, or why it could not."""
-    before = ask(engine, texts := files_without_us(engine, _facts_of(engine, contents, record)))
+    before = ask(engine, texts := files_without_us(engine, facts))
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )

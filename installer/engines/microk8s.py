@@ -8,18 +8,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, Value, Want, leaves
+from installer.config_text import Syntax, Tree, Want, leaves
 from installer.config_text.change import parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
 from installer.errors import InstallerError
 from installer.model.engine_spec import (
-    Check,
     CommandLine,
     ConfigFiles,
     Decision,
     DropIns,
-    EffectiveConfig,
     Extras,
     FileWants,
     Generated,
@@ -62,25 +60,13 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         yield replace(decision, files=tuple(worded))
 
 
-def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell."""
-    return effective.estimate(_render(files))
-
-
-def make_check(files: ConfigFiles) -> Check:
-    """Return how containerd is asked: with what its template would become."""
-    path, template = files.config, files.texts.get(files.config, "")
-    values = _guess_values(parse(template, Syntax.TOML, name=str(path)), files.rendered)
-    texts = {**files.texts, path: _fill(template, values)}
-    return effective.make_check(replace(files, texts=texts))
-
-
 def _render(files: ConfigFiles) -> ConfigFiles:
     """Return the files with the template as it will be rendered."""
-    template = files.trees.get(files.config, {})
-    values = _guess_values(template, files.rendered)
-    tree = {name: _fill_all(value, values) for name, value in template.items()}
-    return replace(files, trees={**files.trees, files.config: tree})
+    path, template = files.config, files.texts.get(files.config, "")
+    values = _guess_values(parse(template, Syntax.TOML, name=str(path)), files.rendered)
+    text = _fill(template, values)
+    tree = parse(text, Syntax.TOML, name=str(path))
+    return replace(files, trees={**files.trees, path: tree}, texts={**files.texts, path: text})
 
 
 def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
@@ -99,14 +85,6 @@ def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
     return VARIABLE.sub(lambda found: values[found[1]], text)
-
-
-def _fill_all(value: Value, values: Mapping[str, str]) -> Value:
-    if isinstance(value, Mapping):
-        return {name: _fill_all(each, values) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_fill_all(each, values) for each in value]
-    return _fill(value, values) if isinstance(value, str) else value
 
 
 def _put_in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> FileWants:
@@ -139,8 +117,8 @@ MICROK8S: Final = replace(
     state=Place(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state"),
     data=None,
     draft=draft,
-    make_check=make_check,
-    estimate=estimate,
+    make_check=lambda files: effective.make_check(_render(files)),
+    estimate=lambda files: effective.estimate(_render(files)),
     # It waits for a default route at its start.
     generated=Generated(
         "",

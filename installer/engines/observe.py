@@ -12,17 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, cri, list_generating
-from installer.engines.command_line import (
-    began_s,
-    explain_overruling,
-    find_place,
-    flags_of,
-    next_start,
-    path_of,
-    process_path,
-    read_start,
-    unit_start,
-)
 from installer.engines.config_files import (
     explain_unread,
     is_outdated,
@@ -33,7 +22,18 @@ from installer.engines.config_files import (
 )
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
 from installer.engines.restart import ASK_S, ask, is_held
-from installer.engines.restart_checks import find_refusals, places_by_files
+from installer.engines.startup import (
+    began_s,
+    explain_overruling,
+    find_place,
+    find_refusals,
+    flags_of,
+    next_start,
+    path_of,
+    places_by_files,
+    process_path,
+    read_start,
+)
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
@@ -240,7 +240,7 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
 
 def with_start(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with how its unit will start it, what its start tells, and why not to restart it."""
-    spec, unit = engine.spec, unit_start(host, engine)
+    spec, unit = engine.spec, systemd.look_at_unit(host, engine.unit).start
     later = next_start(host, engine, unit)  # of a unit that was edited, after we have gone perhaps
     how = later if engine.stopped else engine.started
     programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]

@@ -1,6 +1,6 @@
 """The steps by which an engine takes up its new configs, why each is taken, and why one is not."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -16,7 +16,6 @@ from installer.errors import InstallerError, NotIdleError
 from installer.model.engine_spec import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
 from installer.model.facts import EngineState, Facts, list_some
 from installer.model.files import File
-from installer.model.options import Options, RestartMode
 from installer.model.record import ConfigRow, Record, Saved
 from installer.model.steps import Planned, Reload, Step, WriteConfig
 
@@ -192,26 +191,26 @@ def explain_install(
     """Return the steps of an install, each with its reason."""
     changes = ((each.step.path, each) for each in written if each.step is not None)
     reasons = {path: _explain_write(change, record.config(path)) for path, change in changes}
-    return _explain_steps(steps, engine, lambda write: reasons.get(write.path, PASSED), "its config changes")
+    return _explain_steps(steps, engine, reasons, "its config changes")
 
 
 def explain_undo(steps: Sequence[Step], engine: EngineState) -> Planned:
     """Return the steps of an undo, each with its reason."""
-    verbs = {True: "made", False: "changed"}
-    return _explain_steps(
-        steps, engine, lambda write: f"an install {verbs[write.after is None]} it", "its config is restored"
-    )
+    writes = (step for step in steps if isinstance(step, WriteConfig))
+    reasons = {step.path: f"an install {'changed' if step.after else 'made'} it" for step in writes}
+    return _explain_steps(steps, engine, reasons, "its config is restored")
 
 
 def _explain_steps(
-    steps: Sequence[Step], engine: EngineState, explain: Callable[[WriteConfig], str], otherwise: str
+    steps: Sequence[Step], engine: EngineState, reasons: Mapping[PurePosixPath, str], otherwise: str
 ) -> Planned:
-    """Return each step with its reason; ``explain`` has that of the last write of a file."""
+    """Return each step with its reason; ``reasons`` has that of the last write of a file."""
     last = {step.path: step for step in steps if isinstance(step, WriteConfig)}
     planned: list[tuple[Step, str]] = []
     for step in steps:
         if isinstance(step, WriteConfig):
-            planned.append((step, explain(step) if step is last[step.path] else PASSING))
+            reason = reasons.get(step.path, PASSED) if step is last[step.path] else PASSING
+            planned.append((step, reason))
         elif isinstance(step, Reload):
             planned.append((step, _explain_reload(step, engine) or otherwise))
     return tuple(planned)
@@ -248,12 +247,6 @@ def _explain_reload(reload: Reload, engine: EngineState) -> str:
         (reload.cdi and serving.cdi is False, "it does not serve CDI devices"),
     )
     return " and ".join(words for holds, words in said if holds)
-
-
-def waits_for_idle(engine: EngineState, options: Options) -> bool:
-    """Tell whether an engine is not restarted now, for it is creating containers."""
-    restarted = engine.spec.reload is ReloadMethod.RESTART
-    return restarted and options.restart_mode is RestartMode.WHEN_IDLE and bool(engine.creating)
 
 
 def not_idle(engine: EngineState, creating: Sequence[str]) -> NotIdleError:

@@ -10,11 +10,11 @@ from typing import Final, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import ENGINES, cri
+from installer.engines import cri
 from installer.engines.config_files import write_config
 from installer.engines.docker import api as dockerd
 from installer.engines.reloading import not_idle
-from installer.engines.restart_checks import unit_obstacle, without_unit
+from installer.engines.startup import unit_obstacle, without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
@@ -268,9 +268,10 @@ def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
 
 def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineState, ...]:
     """Return the engines with the containers that a restart would strand, for those that are restarted."""
-    restarts = {name: spec.reload is ReloadMethod.RESTART for name, spec in ENGINES.items()}
+    restarts = ReloadMethod.RESTART
     return tuple(
-        replace(each, creating=_list_creating(host, each) if restarts[each.name] else ()) for each in engines
+        replace(each, creating=_list_creating(host, each)) if each.spec.reload is restarts else each
+        for each in engines
     )
 
 
@@ -279,6 +280,6 @@ def write_when_idle(
 ) -> None:
     """Write or remove a config; one that restarts its engine by being written waits for the same as that."""
     engine = engines.get(write.engine)
-    if engine is not None and ENGINES[write.engine].reload is ReloadMethod.ITSELF:
+    if engine is not None and engine.spec.reload is ReloadMethod.ITSELF:
         await_idle(host, engine, patience)
     write_config(host, write)

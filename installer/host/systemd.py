@@ -356,7 +356,7 @@ def ask(
 
 def is_socket_held(host: Host, unit: str, socket: PurePosixPath) -> bool:
     """Tell whether systemd listens in the place of a service that is stopped: whoever connects starts it."""
-    if not unit or look_at_unit(host, unit).active not in {"inactive", "failed", STOPPING}:
+    if look_at_unit(host, unit).active not in {"inactive", "failed", STOPPING}:
         return False
     found = look_at_unit(host, f"{unit.removesuffix('.service')}.socket")
     paths = {host.local_path(PurePosixPath(place)) for place in found.listens if place[:1] == "/"}
@@ -378,6 +378,6 @@ def describe_unit_end(host: Host, unit: str) -> str:
 def look_at_unit(host: Host, unit: str) -> Unit:
     """Return what systemd tells of a unit; nothing where it does not answer."""
     try:
-        return read_unit(host, unit)
+        return read_unit(host, unit) if unit else Unit()
     except InstallerError:
         return Unit()

@@ -193,9 +193,9 @@ def is_oci(name: str, binary: Value) -> bool:
     return not name.startswith(NOT_OCI_PREFIXES) and not base.startswith(NOT_OCI_PREFIXES)
 
 
-def low_level_words(binaries: Iterator[Value]) -> tuple[str, ...]:
-    """Return the paths found in a config, then words to be looked up, runc and crun among them, each once."""
-    found = [binary for binary in binaries if isinstance(binary, str) and binary]
+def low_level_words(binaries: Iterable[Value]) -> tuple[str, ...]:
+    """Return the paths of others in a config, then words to be looked up, runc and crun too, each once."""
+    found = [binary for binary in binaries if isinstance(binary, str) and binary and not is_ours(binary)]
     # A word may be found elsewhere than where the engine finds it, or not at all.
     found.sort(key=lambda binary: not binary.startswith("/"))
     return tuple(dict.fromkeys([*found, "runc", "crun"]))

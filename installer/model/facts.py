@@ -6,11 +6,10 @@ from typing import Self, TypeVar
 
 from msgspec import Struct, field
 
-from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, EngineSpec, Flags
 from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, File, Kind
-from installer.model.record import DeviceNode, Record
+from installer.model.record import DeviceNode, Named, Record
 from installer.model.steps import Reload
 
 T = TypeVar("T")
@@ -70,10 +69,9 @@ class Started(Struct, frozen=True):
         return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
 
 
-class EngineState(Struct, frozen=True):
+class EngineState(Named, frozen=True):
     """One engine: where it is configured, by the paths of the host, and what the running one says."""
 
-    name: str
     config: PurePosixPath
     drop_in: PurePosixPath | None
     hook: PurePosixPath | None
@@ -125,21 +123,9 @@ class EngineState(Struct, frozen=True):
         """The words that its unit will start it with, () if unknown."""
         return self.next_start.words if self.next_start else ()
 
-    @property
-    def spec(self) -> EngineSpec:
-        """What differs from engine to engine."""
-        return ENGINES[self.name]
-
-    @property
-    def title(self) -> str:
-        """How a sentence calls it."""
-        return self.spec.title
-
     def serves(self, reload: Reload) -> bool:
         """Tell whether it says that it serves what a reload is to bring about, of configs it has read."""
-        if (
-            self.hook is not None
-        ):  # that it names the directory is checked before (engine-facts.md#crio-hooks)
+        if self.hook is not None:  # in a directory that it names, which is checked before
             return self.serving is not None and bool(self.serving.hook_dirs)
         return self.serving is not None and not self.outdated and reload.satisfied_by(self.serving)
 

@@ -59,20 +59,10 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return bool(self.edits) or self.syntax is None
 
 
-class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An engine that was configured: where to reach it, and the program of each runtime that it was given."""
+class Named(Struct, frozen=True):
+    """An engine by its name."""
 
     name: str
-    socket: PurePosixPath
-    unit: str
-    runtimes: Mapping[str, PurePosixPath]
-    state: PurePosixPath | None = None  # where its containers are, looked for also when it is stopped
-    pending: str = ""  # what it had not taken up when it was last asked, and when it will
-    config: PurePosixPath | None = None  # its root config; None where nothing has to be said there
-    default: str = ""  # the runtime that was to be its default
-    version: tuple[int, ...] | None = None
-    restart_due: bool = False  # the restart by which it reads its configs is still to come
-    proven: str = ""  # the digest of all texts that it reads, as the last install left them; "" in 0.2.0
 
     @property
     def spec(self) -> EngineSpec:
@@ -83,6 +73,21 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     def title(self) -> str:
         """How a sentence calls it."""
         return self.spec.title
+
+
+class EngineRow(Named, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An engine that was configured: where to reach it, and the program of each runtime that it was given."""
+
+    socket: PurePosixPath
+    unit: str
+    runtimes: Mapping[str, PurePosixPath]
+    state: PurePosixPath | None = None  # where its containers are, looked for also when it is stopped
+    pending: str = ""  # what it had not taken up when it was last asked, and when it will
+    config: PurePosixPath | None = None  # its root config; None where nothing has to be said there
+    default: str = ""  # the runtime that was to be its default
+    version: tuple[int, ...] | None = None
+    restart_due: bool = False  # the restart by which it reads its configs is still to come
+    proven: str = ""  # the digest of all texts that it reads, as the last install left them; "" in 0.2.0
 
 
 class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.command_line import explain_overruling, find_place, flags_of, value_of
+from installer.engines.startup import explain_overruling, find_place, flags_of, value_of
 from installer.host.files import Host
 from installer.model.engine_spec import Flags
 from installer.model.facts import Started

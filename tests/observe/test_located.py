@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.command_line import began_s, read_start
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.observe import find_engines, locate, with_process
+from installer.engines.startup import began_s, read_start
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.facts import EngineState

@@ -12,7 +12,7 @@ from installer.engines import ENGINES
 from installer.engines.containerd.effective import read_dump
 from installer.engines.crio import read_effective
 from installer.engines.reloading import explain_moved_places
-from installer.engines.restart_checks import (
+from installer.engines.startup import (
     find_refusals,
     places_by_files,
     unit_obstacle,

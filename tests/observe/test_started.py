@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.command_line import read_start
 from installer.engines.observe import with_start
+from installer.engines.startup import read_start
 from installer.host.files import Host
 from installer.model.facts import EngineState, Started
 from tests.host.servers import FakeSystemd, FakeUnit, serving

@@ -129,6 +129,10 @@ class _Place(Struct, frozen=True):
         """Return what the files should say, with the options of ``donor`` for our runtimes."""
         config, target, before = self.config, self.target, self.files.before
         refuse_large_donor(config.path, donor)
+        wrappable = _list_wrappable(config.runtimes, config.default)
+        if before:
+            reported = {name: runtime.table for name, runtime in before.handlers.items()}
+            wrappable += _list_wrappable(reported, before.default)
         wants = [*self._want_settings()]
         shown: dict[str, Tree] = {}
         for entry in self.entries:
@@ -143,7 +147,7 @@ class _Place(Struct, frozen=True):
         note = f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place"
         return Decision(
             self._place_wants(wants),
-            low_level_words(_find_low_level(config, before)),
+            low_level_words(map(binary_of, wrappable)),
             (note,) if self.drop_in is not None and target == config.path != self.drop_in else (),
             shown,
             next(self._find_doubts(), None),
@@ -286,14 +290,6 @@ def _find_donor(runtimes: Tree, default: str) -> Tree:
     if not is_ours(binary_of(first)):
         return first
     return merge(next((one for one in rest if not is_ours(binary_of(one))), {}), first)
-
-
-def _find_low_level(config: Config, before: EffectiveConfig | None) -> Iterator[Value]:
-    wrappable = _list_wrappable(config.runtimes, config.default)
-    if before:
-        reported = {name: runtime.table for name, runtime in before.handlers.items()}
-        wrappable += _list_wrappable(reported, before.default)
-    yield from (binary for one in wrappable if not is_ours(binary := binary_of(one)))
 
 
 def _find_reported_donor(before: EffectiveConfig) -> Tree:

@@ -28,7 +28,6 @@ from installer.model.engine_spec import (
     RuntimeEntry,
     RuntimeFlags,
     is_oci,
-    is_ours,
     low_level_words,
     refuse_taken_name,
 )
@@ -53,14 +52,6 @@ class Refused(Struct, frozen=True):
     remedy: str = ""  # "" where the text is what has to be corrected
 
 
-class _Said(Struct, frozen=True):
-    """What a text says: ``runtimes`` is None where it says nothing, and ``null`` where it says just that."""
-
-    default: str = ""
-    runtimes: Tree | None = None
-    null: bool = False
-
-
 class DockerdModel(Struct, frozen=True):
     """One dockerd: where its daemon.json is, its release, None for any, and what its flags said.
 
@@ -82,13 +73,14 @@ class DockerdModel(Struct, frozen=True):
 
     def start(self, file: File | None) -> EffectiveConfig:
         """Return what dockerd has in force when it starts with ``file``; ``broken`` says why it does not."""
-        said, flaw = self._read(file)
+        tree, flaw = self._read(file)
         if flaw:
             return EffectiveConfig(_handlers({}), BUILT_IN, ready=False, broken=flaw)
-        handlers = _handlers(self._of_flags() | dict(said.runtimes or {}))
-        default = said.default or self.flags.default or BUILT_IN
+        said, runtimes = text(tree, DEFAULT, self.path), table(tree, (RUNTIMES,), self.path)
+        handlers = _handlers(self._of_flags() | {**runtimes})
+        default = said or self.flags.default or BUILT_IN
         # 20.10 looks for a default of the text in the text alone.
-        known = _handlers(said.runtimes or {}) if self.is_old and said.default else handlers
+        known = _handlers(runtimes) if self.is_old and said else handlers
         if not self._is_defined(default, known):
             named = "--default-runtime" if self.flags.default else "default-runtime"
             words = f'its {named} "{default}" is not defined'
@@ -97,20 +89,17 @@ class DockerdModel(Struct, frozen=True):
 
     def reload(self, in_force: EffectiveConfig, file: File | None) -> EffectiveConfig | Refused:
         """Return what a dockerd that has ``in_force`` in force has after a SIGHUP with ``file``."""
-        said, flaw = self._read(file)
+        tree, flaw = self._read(file)
         if flaw:
             return Refused(flaw)
-        if (
-            self.is_old
-            and said.default
-            and not self._is_defined(said.default, _handlers(said.runtimes or {}))
-        ):
+        said, runtimes = text(tree, DEFAULT, self.path), _handlers(table(tree, (RUNTIMES,), self.path))
+        if self.is_old and said and not self._is_defined(said, runtimes):
             # 20.10 looks for it in the text alone.
-            return Refused(f"specified default runtime '{said.default}' does not exist")
-        if self.is_old and said.null:
+            return Refused(f"specified default runtime '{said}' does not exist")
+        if self.is_old and RUNTIMES in tree and tree[RUNTIMES] is None:
             return Refused("assignment to entry in nil map", dies=True)
-        handlers = in_force.handlers if said.runtimes is None else _handlers(said.runtimes)
-        default = said.default or (in_force.default if self.is_old or file else BUILT_IN)
+        handlers = runtimes if RUNTIMES in tree else in_force.handlers
+        default = said or (in_force.default if self.is_old or file else BUILT_IN)
         # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
         if not (default in handlers if self.is_old else self._is_defined(default, handlers)):
             words, remedy = f"specified default runtime '{default}' does not exist", ""
@@ -177,39 +166,33 @@ class DockerdModel(Struct, frozen=True):
         # A name with a dot may be that of a containerd shim, which needs no entry.
         return default in handlers or ("." in default and default[0] not in "./")
 
-    def _read(self, file: File | None) -> tuple[_Said, str]:
+    def _read(self, file: File | None) -> tuple[Tree, str]:
         """Return what a text says, and why dockerd neither starts with it nor reloads into it, or ""."""
         if file is None:
-            return _Said(), ""
+            return {}, ""
         if self.is_old and not file.content.strip():
-            return _Said(), f"read {self.path} (it is empty)"
+            return {}, f"read {self.path} (it is empty)"
         if self.is_old and file.content.startswith(b"\xef\xbb\xbf"):
-            return _Said(), f"read {self.path} (it begins with a byte order mark)"
+            return {}, f"read {self.path} (it begins with a byte order mark)"
         try:
             tree = parse(file.content.decode(), Syntax.JSON, name=str(self.path))
         except UnicodeDecodeError:
-            return _Said(), f"read {self.path} (it is not UTF-8)"
+            return {}, f"read {self.path} (it is not UTF-8)"
         except InstallerError as error:
-            return _Said(), error.problem
-        default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
-        null = RUNTIMES in tree and runtimes is None
-        said = _Said(
-            default if isinstance(default, str) else "",
-            runtimes if isinstance(runtimes, Mapping) else {} if null else None,
-            null,
-        )
-        return said, next(self._find_flaws(tree, said.runtimes or {}), "")
+            return {}, error.problem
+        return tree, next(self._find_flaws(tree), "")
 
-    def _find_flaws(self, tree: Tree, runtimes: Tree) -> Iterator[str]:
+    def _find_flaws(self, tree: Tree) -> Iterator[str]:
         if self.flags.default and DEFAULT in tree:
             yield f"{DEFAULT} is specified both as a flag and in the configuration file"
         for key in (key for key in tree if key.lower() in {DEFAULT, RUNTIMES} - {key}):
             yield f"{key} is not spelled as dockerd spells it"
         if tree.get(DEFAULT) is not None and not isinstance(tree[DEFAULT], str):
             yield f"{DEFAULT} is no string"
-        if tree.get(RUNTIMES) is not None and not isinstance(tree[RUNTIMES], Mapping):
+        runtimes = tree.get(RUNTIMES)
+        if runtimes is not None and not isinstance(runtimes, Mapping):
             yield f"{RUNTIMES} is no object"
-        for name, entry in runtimes.items():
+        for name, entry in runtimes.items() if isinstance(runtimes, Mapping) else ():
             if name == BUILT_IN:
                 yield f"runtime name '{BUILT_IN}' is reserved"
             if entry is not None and not isinstance(entry, Mapping):
@@ -349,7 +332,7 @@ def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
                     options if kind.startswith("io.containerd.runc.") and isinstance(options, Mapping) else {}
                 )
                 binary = next((shim[word] for word in spellings(shim, "binaryname")), None)
-            if not is_ours(binary) and is_oci(name, binary):
+            if is_oci(name, binary):
                 yield binary
 
 

@@ -16,13 +16,13 @@ from installer.cdi.specification import named_paths, read_devices
 from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.config_text import Tree
 from installer.engines import ENGINES
-from installer.engines.command_line import path_of, value_of
 from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
 from installer.engines.observe import drop_unused, look_for, observe, with_process
+from installer.engines.startup import path_of, value_of
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
