@@ -62,7 +62,7 @@ def install(
         engine.socket,
         engine.unit,
         {one.name: one.binary for one in asked},
-        (engine.serving and engine.serving.state) or (held.state if held else None),
+        engine.served.state or (held.state if held else None),
         _explain_pending(choice, options),
         engine.config if decision.files and engine.hook is None else None,
         next((one.name for one in asked if one.default), ""),

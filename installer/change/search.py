@@ -86,7 +86,7 @@ class Search(Struct, frozen=True):
         programs += [each.program for each in references]
         for engine in self.engines:
             programs += (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
-            programs += engine.serving.binaries.values() if engine.serving else ()
+            programs += engine.served.binaries.values()
         named = dict.fromkeys(programs)
         for value in named:
             for path in self._look_up(value):
@@ -115,7 +115,7 @@ class Search(Struct, frozen=True):
         # A specification of ours that was written anew is not ours.
         anew = {path for path, ours in specs.items() if (file := now.get(path)) and file.digest not in ours}
         seen = {host.resolve(path) for path in now.keys() - anew}
-        served = (place for each in self.engines if each.serving for place in each.serving.hook_dirs)
+        served = (place for each in self.engines for place in each.served.hook_dirs)
         places = dict.fromkeys((*served, *_list_places(now)), 0)
         for place, depth in {**places, **SEARCHED}.items():
             for path in (place,) if is_file(host, place) else _list_below(host, place, depth):

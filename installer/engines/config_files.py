@@ -102,8 +102,7 @@ def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) 
     starts = [each for each in (engine.next_start, engine.started) if each and each.runs(engine.spec.process)]
     if engine.spec.list_programs is None or not (starts or engine.serving):
         return
-    handlers = engine.serving.handlers.values() if engine.serving else ()
-    named: list[tuple[object, bool]] = [(one.monitor, True) for one in handlers]
+    named: list[tuple[object, bool]] = [(one.monitor, True) for one in engine.served.handlers.values()]
     for path in (engine.config, *paths):
         with suppress(InstallerError):  # reported where the file is read
             named += engine.spec.list_programs(tree_of(read_config(host, path), path))
@@ -187,7 +186,7 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     """Yield why an engine would not read what is written for it."""
     spec = engine.spec
     if engine.hook is not None:
-        places = engine.serving.hook_dirs if engine.serving else ()
+        places = engine.served.hook_dirs
         if places and host.resolve(engine.hook.parent) not in {host.resolve(path) for path in places}:
             yield InstallerError(
                 f"give {engine.title} the hook {engine.hook} "
@@ -212,10 +211,9 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
         )
 
 
-def is_outdated(
-    host: Host, engine: EngineState, since_s: float | None, paths: Iterable[PurePosixPath]
-) -> bool:
-    """Tell whether a config, or the directory of one that went, was changed after its start, ``since_s``."""
+def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> bool:
+    """Tell whether a config, or the directory of one that went, was changed after an engine's start."""
+    since_s = engine.started.began_s if engine.started else None
     if since_s is None or not engine.spec.reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]

@@ -28,7 +28,7 @@ from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.programs import can_be_started
-from installer.model.engine_spec import OUR_BINARIES, Api, EffectiveConfig, Monitor
+from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
 from installer.model.facts import Container, EngineState
 from installer.model.files import PATH, Kind, Layout
 from installer.model.record import EngineRow, Record
@@ -100,11 +100,11 @@ def find_running_containers(
     for row in (each for each in record.engines if each.spec.monitor is Monitor.CONMON):
         engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
-        serving = engine.serving or EffectiveConfig({}, "")
-        paths = {name: PurePosixPath(path) for name, path in serving.binaries.items()}
+        paths = {name: PurePosixPath(path) for name, path in engine.served.binaries.items()}
         handlers = {name: path for name, path in paths.items() if path in binaries} | {**row.runtimes}
-        if serving.default in handlers and not restarts:  # who asked for nothing needs what is default now
-            handlers[""] = handlers[serving.default]
+        default = engine.served.default
+        if default in handlers and not restarts:  # who asked for nothing needs what is default now
+            handlers[""] = handlers[default]
         state = engine.state or row.state or row.spec.state.usual
         found += list_crio_containers(host, state, handlers, binaries, leads)
     return tuple(found)
@@ -211,7 +211,7 @@ def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
 def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the OCI hooks that an engine runs, in what is its usual place where it does not tell."""
     usual = engine.spec.hook_dir
-    for directory in (engine.serving and engine.serving.hook_dirs) or ((usual,) if usual else ()):
+    for directory in engine.served.hook_dirs or ((usual,) if usual else ()):
         for name in host.names(directory):
             if name.endswith(".json") and host.kind(directory / name) is Kind.FILE:
                 yield directory / name

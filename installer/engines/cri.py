@@ -43,12 +43,12 @@ class CriFailedError(InstallerError):
 _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 _VERBOSE = b"\x08\x01"  # StatusRequest{verbose: true}
-_CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
+CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
 
 _ABOUT: Schema = {2: ("name", str), 3: ("version", str)}
 _CONDITION: Schema = {1: ("type", str), 2: ("holds", int)}
 _STATUS: Schema = {1: ("status", {1: ("conditions", [_CONDITION])}), 2: ("info", dict)}
-_CONTAINERS: Schema = {1: ("containers", [{1: ("id", str)}])}
+_LISTED: Schema = {1: ("listed", [{1: ("id", str)}])}
 SANDBOXES: Schema = {1: ("sandboxes", [{1: ("id", str), 2: ("metadata", {1: ("name", str)})}])}
 _PLUGIN: Schema = {1: ("type", str), 2: ("id", str), 7: ("error", {2: ("message", str)})}
 
@@ -92,18 +92,10 @@ def ask_status(socket_path: Path, *, timeout_s: float) -> CriStatus:
     return CriStatus(name, about["version"], replace(serving, ready=ready), pause_image)
 
 
-def list_unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of containers that are created but not started: a restart now would strand them."""
+def list_ids(socket_path: Path, method: str, request: bytes = b"", *, timeout_s: float) -> tuple[str, ...]:
+    """Return the ids of what a method of CRI lists, such as ``ListPodSandbox``; raise as ``ask_status``."""
     with open_calls(socket_path, timeout_s) as engine:
-        answer = engine.call("ListContainers", _CREATED, _CONTAINERS)
-    return tuple(each["id"] for each in answer["containers"])
-
-
-def list_sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of all pods that CRI knows; raise as ``status``."""
-    with open_calls(socket_path, timeout_s) as engine:
-        answer = engine.call("ListPodSandbox", answer=SANDBOXES)
-    return tuple(each["id"] for each in answer["sandboxes"])
+        return tuple(each["id"] for each in engine.call(method, request, _LISTED)["listed"])
 
 
 class Calls:

@@ -153,8 +153,7 @@ def _find_monitor(
     started = read_start(host, engine) if engine.pid else None
     places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
     program, keys = MONITORS[engine.spec.monitor]
-    serving, found = engine.serving, None
-    default = serving.handlers.get(serving.default) if serving else None
+    default, found = engine.served.handlers.get(engine.served.default), None
     for runtime in (default or Runtime(), *_ours(engine, toolkit)):
         options = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}
         paths = (path for key in keys if isinstance(path := options.get(key), str) and path[:1] == "/")
@@ -171,7 +170,7 @@ def _find_monitor(
 
 
 def _ours(engine: EngineState, toolkit: PurePosixPath) -> tuple[Runtime, ...]:
-    handlers = engine.serving.handlers.values() if engine.serving else ()
+    handlers = engine.served.handlers.values()
     return tuple(each for each in handlers if each.binary.startswith(f"{toolkit}/"))
 
 

@@ -23,7 +23,6 @@ from installer.engines.config_files import (
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
 from installer.engines.restart import ASK_S, ask, is_held
 from installer.engines.startup import (
-    began_s,
     explain_overruling,
     find_place,
     find_refusals,
@@ -95,7 +94,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             overruled += explain_unread(host, engine)
             if not (record.finished and row is not None and not row.pending):
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
-                engine = replace(engine, outdated=is_outdated(host, engine, began_s(host, engine), ours))
+                engine = replace(engine, outdated=is_outdated(host, engine, ours))
             if spec.generated is None:
                 refuse_generated(engine)
             engines.append(with_configs(host, engine))
@@ -120,8 +119,7 @@ def observe_row(
     engine = with_process(host, engine, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
     read = (path for path in paths if path.parent != spec.hook_dir)
-    engine = replace(engine, outdated=is_outdated(host, engine, began_s(host, engine), read))
-    engine = with_readable_configs(host, engine)
+    engine = with_readable_configs(host, replace(engine, outdated=is_outdated(host, engine, read)))
     return replace(engine, files=tuple(dict.fromkeys((*engine.files, *paths))))
 
 
@@ -166,15 +164,14 @@ def with_process(host: Host, engine: EngineState, places: Places) -> EngineState
         # Of several units, the one that runs.
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
-    engine = with_places(host, replace(engine, started=read_start(host, engine)), places)
+    unit = systemd.look_at_unit(host, engine.unit)
+    engine = with_places(host, replace(engine, started=read_start(host, engine, unit)), places)
     waits = engine.serving is None and not (engine.stopped or engine.failed or engine.disabled)
     if waits and (why := explain_silence(host, engine)):
         engine = replace(engine, silence=why, remedy=RESTART)
-    served = engine.serving.state if engine.serving else None
-    state = served or find_place(host, engine.spec.state, engine.words, engine.config)
-    return with_start(
-        host, replace(engine, build=host.build_of(engine.exe) if engine.exe else "", state=state)
-    )
+    state = engine.served.state or find_place(host, engine.spec.state, engine.words, engine.config)
+    build = host.build_of(engine.exe) if engine.exe else ""
+    return with_start(host, replace(engine, build=build, state=state), unit)
 
 
 def look_for(spec: EngineSpec, options: Options) -> EngineState:
@@ -238,23 +235,23 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
                     yield PurePosixPath(path)
 
 
-def with_start(host: Host, engine: EngineState) -> EngineState:
+def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> EngineState:
     """Return an engine with how its unit will start it, what its start tells, and why not to restart it."""
-    spec, unit = engine.spec, systemd.look_at_unit(host, engine.unit).start
-    later = next_start(host, engine, unit)  # of a unit that was edited, after we have gone perhaps
+    spec, unit = engine.spec, unit or systemd.look_at_unit(host, engine.unit)
+    later = next_start(host, engine, unit.start)  # of a unit that was edited, after we have gone perhaps
     how = later if engine.stopped else engine.started
-    programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]
+    programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.start.before]
     engine = replace(
         engine,
         paths=tuple(dict.fromkeys(each.paths for each in (how, later) if each)),
-        start=sha256(repr((unit, programs)).encode()).hexdigest(),
+        start=sha256(repr((unit.start, programs)).encode()).hexdigest(),
         flags=flags_of(spec, how) if how else Flags(),
         next_start=later,
         next_flags=flags_of(spec, later) if later else Flags(),
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine
-    reason = next(find_refusals(host, engine, unit, process_path(host, engine)), None)
+    reason = next(find_refusals(host, engine, unit.start, process_path(host, engine, unit)), None)
     return replace(engine, places_by_files=places_by_files(engine), not_restarted=reason)
 
 
@@ -311,12 +308,12 @@ def drop_unused(
         beside = next((each for each in engines if each.name == other), None)
         if beside is None:
             continue
-        serving = beside.serving.binaries.values() if beside.serving else ()
-        used = any(row.name == other for row in record.engines) or any(is_ours(each) for each in serving)
+        serving = beside.served.binaries.values()
+        used = any(row.name == other for row in record.engines) or any(map(is_ours, serving))
         if used or host.names(PurePosixPath("/var/lib/kubelet")):
             continue
         with suppress(InstallerError):  # what cannot be asked counts as used
-            if not cri.list_sandboxes(host.local_path(beside.socket), timeout_s=ASK_S):
+            if not cri.list_ids(host.local_path(beside.socket), "ListPodSandbox", timeout_s=ASK_S):
                 left = tuple(each for each in engines if each is not beside)
                 unused = f"it serves {ENGINES[name].title}, and its CRI is not used (no kubelet, no pod)"
                 return left, (f"left {other} alone: {unused}",)

@@ -280,7 +280,7 @@ def explain_refusals(
 
 def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
     """Yield why an engine would look for its containers, or be looked for, at another place than now."""
-    now = engine.serving.places if engine.serving else {}
+    now = engine.served.places
     for place in sorted(engine.places_by_files & now.keys() & after.places.keys()):  # edited since its start
         was, will = now[place], after.places[place]
         # containerd tells root and state without a slash at the end, and prints them as they are written.

@@ -260,8 +260,9 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
 
 
 def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
+    path = host.local_path(engine.socket)
     try:
-        return cri.list_unready_containers(host.local_path(engine.socket), timeout_s=IDLE_ASK_S)
+        return cri.list_ids(path, "ListContainers", cri.CREATED, timeout_s=IDLE_ASK_S)
     except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
         return ()
 

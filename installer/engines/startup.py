@@ -108,25 +108,23 @@ def explain_overruling(
         )
 
 
-def read_start(host: Host, engine: EngineState) -> Started | None:
-    """Return how the engine that runs was started; None where that is not known."""
-    process = process_path(host, engine)
+def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Started | None:
+    """Return how the engine that runs was started; None where that is not known.
+
+    ``unit`` is its own, where that was read already.
+    """
+    process = process_path(host, engine, unit)
     words = _strings(process / "cmdline") if process else ()
     if process is None or not words:
         return None
     # Of the unit where that of the process may not be read.
-    environment = _pairs(_strings(process / "environ"))
-    environment = environment or _pairs(systemd.look_at_unit(host, engine.unit).start.environment)
+    environment = _pairs(_strings(process / "environ")) or _pairs(
+        (unit or systemd.look_at_unit(host, engine.unit)).start.environment
+    )
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_ITS_PROCESS)}
-    return Started(words[1:], kept, words[0])
-
-
-def began_s(host: Host, engine: EngineState) -> float | None:
-    """Return when the process of an engine began, in seconds of the wall clock; None if unknown."""
-    process = process_path(host, engine)
-    after_boot_s = started_of(int(process.name), process.parent) if process else None
+    after_boot_s = started_of(int(process.name), process.parent)
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return None if after_boot_s is None else booted_s + after_boot_s
+    return Started(words[1:], kept, words[0], None if after_boot_s is None else booted_s + after_boot_s)
 
 
 def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:
@@ -164,12 +162,12 @@ def drop_flags(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
             next(rest, "")
 
 
-def process_path(host: Host, engine: EngineState) -> Path | None:
+def process_path(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Path | None:
     """Return the process of an engine, a directory of /proc; None where it is not seen."""
     if engine.pid is not None:
         return Path("/proc", str(engine.pid))
     # Without the host's pid namespace systemd tells the number, and the host's own /proc the rest.
-    process = host.local_path(PROC) / str(systemd.look_at_unit(host, engine.unit).main_pid)
+    process = host.local_path(PROC) / str((unit or systemd.look_at_unit(host, engine.unit)).main_pid)
     # Our own /proc, of another pid namespace, has another process under that number, or none.
     return process if _strings(process / "comm") == (f"{engine.spec.process}\n",) else None
 
@@ -270,7 +268,7 @@ def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str
 def _find_moves(engine: EngineState) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
     (now, later), spec = _list_words(engine), engine.spec
-    usual = {CONFIG: str(spec.config), **(engine.serving.places if engine.serving else {})}
+    usual = {CONFIG: str(spec.config), **engine.served.places}
     flags_of = {**({CONFIG: spec.cmdline.config} if spec.cmdline.config else {}), **spec.cmdline.places}
     for place, flags in flags_of.items() if later is not None else ():
         was, will = value_of(now or (), flags), value_of(later or (), flags)

@@ -53,6 +53,7 @@ class Started(Struct, frozen=True):
     words: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
+    began_s: float | None = None  # when, in seconds of the wall clock; None if unknown
 
     def runs(self, process: str) -> bool:
         """Tell whether it starts that program itself, and no other that has it as a word."""
@@ -122,6 +123,11 @@ class EngineState(Named, frozen=True):
     def next_words(self) -> tuple[str, ...]:
         """The words that its unit will start it with, () if unknown."""
         return self.next_start.words if self.next_start else ()
+
+    @property
+    def served(self) -> EffectiveConfig:
+        """What it says that it serves, nothing where it does not answer."""
+        return self.serving or EffectiveConfig({}, "")
 
     def serves(self, reload: Reload) -> bool:
         """Tell whether it says that it serves what a reload is to bring about, of configs it has read."""

@@ -420,7 +420,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "CRI's list": (
             listed,
             _socket(
-                directory / "list", lambda path: cri.list_unready_containers(path, timeout_s=ASK_S),
+                directory / "list", lambda path: cri.list_ids(path, "ListContainers", timeout_s=ASK_S),
                 lambda content: engine(directory / "list", {f"{ask}ListContainers": content}),
             ),
         ),
@@ -441,7 +441,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             + b"\0\0\x0a\0\0\0\0\0\x01" + b"\0\0\0\0\x05\x0a\x03\x0a\x01a"
             + b"\0\0\x0f\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x010",
             _socket(
-                directory / "hand", lambda path: cri.list_sandboxes(path, timeout_s=ASK_S),
+                directory / "hand", lambda path: cri.list_ids(path, "ListPodSandbox", timeout_s=ASK_S),
                 lambda content: serving(directory / "hand", answer(content)),
             ),
         ),

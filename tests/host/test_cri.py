@@ -13,12 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines.cri import (
+    CREATED,
     CriDisabledError,
     CriFailedError,
     CriStatus,
     NotAnsweringError,
     ask_status,
-    list_unready_containers,
+    list_ids,
 )
 from installer.engines.crio import read_effective
 from installer.errors import InstallerError
@@ -260,7 +261,7 @@ def test_containers_that_are_made_but_not_started_are_listed(tmp_path: Path) -> 
     two = message((1, message((1, "a1"), (2, "pod"))), (1, message((1, "b2"), (6, 0))))
 
     with engine(tmp_path / "cri.sock", {f"{CRI}ListContainers": two}, asked) as cri:
-        assert list_unready_containers(cri, timeout_s=5) == ("a1", "b2")
+        assert list_ids(cri, "ListContainers", CREATED, timeout_s=5) == ("a1", "b2")
 
     assert asked == [CREATED_ONLY]
 

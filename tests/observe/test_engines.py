@@ -14,7 +14,7 @@ from installer.engines.restart import ask, limit_s
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from installer.model.options import Options
 from installer.model.record import Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
@@ -96,11 +96,13 @@ def test_an_engine_that_misreports_is_outdated_where_its_config_changed_after_it
     gone = [PurePosixPath("/conf.d/gone/ours")]
     (tmp_path / "conf.d/gone").mkdir()
 
-    assert is_outdated(host, engine, now - 1, paths)
-    assert is_outdated(host, engine, now - 1, gone)
-    assert not is_outdated(host, engine, now + 60, [*paths, *gone])
-    assert not is_outdated(host, engine, None, paths)
-    assert not is_outdated(host, EngineState.usual(ENGINES["containerd"]), now - 1, paths)
+    before, later = Started(began_s=now - 1), Started(began_s=now + 60)
+
+    assert is_outdated(host, replace(engine, started=before), paths)
+    assert is_outdated(host, replace(engine, started=before), gone)
+    assert not is_outdated(host, replace(engine, started=later), [*paths, *gone])
+    assert not is_outdated(host, engine, paths)
+    assert not is_outdated(host, replace(EngineState.usual(ENGINES["containerd"]), started=before), paths)
 
 
 def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:

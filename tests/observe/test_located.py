@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.observe import find_engines, locate, with_process
-from installer.engines.startup import began_s, read_start
+from installer.engines.startup import read_start
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.facts import EngineState
@@ -114,14 +114,12 @@ def test_a_process_that_is_not_seen_is_that_of_its_unit(
             (tmp_path / "proc/61" / name).write_text(text)
     with ExitStack() as held:
         host = _bus(held, tmp_path, {UNIT: FakeUnit()})
-        found, at_s = read_start(host, containerd()), began_s(host, containerd())
+        found = read_start(host, containerd())
 
     assert (found.words if found else None) == words
-    if words:
+    if found:
         booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        assert at_s == pytest.approx(booted_s + 123.0, abs=2)
-    else:
-        assert at_s is None
+        assert found.began_s == pytest.approx(booted_s + 123.0, abs=2)
 
 
 @pytest.mark.parametrize(

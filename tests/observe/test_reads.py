@@ -35,15 +35,9 @@ def test_what_was_written_after_the_start_makes_its_words_doubtful(
     assert TICK_S < 1
     started_s = file.stat().st_ctime - after_s
 
-    assert (
-        is_outdated(
-            Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine]), started_s, [CONFIG]
-        )
-        is expected
-    )
-    assert not is_outdated(
-        Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine]), None, [CONFIG]
-    )
+    host, usual = Host.under(PurePosixPath(tmp_path)), EngineState.usual(ENGINES[engine])
+    assert is_outdated(host, replace(usual, started=Started(began_s=started_s)), [CONFIG]) is expected
+    assert not is_outdated(host, replace(usual, started=Started()), [CONFIG])
 
 
 CRIO, CONTAINERD = ENGINES["crio"], ENGINES["containerd"]

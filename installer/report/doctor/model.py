@@ -160,28 +160,17 @@ class EngineExam(EngineState, frozen=True):
         return f"{self.name} {spell_version(self.version or ())}".strip()
 
     @property
-    def default(self) -> str:
-        """The runtime that it starts containers on; "" where it does not answer."""
-        return self.serving.default if self.serving else ""
-
-    @property
-    def binaries(self) -> Mapping[str, str]:
-        """The programs of the runtimes that it serves; none where it does not answer."""
-        return self.serving.binaries if self.serving else {}
-
-    @property
     def programs(self) -> Mapping[str, str]:
         """What its runtimes start, by a path or by a name in its PATH; "" where that is open."""
-        handlers = self.serving.handlers if self.serving else {}
         return {
             name: one.binary or ("runc" if RUNC_TYPE in one.table.values() else "")
-            for name, one in handlers.items()
+            for name, one in self.served.handlers.items()
         }
 
     @property
     def nvidia_runtimes(self) -> tuple[str, ...]:
         """The names of the runtimes that it serves by a program of NVIDIA's."""
-        return tuple(name for name, binary in self.binaries.items() if is_ours(binary))
+        return tuple(name for name, binary in self.served.binaries.items() if is_ours(binary))
 
     @property
     def is_containerd(self) -> bool:

@@ -129,13 +129,15 @@ def check_config_in_force(exam: EngineExam) -> str:
     return f"{', '.join(extra)} served, but not in {exam.config} any more" if extra else ""
 
 
-@by_engine(lambda node: list_words([f"{exam.name}: {exam.default or 'unknown'}" for exam in node.engines]))
+@by_engine(
+    lambda node: list_words([f"{exam.name}: {exam.served.default or 'unknown'}" for exam in node.engines])
+)
 def check_default_runtime(exam: EngineExam) -> str:
     if exam.on_disk and exam.on_disk.undefined:
         return f"its config makes {exam.on_disk.undefined} the default, and does not define it"
-    handlers = exam.serving.handlers if exam.serving else {}
-    undefined = handlers and exam.default not in {"", *handlers}
-    return f"its default {exam.default} is not served" if undefined else ""
+    handlers = exam.served.handlers
+    undefined = handlers and exam.served.default not in {"", *handlers}
+    return f"its default {exam.served.default} is not served" if undefined else ""
 
 
 @given(lambda node: node.system.kubelet_cgroups, "no kubelet that says its cgroup driver")
@@ -143,7 +145,7 @@ def check_cgroup_driver(node: Node) -> Verdict:
     kubelet = node.system.kubelet_cgroups
 
     def other(exam: EngineExam) -> str:
-        used = _read_cgroup_driver(exam, exam.default) or exam.cgroup_driver
+        used = _read_cgroup_driver(exam, exam.served.default) or exam.cgroup_driver
         return f"uses {used}" if used and used != kubelet else ""
 
     verdict = judge_engines(node, other, f"all use {kubelet}")
@@ -315,7 +317,7 @@ def check_low_level_runtime(node: Node) -> Verdict:
 
 
 def check_toolkits(node: Node) -> Verdict:
-    binaries = [PurePosixPath(binary) for exam in node.engines for binary in exam.binaries.values()]
+    binaries = [PurePosixPath(binary) for exam in node.engines for binary in exam.served.binaries.values()]
     serving = sorted({str(each.parent) for each in binaries if is_ours(str(each))})
     started = {str(each.starts): str(each.directory) for each in node.toolkits if each.starts}
     there = sorted(str(each.directory) for each in node.toolkits if str(each.directory) not in started)
