@@ -27,7 +27,7 @@ from installer.model.facts import EngineState, GpuSpecification
 from installer.model.files import DRIVER_LIBRARY_DIRS, File, Layout
 from installer.model.options import GPU_KIND, ROOT, Cdi, Options
 from installer.model.record import DeviceNode, Record
-from installer.model.steps import MakeDeviceNodes
+from installer.model.steps import MakeDeviceNodes, RemoveDeviceNodes
 
 SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
 LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # there as long as the driver's module is
@@ -241,12 +241,6 @@ def absent_nodes(host: Host, cdi: Cdi) -> tuple[DeviceNode, ...]:
     return tuple(absent_node(path) for path in paths if not host.exists(path))
 
 
-def make_device_nodes(step: MakeDeviceNodes) -> None:
-    """Make the driver's control device nodes that are absent, or raise: some of them may be there."""
-    words = ("system", "create-device-nodes", "--control-devices", f"--dev-root={step.cdi.local_dev_root}")
-    run_tool(step.source, "make the control device nodes", words)
-
-
 def device_node(host: Host, path: PurePosixPath) -> DeviceNode | None:
     """Return the node at ``path``; None where there is none."""
     status = host.status(path, last=False)
@@ -264,7 +258,13 @@ def held_node(host: Host, device: DeviceNode) -> DeviceNode | None:
     return now if now is not None and (now == device or device == absent_node(device.path)) else None
 
 
-def remove_device_node(host: Host, device: DeviceNode) -> None:
-    """Remove a node, if the driver has not made it anew."""
-    if held_node(host, device) is not None:
-        host.remove(device.path)
+def change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:
+    """Make the control device nodes, or raise: some may be there; or remove those that are still ours."""
+    if isinstance(step, MakeDeviceNodes):
+        root = f"--dev-root={step.cdi.local_dev_root}"
+        words = ("system", "create-device-nodes", "--control-devices", root)
+        run_tool(step.source, "make the control device nodes", words)
+        return
+    for node in step.nodes:
+        if held_node(host, node) is not None:
+            host.remove(node.path)

@@ -1,6 +1,7 @@
 """One engine: it serves our runtimes after an install, and nothing of ours after an undo."""
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -160,19 +161,8 @@ class _Undo(Struct, frozen=True):
     facts: Facts
     options: Options
     ask: Ask
-
-    @property
-    def configs(self) -> tuple[ConfigRow, ...]:
-        return tuple(each for each in self.facts.held.configs if each.engine == self.row.name)
-
-    @property
-    def asked(self) -> EngineState:
-        """The engine without what it serves by our names: CRI-O's texts are filled in from what it serves."""
-        serving = self.engine.serving
-        if serving is None:
-            return self.engine
-        others = {name: one for name, one in serving.handlers.items() if name not in self.row.runtimes}
-        return replace(self.engine, serving=replace(serving, handlers=others))
+    configs: tuple[ConfigRow, ...]
+    asked: EngineState  # without what it serves by our names: CRI-O's texts are filled in from what it serves
 
 
 class WayBack(Struct, frozen=True):
@@ -185,6 +175,7 @@ class WayBack(Struct, frozen=True):
     demoted: bool = False
     now: EffectiveConfig | None = None  # what the texts come to; None where the engine is not asked
     after: EffectiveConfig | None = None
+    dead: str = ""  # why the engine does not come up with any text, as far as that is known
     reload: Reload | None = None  # None where the engine has nothing to read
 
     @property
@@ -201,7 +192,11 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     """
     row, spec = _add_earlier(row, facts), row.spec
     engine = next(each for each in facts.engines if each.name == row.name)
-    undoing = _Undo(row, engine, facts, options, ask)
+    configs, asked = tuple(each for each in facts.held.configs if each.engine == row.name), engine
+    if engine.serving is not None:
+        others = {name: one for name, one in engine.serving.handlers.items() if name not in row.runtimes}
+        asked = replace(engine, serving=replace(engine.serving, handlers=others))
+    undoing = _Undo(row, engine, facts, options, ask, configs, asked)
     used = any(each.engine == row.name for each in facts.containers.running)
     stays = used and (options.in_use is not InUse.FORCE or spec.needs_handler(engine.version))
     way, needed = _choose_way_back(undoing, stays=stays)
@@ -223,7 +218,6 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
                 for row, last in rows
             )
         )
-    dead = _explain_death(engine, way)
     return Part(
         name_part(row.name),
         reloading.explain_undo(steps, engine),
@@ -232,7 +226,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         backups=tuple(file for each in way.writes if (file := without_us(each.path, facts)) is not None),
         notes=(
             *way.notes,
-            *([f"{row.title} does not start without our edits either: {dead}"] if dead else []),
+            *([f"{row.title} does not start without our edits either: {way.dead}"] if way.dead else []),
             *reloading.explain_stale_runtimes(engine, way.after, _list_ours(row, way)),
         ),
         obstacles=tuple(reloading.explain_refusals(engine, steps, way.after, facts)),
@@ -280,16 +274,11 @@ def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
         notes += notes_of(path, undone)
     way = WayBack(tuple(rows), tuple(held), tuple(writes), tuple(notes), demoted)
     if engine.hook is None and not engine.spec.finds:
-        texts, asked = read_present(engine, facts), undoing.asked
-        written = {write.path: write.after for write in writes}
-        way = replace(way, now=undoing.ask(asked, texts), after=undoing.ask(asked, {**texts, **written}))
+        texts, ask = read_present(engine, facts), partial(undoing.ask, undoing.asked)
+        alone = ask({**texts, **{write.path: write.after for write in writes}})
+        way = replace(way, now=ask(texts), after=alone, dead=alone.broken if engine.crashing else "")
     reload = _plan_reload(undoing, way)
     return replace(way, reload=reload) if _is_due(undoing, way, reload) else way
-
-
-def _explain_death(engine: EngineState, way: WayBack) -> str:
-    """Return why an engine does not come up with any text; "" where it does, or where that is not known."""
-    return way.after.broken if engine.crashing and way.after is not None else ""
 
 
 def _list_ours(row: EngineRow, way: WayBack) -> frozenset[str]:
@@ -402,7 +391,7 @@ def _is_due(undoing: _Undo, way: WayBack, reload: Reload) -> bool:
         return False
     # One without CRI serves nothing of ours; one that comes up neither way has nothing to reload, and a note
     # says why.
-    if engine.stopped or engine.disabled or _explain_death(engine, way):
+    if engine.stopped or engine.disabled or way.dead:
         return False
     if engine.serving is None or (engine.outdated and not never_read):
         return True

@@ -129,17 +129,16 @@ def choose(
         if not wrong and (after.rest_digest or decision.doubt is None):
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
             return replace(_make_choice(wish, way, after), heals=heals)
-        refusals.append(decision.doubt or _refuse(engine, way, wrong))
+        refusals.append(
+            decision.doubt
+            or InstallerError(
+                f"configure {engine.name} in {', '.join(map(str, way.texts))} and leave all else as it is "
+                f"({'; '.join(wrong)})",
+                remedy="correct the config that it has now, then run again",
+                code="config-disturbs-others",
+            )
+        )
     raise refusals[0]  # each engine has one way at least
-
-
-def _refuse(engine: EngineState, way: Way, wrong: list[str]) -> InstallerError:
-    paths = ", ".join(map(str, way.texts))
-    return InstallerError(
-        f"configure {engine.name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
-        remedy="correct the config that it has now, then run again",
-        code="config-disturbs-others",
-    )
 
 
 def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:

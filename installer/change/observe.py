@@ -34,7 +34,7 @@ from installer.model.facts import (
     PayloadFacts,
     ToolkitFacts,
 )
-from installer.model.files import VERSIONS, File, Kind, Layout
+from installer.model.files import VERSIONS, File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
 from installer.payload import installed
@@ -86,21 +86,22 @@ class _Node(Struct, frozen=True):
 
     def _read_toolkit(self, *, deep: bool) -> ToolkitFacts:
         host, layout, former = self.host, self.options.layout, self.former
-        place = find_version_in_place(host, layout) if deep else None
-        config = host.read(layout.config)
+        link, config = host.link_target(layout.toolkit) or "", host.read(layout.config)
         replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
         theirs = self.record.toolkit is None and installed.is_foreign_toolkit(host, layout)
         versions = (name for name in host.names(layout.versions) if not name.startswith("."))
         return ToolkitFacts(
             host.kind(layout.toolkit, last=False),
-            host.link_target(layout.toolkit) or "",
+            link,
             {name: entries(host, layout.version(name)) for name in versions},
             text_of(config, layout.config) if config else None,
             replaced,
             theirs,
             superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
             defaults=installed.list_former_defaults(former) if theirs else {},
-            digests=digests_below(host, place) if place else {},
+            digests=digests_below(host, layout.install_dir / link)
+            if deep and link.startswith(VERSIONS)
+            else {},
         )
 
     def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:
@@ -240,9 +241,3 @@ def _read_configs(
     for each in engines:
         paths |= {*each.files, *each.hooks, *config_files.list_targets(each)}
     return config_files.contents_of(host, paths)
-
-
-def find_version_in_place(host: Host, layout: Layout) -> PurePosixPath | None:
-    """Return the directory of the version of ours that the toolkit's name leads to."""
-    link = host.link_target(layout.toolkit) or ""
-    return layout.install_dir / link if link.startswith(VERSIONS) else None

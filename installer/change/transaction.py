@@ -12,7 +12,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.cdi.generate import held_node, make_device_nodes, management_specification, remove_device_node
+from installer.cdi.generate import change_device_nodes, held_node, management_specification
 from installer.cdi.plan import generated
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan, plan_rollback
@@ -242,7 +242,7 @@ def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[
         case steps.RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case steps.MakeDeviceNodes() | steps.RemoveDeviceNodes():
-            _change_device_nodes(host, step)
+            change_device_nodes(host, step)
         case steps.ProveUnused(hooked):
             _prove_unused(context, plan, hooked, check)
         case _:
@@ -255,14 +255,6 @@ def _remove_directory(host: Host, path: PurePosixPath) -> bool:
     if kept := host.exists(path):
         log.info("directory kept", path=str(path), reason="it is not empty, or a mount point")
     return not kept
-
-
-def _change_device_nodes(host: Host, step: steps.MakeDeviceNodes | steps.RemoveDeviceNodes) -> None:
-    if isinstance(step, steps.MakeDeviceNodes):
-        make_device_nodes(step)
-        return
-    for node in step.nodes:
-        remove_device_node(host, node)
 
 
 def _reload(context: Context, plan: Plan, step: Reload, check: Callable[[], None]) -> bool:

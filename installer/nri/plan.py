@@ -1,5 +1,6 @@
 """The NRI plugin beside ``run``: it needs an engine that does what it asks, and changes nothing of it."""
 
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -25,11 +26,7 @@ def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
     part = _remove_programs(facts)
     if not options.serves_nri:
         return part
-    new = facts.held.nri is None
-    against = [
-        _explain_unusable(engine) or (_explain_switched_off(engine, ask) if new else None)
-        for engine in facts.engines
-    ]
+    against = [_explain_unusable(engine, None if facts.held.nri else ask) for engine in facts.engines]
     # That a plugin is to be there the ledger has to tell: one that was killed tells nothing.
     rows = Record(nri=options.nri.socket)
     return replace(part, rows=rows, obstacles=tuple(each for each in against if each) if all(against) else ())
@@ -50,31 +47,23 @@ def _remove_programs(facts: Facts) -> Part:
     return Part(ID, for_reason(GONE, steps))
 
 
-def _explain_unusable(engine: EngineState) -> InstallerError | None:
+def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | None:
     if not (nri_name := engine.spec.nri_name):
         return InstallerError(
             f"serve {engine.title} by NRI (it has no NRI)",
             remedy="use another mode for it: its containers take devices by --device",
             code="nri-unusable",
         )
-    if not engine.version:
-        return None
     try:
-        refuse_dropping(nri_name, ".".join(map(str, engine.version)))
+        if engine.version:
+            refuse_dropping(nri_name, ".".join(map(str, engine.version)))
     except InstallerError as error:
         return error
+    with suppress(InstallerError):  # its config is not understood: the plugin is registered or not
+        if ask is not None and ask(engine, {}).nri is False:
+            return InstallerError(
+                f"serve {engine.title} by NRI (its config has NRI switched off)",
+                remedy=f"switch it on there, restart {engine.title}, or use another mode",
+                code="nri-unusable",
+            )
     return None
-
-
-def _explain_switched_off(engine: EngineState, ask: Ask) -> InstallerError | None:
-    try:
-        effective = ask(engine, {})
-    except InstallerError:  # its config is not understood: the plugin is registered or not
-        return None
-    if effective.nri is not False:
-        return None
-    return InstallerError(
-        f"serve {engine.title} by NRI (its config has NRI switched off)",
-        remedy=f"switch it on there, restart {engine.title}, or use another mode",
-        code="nri-unusable",
-    )

@@ -62,7 +62,9 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     )
     version = version_of(files)
     now = find_link(facts)
-    current = _find_current(now)
+    # An administrator's copy, or a way round to a version of ours, is none of ours.
+    named = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else ""
+    current = named if NAME.fullmatch(named) else None
     config, notes = _carry_edits_over(facts, options, rendered, current) if not by_cdi else ("", ())
     damaged, reason = _find_flaws(facts, files, version, current)
     planned: list[tuple[Step, str]] = []
@@ -86,16 +88,10 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
     return Part(
         ID,
         tuple(planned),
-        Record(toolkit=_make_row(facts, version, rendered, files)),
+        Record(toolkit=_make_row(facts, version, current, rendered, files)),
         notes=(*used, *notes, *damaged),
         obstacles=tuple(_find_lack_of_room(facts, options, files)) if planned else (),
     )
-
-
-def _find_current(now: str | None) -> str | None:
-    """Return the version of ours that ``find_link`` tells; an admin's copy, or a way round, is none."""
-    version = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else ""
-    return version if NAME.fullmatch(version) else None
 
 
 def _find_flaws(
@@ -116,10 +112,11 @@ def _find_flaws(
     return (), ""
 
 
-def _make_row(facts: Facts, text: str, rendered: str, files: tuple[PayloadFile, ...]) -> ToolkitRow:
-    """Return what is held of the payload once ``text`` is in place."""
+def _make_row(
+    facts: Facts, text: str, current: str | None, rendered: str, files: tuple[PayloadFile, ...]
+) -> ToolkitRow:
+    """Return what is held of the payload once ``text`` is in the place of the version ``current``."""
     held, now = facts.held.toolkit, find_link(facts)
-    current = _find_current(now)
     before = None if current == STAND_IN else current
     previous = held.previous if held and current == text else before
     foreign = held or ToolkitRow(

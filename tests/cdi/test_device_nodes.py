@@ -3,9 +3,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.generate import device_node, remove_device_node
+from installer.cdi.generate import change_device_nodes, device_node
 from installer.host.files import Host
 from installer.model.record import DeviceNode
+from installer.model.steps import RemoveDeviceNodes
 
 NODE = PurePosixPath("/dev/nvidiactl")
 
@@ -24,7 +25,7 @@ def _known(host: Host) -> DeviceNode:
 
 
 def test_a_node_that_we_made_goes(host: Host) -> None:
-    remove_device_node(host, _known(host))
+    change_device_nodes(host, RemoveDeviceNodes((_known(host),)))
 
     assert device_node(host, NODE) is None
 
@@ -34,7 +35,7 @@ def test_a_node_that_the_driver_has_made_anew_stays(host: Host, tmp_path: Path) 
     (tmp_path / "dev/other").touch()
     (tmp_path / "dev/other").rename(tmp_path / "dev/nvidiactl")
 
-    remove_device_node(host, ours)
+    change_device_nodes(host, RemoveDeviceNodes((ours,)))
 
     assert host.exists(NODE)
 
@@ -42,7 +43,9 @@ def test_a_node_that_the_driver_has_made_anew_stays(host: Host, tmp_path: Path) 
 def test_a_node_of_another_boot_stays(host: Host) -> None:
     ours = _known(host)
 
-    remove_device_node(host, replace(ours, born=f"another-boot {ours.born.split()[1]}"))
+    change_device_nodes(
+        host, RemoveDeviceNodes((replace(ours, born=f"another-boot {ours.born.split()[1]}"),))
+    )
 
     assert host.exists(NODE)
 
@@ -51,4 +54,4 @@ def test_a_node_that_is_gone_is_no_trouble(host: Host, tmp_path: Path) -> None:
     ours = _known(host)
     (tmp_path / "dev/nvidiactl").unlink()
 
-    remove_device_node(host, ours)
+    change_device_nodes(host, RemoveDeviceNodes((ours,)))

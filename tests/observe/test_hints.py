@@ -5,7 +5,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.observe import find_version_in_place
 from installer.change.search import find_moved
 from installer.engines import ENGINES
 from installer.engines.dependencies import (
@@ -96,25 +95,6 @@ def test_where_the_driver_is(
     assert root == found
     assert bool(notes) == bool(note)
     assert all(note in each for each in notes)
-
-
-@pytest.mark.parametrize(
-    ("link", "found"),
-    [
-        (None, None),
-        ("elsewhere", None),
-        (".toolkit-installer/versions/1", "/usr/local/nvidia/.toolkit-installer/versions/1"),
-    ],
-)
-def test_which_version_is_in_place(tmp_path: Path, link: str | None, found: str | None) -> None:
-    layout = Layout()
-    (tmp_path / "usr/local/nvidia").mkdir(parents=True)
-    if link is not None:
-        (tmp_path / "usr/local/nvidia/toolkit").symlink_to(link)
-
-    there = find_version_in_place(Host.under(PurePosixPath(tmp_path)), layout)
-
-    assert (str(there) if there else None) == found
 
 
 @pytest.mark.parametrize(
