@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.mode import SPEC_DIR, mode_of, without_effect
+from installer.cdi.plan import SPEC_DIR, mode_of, without_effect
 from installer.cli import nvidia as compat
 from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
 from installer.cli.nvidia_flags import read

@@ -11,9 +11,8 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
-from installer.cdi.mode import SPEC_DIR, highest_read
-from installer.cdi.mode import SPECIFICATION as PATH
-from installer.cdi.plan import without
+from installer.cdi.plan import SPEC_DIR, highest_read, without
+from installer.cdi.plan import SPECIFICATION as PATH
 from installer.cdi.specification import ALL_GPUS, device_names, named_paths, read_devices, specification
 from installer.engines.dependencies import driver_root
 from installer.errors import InstallerError, Option, Remedy, StoppedError

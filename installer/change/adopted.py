@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.cdi.mode import SPECIFICATION
+from installer.cdi.plan import SPECIFICATION
 from installer.change.ledger import Ledger
 from installer.change.observe import observe_adoption
 from installer.change.references import list_runtimes

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.cdi.generate import absent_nodes, gpu_specification, held_node, management_specification
-from installer.cdi.mode import SPECIFICATION, mode_of
+from installer.cdi.plan import SPECIFICATION, mode_of
 from installer.change.ledger import read_saved
 from installer.change.search import Search, find_loops, find_moved
 from installer.engines import ENGINES, config_files

@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from installer.cdi import plan as cdi
-from installer.cdi.mode import mode_of
 from installer.change import engine_plan
 from installer.change.gate import Choice, TakesUp, choose
 from installer.change.references import find_references, find_taken_over, leads_into
@@ -123,7 +122,7 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
 
 def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     """Return the steps that make the host serve our runtimes, or our devices by CDI; none where it does."""
-    held, (mode, reason) = facts.held, mode_of(facts.engines, facts.held, options)
+    held, (mode, reason) = facts.held, cdi.mode_of(facts.engines, facts.held, options)
     by_cdi = mode.by_cdi
     entries = () if by_cdi else entries_for(options)
     chosen, refused = list[Choice](), dict(facts.refused)

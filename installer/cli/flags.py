@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from installer.cdi.mode import NEEDS_RUNTIME
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.host.paths import resolve_local
 from installer.model.files import RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig
+from installer.model.options import AUTO, NEEDS_RUNTIME, Listen, Mode, Options, Places, ToolkitConfig
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"

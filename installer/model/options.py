@@ -1,10 +1,10 @@
 """What the program was asked for: frozen, and valid once built."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
@@ -57,7 +57,7 @@ class Listen(Struct, frozen=True):
 class Mode(StrEnum):
     """How containers on this node get their GPUs."""
 
-    AUTO = "auto"  # what costs the node least (``cdi.mode``)
+    AUTO = "auto"  # what costs the node least (``cdi.plan``)
     RUNTIME = "runtime"  # engines serve runtimes of ours
     CDI = "cdi"  # engines take devices of a CDI specification: no runtime of ours, no config, no restart
     NRI = "nri"  # the same, and pods that no device plugin serves ask by annotation
@@ -253,3 +253,16 @@ class Wish(Struct, frozen=True):
     options: Options
     nvidia: bool
     log_format: str
+
+
+Asked: TypeAlias = tuple[tuple[str, Callable[[Options], bool]], ...]
+# Who gives one of these relies on a runtime: without it containers would be refused, or start without a GPU.
+NEEDS_RUNTIME: Final[Asked] = (
+    ("--set-as-default", lambda options: options.set_as_default),
+    ("--runtime-name", lambda options: options.runtime_name != RUNTIME_NAME),
+    ("--crio-hook", lambda options: options.crio_hook is not None),
+    (
+        "--accept-nvidia-visible-devices-as-volume-mounts",
+        lambda options: options.toolkit.accept_volume_mounts,
+    ),
+)

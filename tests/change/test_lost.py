@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.mode import SPECIFICATION
+from installer.cdi.plan import SPECIFICATION
 from installer.change.adopted import find_install_dir, find_lost_specification
 from installer.change.search import find_toolkits
 from installer.host.files import Host

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.mode import against_cdi, highest_read, lacking, mode_of
+from installer.cdi.plan import against_cdi, highest_read, lacking, mode_of
 from installer.change.plan import plan_install
 from installer.engines import ENGINES
 from installer.model.engine_spec import EffectiveConfig

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from installer.cdi.generate import gpu_specification, roots
-from installer.cdi.mode import SPECIFICATION
+from installer.cdi.plan import SPECIFICATION
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT
 from installer.lifecycle import install as daemon

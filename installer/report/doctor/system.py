@@ -4,7 +4,7 @@ import re
 from functools import partial
 from typing import Final
 
-from installer.cdi.mode import lacking, read_by
+from installer.cdi.plan import lacking, read_by
 from installer.cdi.specification import ALL_GPUS
 from installer.model.facts import count
 from installer.model.options import GPU_KIND
