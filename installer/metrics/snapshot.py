@@ -1,7 +1,7 @@
 """What monitoring gets at the end of each act: the table of metrics, counts, files for others."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -83,106 +83,67 @@ class Snapshot(Struct, frozen=True):
 
         versions = {"version": self.version, "toolkit_version": self.counts.toolkit}
         yield InfoMetricFamily(PREFIX[:-1], INFO, versions)
-        for row in TABLE:
-            kind = CounterMetricFamily if row.name.endswith("_total") else GaugeMetricFamily
-            family = kind(f"{PREFIX}{row.name}", row.tells, labels=[row.label] if row.label else None)
-            value = row.value(self)
+        figures = self.list_figures()
+        for name, meaning in MEANINGS.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            value, label = figures[name], "code" if name == FAILURES else "engine"
+            labels = [label] if isinstance(value, Mapping) else None
+            family = kind(f"{PREFIX}{name}", meaning, labels=labels)
             if isinstance(value, Mapping):
-                for name, number in value.items():
-                    family.add_metric([name], number)
+                for key, number in value.items():
+                    family.add_metric([key], number)
             elif value is not None:
                 family.add_metric([], value)
             yield family
 
-
-class Row(Struct, frozen=True):
-    """One metric: a counter where its name ends so, else a gauge; with a ``label`` a value for each."""
-
-    name: str
-    tells: str
-    value: Callable[[Snapshot], Value]
-    label: str = ""
-
-
-def _count_restarts(node: Snapshot) -> Value:
-    restarts = {each.name: 0 for each in node.engines} | {**node.counts.restarts}
-    return dict(sorted(restarts.items()))
+    def list_figures(self) -> dict[str, Value]:
+        """Return each metric with its value, or one for each engine or code; None where there is none."""
+        counts, engines, plugin = self.counts, self.engines, self.plugin
+        restarts = {each.name: 0 for each in engines} | {**counts.restarts}
+        return {
+            "ready": bool(self.since),
+            "engine_serves": {each.name: each.serves for each in engines},
+            "config_drifted": {each.name: each.drifted for each in engines},
+            "config_refused": {each.name: each.refused for each in engines},
+            "engine_restart_pending": {each.name: each.pending for each in engines},
+            "nri_plugin_registered": plugin.registered if plugin else None,
+            "nri_missed_containers": plugin.missed if plugin else None,
+            "nri_plugin_ends_total": plugin.ends if plugin else None,
+            "last_look_timestamp_seconds": self.looked_s,
+            "last_success_timestamp_seconds": counts.success_s,
+            "installs_total": counts.installs,
+            "repairs_total": counts.repairs,
+            "engine_restarts_total": dict(sorted(restarts.items())),
+            FAILURES: dict(sorted(counts.failures.items())),
+        }
 
 
 INFO: Final = "Always 1; its labels are the versions of this program and of the installed toolkit."
-TABLE: Final = (
-    Row(
-        "ready",
-        "1 if at the last check the toolkit was in place and each engine was verified to serve it, else 0.",
-        lambda node: bool(node.since),
-    ),
-    Row(
-        "engine_serves",
-        "1 if the engine was verified to serve our runtimes at the last check, else 0.",
-        lambda node: {each.name: each.serves for each in node.engines},
-        "engine",
-    ),
-    Row(
-        "config_drifted",
-        "1 if at the last check the engine's configs no longer matched the install, else 0.",
-        lambda node: {each.name: each.drifted for each in node.engines},
-        "engine",
-    ),
-    Row(
-        "config_refused",
-        "1 if at the last check the engine served, but would not start again, else 0.",
-        lambda node: {each.name: each.refused for each in node.engines},
-        "engine",
-    ),
-    Row(
-        "engine_restart_pending",
-        "1 while the engine has not read its configs, for its restart waits until it is idle, else 0.",
-        lambda node: {each.name: each.pending for each in node.engines},
-        "engine",
-    ),
-    Row(
-        "nri_plugin_registered",
-        "1 if at the last check the NRI plugin beside run was registered with its engine, else 0.",
-        lambda node: node.plugin.registered if node.plugin else None,
-    ),
-    Row(
-        "nri_missed_containers",
-        "Containers that ran at the last check without the devices that their pods ask the NRI plugin for.",
-        lambda node: node.plugin.missed if node.plugin else None,
-    ),
-    Row(
-        "nri_plugin_ends_total",
-        "Times that the NRI plugin has died, or hung and was ended, since run was started.",
-        lambda node: node.plugin.ends if node.plugin else None,
-    ),
-    Row(
-        "last_look_timestamp_seconds",
-        "When these figures were taken: at an install, a repair, a failure, or a check after a change.",
-        lambda node: node.looked_s,
-    ),
-    Row(
-        "last_success_timestamp_seconds",
-        "When an install or a repair last ended well; 0 for never.",
-        lambda node: node.counts.success_s,
-    ),
-    Row(
-        "installs_total",
-        "Installs that ended well, those that found everything in place included.",
-        lambda node: node.counts.installs,
-    ),
-    Row(
-        "repairs_total",
-        "Times that run has changed the node again while it waited, because something had drifted.",
-        lambda node: node.counts.repairs,
-    ),
-    Row("engine_restarts_total", "Restarts of the engine that we have asked for.", _count_restarts, "engine"),
-    Row(
-        "failures_total",
-        "Installs, repairs and uninstalls that failed, by the code of the error.",
-        lambda node: dict(sorted(node.counts.failures.items())),
-        "code",
-    ),
-)
+FAILURES: Final = "failures_total"
+# By name: what a metric means. It is a counter where the name ends so.
+MEANINGS: Final = {
+    "ready": "1 if at the last check the toolkit was in place and each engine was verified to serve it, else "
+    "0.",
+    "engine_serves": "1 if the engine was verified to serve our runtimes at the last check, else 0.",
+    "config_drifted": "1 if at the last check the engine's configs no longer matched the install, else 0.",
+    "config_refused": "1 if at the last check the engine served, but would not start again, else 0.",
+    "engine_restart_pending": "1 while the engine has not read its configs, for its restart waits until it "
+    "is idle, else 0.",
+    "nri_plugin_registered": "1 if at the last check the NRI plugin beside run was registered with its "
+    "engine, else 0.",
+    "nri_missed_containers": "Containers that ran at the last check without the devices that their pods ask "
+    "the NRI plugin for.",
+    "nri_plugin_ends_total": "Times that the NRI plugin has died, or hung and was ended, since run was "
+    "started.",
+    "last_look_timestamp_seconds": "When these figures were taken: at an install, a repair, a failure, or a "
+    "check after a change.",
+    "last_success_timestamp_seconds": "When an install or a repair last ended well; 0 for never.",
+    "installs_total": "Installs that ended well, those that found everything in place included.",
+    "repairs_total": "Times that run has changed the node again while it waited, because something had "
+    "drifted.",
+    "engine_restarts_total": "Restarts of the engine that we have asked for.",
+    FAILURES: "Installs, repairs and uninstalls that failed, by the code of the error.",
+}
 
 
 def features(node: Snapshot) -> str:
