@@ -139,8 +139,6 @@ class _Check:
 
     def prove(self, plan: Plan) -> None:
         """Note what engines serve after a plan; InstallerError: one is stopped, or starts no container."""
-        refuse_stopped(self.find_stopped(plan))
-        self.find_low_level()
         self.ask_engines(plan, proven=True)
         self.now = self.now.with_error(None)
 
@@ -190,9 +188,6 @@ class _Check:
         elif any(reason == STALE for _, reason in plan.planned):
             # It is no drift.
             gpus.withdraw_stale(self.host, self.options, work.ledger.held, work.ledger.write)
-        if ignored:
-            refuse_stopped(self.find_stopped(plan))
-            self.find_low_level()
         self.ask_engines(plan, proven=False, asking=ignored)
         serve = all(each.serves is not False for each in self.now.engines)
         if ignored and serve and not any(list_pending_restarts(work, plan)):
@@ -297,8 +292,13 @@ class _Check:
     def ask_engines(self, plan: Plan, *, proven: bool, asking: bool = True) -> None:
         """Note what engines serve, after a plan or, not ``proven``, without; raise where one starts nothing.
 
-        ``asking`` has their own programs say whether they would come up with the configs that lie there.
+        ``asking`` raises also where one is stopped, or the runtime that ours start is gone, and has their own
+        programs say whether they would come up with the configs that lie there.
         """
+        stopped = self.find_stopped(plan)
+        if asking:
+            refuse_stopped(stopped)
+            self.find_low_level()
         known = {each.name: each for each in self.before.engines}
         depends = {name: Dependencies() for name in plan.engines}
         read = plan.reloaded if proven else ()  # since it was observed
@@ -331,7 +331,6 @@ class _Check:
             )
             for name, engine in seen.items()
         ]
-        stopped = self.find_stopped(plan)
         engines += [
             readiness.EngineCheck(name, serves=False, differs=readiness.NOT_RUNNING) for name in stopped
         ]
