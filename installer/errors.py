@@ -191,9 +191,3 @@ class StoppedBeforeError(StoppedError, NotBegunError):
     """A signal asked us to stop before anything of a step was done."""
 
     usual = "stopped"
-
-
-class ConflictError(NotBegunError):
-    """Another program has just written a config that was about to be written: its text stays."""
-
-    usual = "config-changed"

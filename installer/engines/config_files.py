@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.engines.config_edits import tree_of
 from installer.engines.containerd.effective import list_imports, own_import
 from installer.engines.startup import path_of
-from installer.errors import ConflictError, InstallerError
+from installer.errors import InstallerError, NotBegunError
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES
 from installer.host.kernel import find_free_memory
@@ -280,15 +280,14 @@ def list_missing_directories(host: Host, paths: Iterable[PurePosixPath]) -> set[
 
 
 def write_config(host: Host, write: WriteConfig) -> None:
-    """Write or remove a config; raise ConflictError where it was changed since it was read."""
+    """Write or remove a config; raise NotBegunError where it was changed since it was read."""
     now = host.read(write.path)
     digest = now and now.digest
     if digest == (write.after and write.after.digest) and (now is None) == (write.after is None):
         return
     if digest != (write.before and write.before.digest):
-        raise ConflictError(
-            f"edit {write.path} (another process wrote it at the same moment)", remedy="run again"
-        )
+        problem = f"edit {write.path} (another process wrote it at the same moment)"
+        raise NotBegunError(problem, remedy="run again", code="config-changed")
     if write.after is None:
         real = host.resolve(write.path)  # a link that led nowhere before us stays
         if write.link:

@@ -24,7 +24,7 @@ from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, with_start
 from installer.engines.reloading import explain_moved_places
 from installer.engines.startup import drop_flags, find_lacks, next_start, read_start
-from installer.errors import ConflictError, InstallerError
+from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
@@ -137,13 +137,13 @@ class Trials:
 def refuse_changed(
     host: Host, engine: EngineState, seen: Mapping[PurePosixPath, str], done: Iterable[Step]
 ) -> None:
-    """Raise ConflictError where an engine would not come up with what was written since the gate was asked.
+    """Raise NotBegunError where an engine would not come up with what was written since the gate was asked.
 
     ``seen`` are the digests of what was read then, ``done`` the steps since. One that is signalled is refused
     in any case: it is not known what it makes of such a text.
     """
     if error := with_start(host, engine).not_restarted:
-        raise ConflictError(error.problem, remedy=error.remedy, code=error.code)
+        raise NotBegunError(error.problem, remedy=error.remedy, code=error.code)
     writes = (step for step in done if isinstance(step, WriteConfig))
     written = {step.path: step.after.digest if step.after else "" for step in writes}
     try:
@@ -152,9 +152,10 @@ def refuse_changed(
         broken = error.problem
     if broken:
         verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
-        raise ConflictError(
+        raise NotBegunError(
             f"{verb} {engine.title} ({broken})",
             remedy=f"look at what has just been written to the config of {engine.title}, then run again",
+            code="config-changed",
         )
 
 

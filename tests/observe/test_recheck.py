@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.dry_run import find_refusals, refuse_changed
-from installer.errors import ConflictError
+from installer.errors import NotBegunError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState
@@ -35,7 +35,7 @@ def refusal(root: Path, name: str, now: str | None, *done: Step) -> str:
         refuse_changed(
             Host.under(PurePosixPath(root)), engine(name), {path: File(before.encode()).digest}, done
         )
-    except ConflictError as error:
+    except NotBegunError as error:
         return f"{error.problem}; {error.remedy}"
     return ""
 
