@@ -226,13 +226,12 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
 
 def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     """Yield what the main process of a unit listens on, short names first: they are those of the API."""
-    with suppress(InstallerError):
-        state = systemd.read_unit(host, unit)
-        if state.active == "active" and state.main_pid:
-            for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
-                # Each who connects to that is a plugin, and keeps others out while he says nothing.
-                if PurePosixPath(path).name != "nri.sock":
-                    yield PurePosixPath(path)
+    state = systemd.look_at_unit(host, unit)
+    if state.active == "active" and state.main_pid:
+        for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
+            # Each who connects to that is a plugin, and keeps others out while he says nothing.
+            if PurePosixPath(path).name != "nri.sock":
+                yield PurePosixPath(path)
 
 
 def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> EngineState:

@@ -462,10 +462,9 @@ def process_of(host: Host, engine: EngineState) -> str:
     """Return where the process of an engine is found below /proc; "" where it is not seen."""
     if engine.pid:
         return f"/proc/{engine.pid}"
-    with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
-        if pid := systemd.read_unit(host, engine.unit).main_pid:
-            return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
-    return ""
+    # It is in another pid namespace, and perhaps the host's /proc is mounted. Its unit may run k3s around it.
+    pid = systemd.look_at_unit(host, engine.unit).main_pid
+    return str(host.local_path(PurePosixPath(f"/proc/{pid}"))) if pid else ""
 
 
 def keep_live(process: str) -> str:

@@ -408,7 +408,5 @@ def _read_configs(
 
 def read_unit_state(host: Host, unit: str) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
-    with suppress(InstallerError):
-        if unit and (state := systemd.read_unit(host, unit)).load != "not-found":
-            return f"{state.active}/{state.sub}/{state.result}"
-    return ""
+    state = systemd.look_at_unit(host, unit)
+    return "" if state.load in {"", "not-found"} else f"{state.active}/{state.sub}/{state.result}"
