@@ -49,44 +49,24 @@ class Counts(Struct, frozen=True):
     toolkit: str = ""  # its version, "" where it does not tell
 
 
-class EngineFigures(Struct, frozen=True):
-    """One engine: whether it was proven to serve, and whether its configs drifted."""
-
-    name: str
-    serves: bool
-    drifted: bool
-    refused: bool = False  # it would not come up at its next start with the configs that lie there
-    pending: bool = False  # it has not read its configs yet: its restart waits until it is idle
-
-
-class PluginFigures(Struct, frozen=True):
-    """The NRI plugin beside ``run``: whether it was registered, how many it has missed, its ends."""
-
-    registered: bool
-    missed: int
-    ends: int
-
-
 class Snapshot(Struct, frozen=True):
     """A node at one look."""
 
     version: str
-    counts: Counts
-    engines: tuple[EngineFigures, ...]
-    looked_s: float
-    since: str = ""  # when it became ready; "" where it is not
-    plugin: PluginFigures | None = None  # None where no NRI plugin is to be there
+    toolkit: str
+    since: str  # when it became ready; "" where it is not
+    engines: Mapping[str, str]  # by name: "true" where it serves, "false", or "pending" until its restart
+    figures: Mapping[str, Value]  # by name of the metric
 
     def collect(self) -> Iterator["Metric"]:
         """Yield the metrics, as prometheus_client asks for them."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
-        versions = {"version": self.version, "toolkit_version": self.counts.toolkit}
+        versions = {"version": self.version, "toolkit_version": self.toolkit}
         yield InfoMetricFamily(PREFIX[:-1], INFO, versions)
-        figures = self.list_figures()
         for name, meaning in MEANINGS.items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            value, label = figures[name], "code" if name == FAILURES else "engine"
+            value, label = self.figures.get(name), "code" if name == FAILURES else "engine"
             labels = [label] if isinstance(value, Mapping) else None
             family = kind(f"{PREFIX}{name}", meaning, labels=labels)
             if isinstance(value, Mapping):
@@ -95,27 +75,6 @@ class Snapshot(Struct, frozen=True):
             elif value is not None:
                 family.add_metric([], value)
             yield family
-
-    def list_figures(self) -> dict[str, Value]:
-        """Return each metric with its value, or one for each engine or code; None where there is none."""
-        counts, engines, plugin = self.counts, self.engines, self.plugin
-        restarts = {each.name: 0 for each in engines} | {**counts.restarts}
-        return {
-            "ready": bool(self.since),
-            "engine_serves": {each.name: each.serves for each in engines},
-            "config_drifted": {each.name: each.drifted for each in engines},
-            "config_refused": {each.name: each.refused for each in engines},
-            "engine_restart_pending": {each.name: each.pending for each in engines},
-            "nri_plugin_registered": plugin.registered if plugin else None,
-            "nri_missed_containers": plugin.missed if plugin else None,
-            "nri_plugin_ends_total": plugin.ends if plugin else None,
-            "last_look_timestamp_seconds": self.looked_s,
-            "last_success_timestamp_seconds": counts.success_s,
-            "installs_total": counts.installs,
-            "repairs_total": counts.repairs,
-            "engine_restarts_total": dict(sorted(restarts.items())),
-            FAILURES: dict(sorted(counts.failures.items())),
-        }
 
 
 INFO: Final = "Always 1; its labels are the versions of this program and of the installed toolkit."
@@ -151,11 +110,10 @@ def features(node: Snapshot) -> str:
     labels = {
         "ready": "true" if node.since else "false",
         "version": node.version,
-        "toolkit-version": node.counts.toolkit,
+        "toolkit-version": node.toolkit,
         "ready-since": node.since,
+        **{f"engine-{name}": state for name, state in node.engines.items()},
     }
-    for each in node.engines:
-        labels[f"engine-{each.name}"] = "pending" if each.pending else "true" if each.serves else "false"
     return "".join(f"{NAMESPACE}/{name}={label(value)}\n" for name, value in labels.items() if value)
 
 
@@ -265,25 +223,31 @@ def _take_snapshot(
     ours = "unknown"  # of a source tree
     with suppress(PackageNotFoundError):
         ours = version("node-toolkit-installer")
-    engines = tuple(
-        EngineFigures(
-            row.name,
-            row.name in serving,
-            options.drift is not Drift.IGNORE and _has_drifted(host, row, record),
-            refused=serving.get(row.name, False),
-            pending=row.restart_due,
-        )
-        for row in record.engines
-    )
-    plugin = None
+    rows, since, told = record.engines, counts.ready_since_s, options.drift is not Drift.IGNORE
+    restarts = {row.name: 0 for row in rows} | {**counts.restarts}
+    figures: dict[str, Value] = {
+        "ready": bool(since),
+        "engine_serves": {row.name: row.name in serving for row in rows},
+        "config_drifted": {row.name: told and _has_drifted(host, row, record) for row in rows},
+        "config_refused": {row.name: serving.get(row.name, False) for row in rows},
+        "engine_restart_pending": {row.name: row.restart_due for row in rows},
+        "last_look_timestamp_seconds": time.time(),
+        "last_success_timestamp_seconds": counts.success_s,
+        "installs_total": counts.installs,
+        "repairs_total": counts.repairs,
+        "engine_restarts_total": dict(sorted(restarts.items())),
+        FAILURES: dict(sorted(counts.failures.items())),
+    }
     if record.nri is not None:
         nri = plugin_state.at_ledger_socket(options.nri, record)
-        state, registered = plugin_state.read_state(host, nri.state), plugin_state.is_registered(host, nri)
-        missed = state["missed_in_all"] if state else 0
-        plugin = PluginFigures(registered, missed, supervision.current_run().plugin_ends)
-    since = counts.ready_since_s  # as a text without colons: a label has none
+        state = plugin_state.read_state(host, nri.state)
+        figures["nri_plugin_registered"] = plugin_state.is_registered(host, nri)
+        figures["nri_missed_containers"] = state["missed_in_all"] if state else 0
+        figures["nri_plugin_ends_total"] = supervision.current_run().plugin_ends
+    # As a text without colons: a label has none.
     text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""
-    return Snapshot(ours, counts, engines, time.time(), text, plugin)
+    states = {row.name: "pending" if row.restart_due else str(row.name in serving).lower() for row in rows}
+    return Snapshot(ours, counts.toolkit, text, states, figures)
 
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from installer.metrics.snapshot import PREFIX, Counts, EngineFigures, PluginFigures, Snapshot, render
+from installer.metrics.snapshot import FAILURES, MEANINGS, PREFIX, Snapshot, render
 from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
 from tests.support.golden import golden
@@ -20,14 +20,20 @@ from tests.support.site import PROJECT, Site
 from tests.support.version import VERSION
 
 MONITORING = PROJECT / "deploy/monitoring"
+ENGINES = {"containerd": 1.0, "docker": 0.0}
+OF_ENGINES = [name for name in MEANINGS if name.startswith(("engine_", "config_"))]
 FIGURES = Snapshot(
     "0.1.0",
-    Counts(3, 2, {"in-use": 1, "locked": 4}, {"containerd": 5}, 1_795_000_000.25, 1.5, "1.17.8"),
-    (EngineFigures("containerd", serves=True, drifted=False), EngineFigures("docker", False, True, True)),
-    1_795_000_001,
+    "1.17.8",
     "20261122T083000Z",
-    PluginFigures(registered=True, missed=2, ends=1),
+    {"containerd": "true", "docker": "false"},
+    {
+        **dict.fromkeys(MEANINGS, 1_795_000_000.25),
+        **dict.fromkeys(OF_ENGINES, ENGINES),
+        FAILURES: {"in-use": 1, "locked": 4},
+    },
 )
+FIRST = {name: dict[str, float]() for name in OF_ENGINES}
 METRICS = {family.samples[0].name: family for family in FIGURES.collect()}
 WITHOUT_SAMPLES_AT_FIRST = {
     name for name in METRICS if name.startswith((f"{PREFIX}nri_", f"{PREFIX}failures_total"))
@@ -46,7 +52,7 @@ def named_in(text: str) -> set[str]:
     "figures",
     [
         pytest.param(FIGURES, id="a node"),
-        pytest.param(replace(FIGURES, engines=(), counts=Counts(), since=""), id="a first failure"),
+        pytest.param(replace(FIGURES, engines={}, figures=FIRST, since=""), id="a first failure"),
         pytest.param(replace(FIGURES, version='"\\\n'), id="a version of odd characters"),
     ],
 )

@@ -2,9 +2,7 @@
 
 import pytest
 
-from installer.metrics.snapshot import Counts, EngineFigures, Snapshot, features, label, render
-
-WELL = EngineFigures("containerd", serves=True, drifted=False)
+from installer.metrics.snapshot import Snapshot, Value, features, label, render
 
 
 def labels(node: Snapshot) -> dict[str, str]:
@@ -13,28 +11,19 @@ def labels(node: Snapshot) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("since", "engine", "told"),
+    ("since", "state", "told"),
     [
-        ("2026-01-01T00:00:00Z", WELL, {"ready": "true", "ready-since": "2026-01-01T00-00-00Z"}),
-        ("", WELL, {"ready": "false"}),
-        (
-            "",
-            EngineFigures("docker", serves=False, drifted=False),
-            {"ready": "false", "engine-docker": "false"},
-        ),
-        (
-            "",
-            EngineFigures("docker", serves=True, drifted=False, pending=True),
-            {"ready": "false", "engine-docker": "pending"},
-        ),
+        ("2026-01-01T00:00:00Z", "true", {"ready": "true", "ready-since": "2026-01-01T00-00-00Z"}),
+        ("", "true", {"ready": "false"}),
+        ("", "pending", {"ready": "false"}),
     ],
 )
-def test_the_labels_of_a_node(since: str, engine: EngineFigures, told: dict[str, str]) -> None:
-    figures = Snapshot("0.2.0", Counts(toolkit="1.19.1"), (engine,), 1.5, since)
+def test_the_labels_of_a_node(since: str, state: str, told: dict[str, str]) -> None:
+    figures = Snapshot("0.2.0", "1.19.1", since, {"docker": state}, {})
 
-    usual = {"version": "0.2.0", "toolkit-version": "1.19.1", f"engine-{engine.name}": "true"}
+    usual = {"version": "0.2.0", "toolkit-version": "1.19.1", "engine-docker": state}
     assert labels(figures) == usual | told
-    without = Snapshot("0.2.0", Counts(), (), 1.5)
+    without = Snapshot("0.2.0", "", "", {}, {})
     assert labels(without) == {"ready": "false", "version": "0.2.0"}
 
 
@@ -47,8 +36,14 @@ def test_a_label_is_one_that_kubernetes_takes(value: str, said: str) -> None:
 
 
 def test_numbers_and_words_are_as_prometheus_reads_them() -> None:
-    counts = Counts(installs=3, failures={'a"b\\c\nd': 2}, success_s=7, ready_since_s=1.25)
-    figures = Snapshot('0"2', counts, (WELL,), 1.5, "now")
+    values: dict[str, Value] = {
+        "ready": True,
+        "installs_total": 3,
+        "last_look_timestamp_seconds": 1.5,
+        "repairs_total": 0,
+    }
+    values |= {"engine_serves": {"docker": True}, "failures_total": {'a"b\\c\nd': 2}}
+    figures = Snapshot('0"2', "", "now", {}, values)
 
     text, other = render(".prom", figures), render(".openmetrics", figures)
 
@@ -57,7 +52,7 @@ def test_numbers_and_words_are_as_prometheus_reads_them() -> None:
     lines = {
         line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines() if line[:1] != "#"
     }
-    assert {*lines.values()} == {"0.0", "1.0", "1.5", "2.0", "3.0", "7.0"}
+    assert {*lines.values()} == {"0.0", "1.0", "1.5", "2.0", "3.0"}
     assert any(r'"a\"b\\c\nd"' in name for name in lines)
     assert all(name.partition("{")[0].startswith("toolkit_installer_") for name in lines)
     assert sorted(lines) == sorted(line.rpartition(" ")[0] for line in other.splitlines() if line[:1] != "#")
