@@ -24,9 +24,8 @@ from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState, Facts
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
 from installer.model.options import Options
-from installer.model.record import OWNER, CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
+from installer.model.record import ADOPTED, OWNER, CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, sum_rows
-from installer.payload.plan import ADOPTED
 
 ID: Final = "adopted"
 CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"

@@ -100,10 +100,6 @@ class Plan(Struct, frozen=True):
         """Why something of ours stays after an undo."""
         return tuple(error for part in self.parts for error in part.needed)
 
-    def and_part(self, part: Part) -> "Plan":
-        """Return the plan with one part more."""
-        return replace(self, parts=(*self.parts, part))
-
 
 def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
     """Return the three runtimes as NVIDIA writes them (engine-facts.md#nvidia-runtimes)."""
@@ -197,7 +193,8 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
         earlier=tuple(write for each in chosen for write in _find_earlier(each, facts)),
         unmade=gpus.unmade if gpus else None,
     )
-    return plan.and_part(Part("failed-before", obstacles=_refuse_failed(plan, held, options)))
+    failed = Part("failed-before", obstacles=_refuse_failed(plan, held, options))
+    return replace(plan, parts=(*parts, failed))
 
 
 def _find_earlier(choice: Choice, facts: Facts) -> Iterator[WriteConfig]:

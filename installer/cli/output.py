@@ -8,6 +8,7 @@ from typing import Annotated, Final, TypeAlias
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from installer.change.ledger import read_record
 from installer.change.observe import observe_install
@@ -92,7 +93,8 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     acts = [*found] if ledger is None else repaired
     acts += [] if plan.steps or record.empty else installation.list_last_act(record)
     notes = (f"{each.what}: {each.state}" for each in (*later, *acts))
-    plan = plan.and_part(Part("validation", notes=(*trials.unvalidated(plan.steps), *notes)))
+    validation = Part("validation", notes=(*trials.unvalidated(plan.steps), *notes))
+    plan = replace(plan, parts=(*plan.parts, validation))
     changes = bool(plan.steps or plan.pending or acts)
     diffs = [
         (step.path, diff(step.path, step.before, step.after, show_secrets=show_secrets))

@@ -72,6 +72,9 @@ _KINDS: Final = (
 Branch: TypeAlias = dict[Any, Any]
 
 
+MOVED: Final = "a key to be changed is not where it was"
+
+
 class TextError(ValueError):
     """The text is not valid, or not understood; ``str()`` says where and why."""
 
@@ -94,6 +97,8 @@ class Number(float):
 
 def cut_pair(text: str, siblings: Sequence[Pair], index: int) -> str:
     """Return ``text`` without one of the pairs between two braces, its comma and the space before it."""
+    if not siblings:
+        raise TextError(MOVED)
     if index:
         start, end = siblings[index - 1].end, siblings[index].end
     elif len(siblings) > 1:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from installer.config_text import (
     ABSENT,
+    MOVED,
     Branch,
     Edit,
     Key,
@@ -40,8 +41,7 @@ class _Grammar(Protocol):
     def load(self, text: str) -> Branch: ...
     def value(self, text: str) -> Any: ...
     def literal(self, value: Value) -> str: ...
-    def find(self, text: str, key: Key) -> str | None: ...
-    def replace(self, text: str, key: Key, literal: str) -> str: ...
+    def span(self, text: str, key: Key) -> slice | None: ...
     def insert(self, text: str, key: Key, literal: str) -> str: ...
     def remove(self, text: str, key: Key) -> str: ...
     def close(self, text: str, key: Key) -> str: ...
@@ -64,10 +64,14 @@ class Draft(Struct):
         """Whether it needs a text to begin with."""
         return self.syntax is Syntax.JSON and not self.text.strip()
 
+    def literal(self, key: Key) -> str | None:
+        """Return the literal that a key holds; None where that is no value."""
+        span = self.grammar.span(self.text, key)
+        return self.text[span] if span else None
+
     def find(self, key: Key) -> str:
         """Return the literal of a key that holds a value."""
-        literal = self.grammar.find(self.text, key)
-        if literal is None:
+        if (literal := self.literal(key)) is None:
             raise InstallerError(
                 f"edit {self.name} ({dotted(key)} is a table, but a value belongs there)",
                 remedy=f"remove the table {dotted(key)}, then run again",
@@ -84,9 +88,11 @@ class Draft(Struct):
         if literal is None:
             self.text = self.grammar.remove(self.text, key)
             del self._parent(key)[key[-1]]
-        else:
-            self.text = self.grammar.replace(self.text, key, literal)
+        elif span := self.grammar.span(self.text, key):
+            self.text = self.text[: span.start] + literal + self.text[span.stop :]
             self._parent(key)[key[-1]] = self.grammar.value(literal)
+        else:
+            raise TextError(MOVED)
 
     def close(self, key: Key) -> None:
         """Take the container away if it is empty, or its header if it lives on through others."""
@@ -271,14 +277,14 @@ def _take_back(draft: Draft, edit: Edit) -> bool:
     if edit.before is not None and same(now, value(edit.before)):
         return True
     written = edit.after is not None and same(now, value(edit.after))
-    if not written or draft.grammar.find(draft.text, edit.key) is None:
+    if not written or draft.literal(edit.key) is None:
         return False
     draft.replace(edit.key, edit.before)
     return True
 
 
 def _take_back_member(draft: Draft, edit: Edit, now: Any) -> bool:
-    literal = draft.grammar.find(draft.text, edit.key)
+    literal = draft.literal(edit.key)
     if not isinstance(now, list) or literal is None or edit.after is None:
         return False
     index = _position(now, draft.grammar.value(edit.after))

@@ -40,16 +40,10 @@ def literal(value: Value) -> str:
             return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def find(text: str, key: Key) -> str | None:
-    """Return the literal that ``key`` holds, or ``None``."""
+def span(text: str, key: Key) -> slice | None:
+    """Return where the literal that ``key`` holds stands; None where there is none."""
     siblings, index = _find(text, key)
-    return text[siblings[index].value : siblings[index].end] if siblings else None
-
-
-def replace(text: str, key: Key, literal: str) -> str:
-    """Return ``text`` with ``literal`` in the place of what ``key`` holds."""
-    siblings, index = _get(text, key)
-    return text[: siblings[index].value] + literal + text[siblings[index].end :]
+    return slice(siblings[index].value, siblings[index].end) if siblings else None
 
 
 def insert(text: str, key: Key, literal: str) -> str:
@@ -74,7 +68,7 @@ def insert(text: str, key: Key, literal: str) -> str:
 
 def remove(text: str, key: Key) -> str:
     """Return ``text`` without ``key``, and without the comma and space that came with it."""
-    return cut_pair(text, *_get(text, key))
+    return cut_pair(text, *_find(text, key))
 
 
 def close(text: str, key: Key) -> str:
@@ -153,13 +147,6 @@ def _find(text: str, key: Key) -> tuple[list[Pair], int]:
         if index < 0:
             return [], 0
         start = siblings[index].value
-    return siblings, index
-
-
-def _get(text: str, key: Key) -> tuple[list[Pair], int]:
-    siblings, index = _find(text, key)
-    if not siblings:
-        raise TextError("a key to be changed is not where it was")
     return siblings, index
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from installer.config_text import Branch, Key, Number, Pair, TextError, Value, cut_pair
+from installer.config_text import MOVED, Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 _REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 # A key of so many parts; tomllib keeps every beginning of a key, which takes the square of it.
@@ -230,21 +230,18 @@ def literal(value: Value) -> str:
             raise TextError("TOML knows no null")
 
 
-def find(text: str, key: Key) -> str | None:
-    """Return the literal that ``key`` holds, ``None`` if there is none or it is a table below a header."""
+def span(text: str, key: Key) -> slice | None:
+    """Return where the literal of ``key`` stands; None if there is none, or it is a table below a header."""
     place = _find_pair(text, key)
-    return text[place[1].value : place[1].end] if place else None
-
-
-def replace(text: str, key: Key, literal: str) -> str:
-    """Return ``text`` with ``literal`` in the place of what ``key`` holds."""
-    pair = _get_pair(text, key)[1]
-    return text[: pair.value] + literal + text[pair.end :]
+    return slice(place[1].value, place[1].end) if place else None
 
 
 def remove(text: str, key: Key) -> str:
     """Return ``text`` without ``key``: without its line, or its place between the braces."""
-    table, pair = _get_pair(text, key)
+    place = _find_pair(text, key)
+    if place is None:
+        raise TextError(MOVED)
+    table, pair = place
     if not table.inline:
         return _remove_line(text, pair.start, pair.end)
     pairs = table.pairs(text)
@@ -351,13 +348,6 @@ def _find_pair(text: str, key: Key) -> tuple[Table, Pair] | None:
     on_the_way = (table for table in tables(text, key) if table.name == key[: len(table.name)] != key)
     found = ((table, pair) for table in on_the_way for pair in table.pairs(text, key[len(table.name)]))
     return next(((table, pair) for table, pair in found if table.name + pair.name == key), None)
-
-
-def _get_pair(text: str, key: Key) -> tuple[Table, Pair]:
-    place = _find_pair(text, key)
-    if place is None:
-        raise TextError("a key to be changed is not where it was")
-    return place
 
 
 def _find_dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:

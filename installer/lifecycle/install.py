@@ -158,7 +158,8 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
         facts = observe_install(host, options, ledger.held, patience_s)
         trials = Trials(host, facts.contents)
         plan = plan_install(facts, options, trials)
-        plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
+        validation = Part("validation", notes=tuple(trials.unvalidated(plan.steps)))
+        plan = replace(plan, parts=(*plan.parts, validation))
         refuse_obstacles(plan)
         return plan
 

@@ -13,6 +13,8 @@ from installer.engines import ENGINES
 from installer.model.engine_spec import EngineSpec
 from installer.model.files import File, Meta
 
+STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
+ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
 OWNER: Final = "cdi"  # of CDI specifications: in the place of an engine's name, in rows and steps
 # What the ledger has for one name in a directory of ours: that of a version, or of a saved copy.
 NAME: Final = re.compile(r"[A-Za-z0-9_-]+")

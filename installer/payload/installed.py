@@ -20,7 +20,7 @@ from installer.host.trees import digest_of, digests_below
 from installer.model.engine_spec import OUR_BINARIES
 from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options
-from installer.model.record import OWNER, Record, ToolkitRow
+from installer.model.record import ADOPTED, OWNER, Record, ToolkitRow
 from installer.payload.files import (
     LIBRARIES,
     NOT_OWNED,
@@ -29,7 +29,6 @@ from installer.payload.files import (
     list_damage,
     search_paths,
 )
-from installer.payload.plan import ADOPTED
 
 OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
 FOR_ROOT: Final = 0o700

@@ -11,7 +11,7 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.model.facts import Facts, names_of, require
 from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options
-from installer.model.record import NAME, Record, ToolkitRow
+from installer.model.record import ADOPTED, NAME, STAND_IN, Record, ToolkitRow
 from installer.model.steps import (
     TRY_AGAIN,
     InstallVersion,
@@ -37,8 +37,6 @@ from installer.payload.files import (
 )
 
 ID: Final = "toolkit"
-STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
-ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
 THEIRS: Final = "what has that name is another installer's"
 ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
 

@@ -13,7 +13,9 @@ from installer.change.ledger import dumps, loads
 from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
 from installer.model.record import (
+    ADOPTED,
     OWNER,
+    STAND_IN,
     CdiRow,
     ConfigRow,
     DeviceNode,
@@ -22,7 +24,6 @@ from installer.model.record import (
     Saved,
     ToolkitRow,
 )
-from installer.payload.plan import ADOPTED, STAND_IN
 from tests.support.site import LEDGER
 
 # What the kernel takes for a name, UTF-8 or not.

@@ -11,10 +11,9 @@ from installer.engines.reloading import in_progress
 from installer.model.facts import Facts, ToolkitFacts
 from installer.model.files import VERSIONS, Entry, File, Kind
 from installer.model.options import Options
-from installer.model.record import ConfigRow, Record, ToolkitRow
+from installer.model.record import ADOPTED, STAND_IN, ConfigRow, Record, ToolkitRow
 from installer.model.steps import RemoveToolkit, RemoveVersion, SwitchToolkit, WriteConfig
 from installer.payload import plan as toolkit
-from installer.payload.plan import ADOPTED, STAND_IN
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")

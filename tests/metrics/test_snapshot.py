@@ -20,7 +20,7 @@ from installer.model.steps import MakeDirectory, Part
 
 TEXTFILE = PurePosixPath("/prom/toolkit-installer.prom")
 NOTHING = Plan((), Record(), Record(), {})
-CHANGES = NOTHING.and_part(Part("directories", ((MakeDirectory(PurePosixPath("/d")), ""),)))
+CHANGES = replace(NOTHING, parts=(Part("directories", ((MakeDirectory(PurePosixPath("/d")), ""),)),))
 
 
 @dataclass(frozen=True)

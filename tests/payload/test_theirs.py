@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from installer.host.files import Host
 from installer.model.files import Layout
-from installer.model.record import OWNER, ConfigRow, EngineRow, Record, ToolkitRow
+from installer.model.record import ADOPTED, OWNER, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.payload.installed import drop_foreign, is_foreign_toolkit
-from installer.payload.plan import ADOPTED
 
 LAYOUT = Layout()
 SPECIFICATION = PurePosixPath("/run/cdi/management.nvidia.com-gpu.yaml")
