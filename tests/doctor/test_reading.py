@@ -77,7 +77,7 @@ def test_a_running_shim_is_known_by_its_program_though_the_file_was_replaced(
     assert (found.name, found.program) == ("containerd-shim", str(tmp_path / SHIM))
     assert (found.deleted, found.nil_pointer) == (deleted, marked)
     node = replace(golden.read(golden.lay(tmp_path / "node")), processes=(found,))
-    (verdict,) = (each.verdict for each in judge_node(node) if each.check.name == "shim-nil-pointer")
+    (verdict,) = (each for each in judge_node(node) if each.name == "shim-nil-pointer")
     assert verdict.level is (Level.BAD if marked else Level.OK), verdict.found
     assert not marked or str(child.pid) in verdict.found
 
@@ -274,7 +274,7 @@ def test_any_bytes_anywhere_are_read_without_a_mistake(tmp_path: Path) -> None:
         if path == golden.CONFIG:
             continue
         # What is asked of the kernel, of engines and programs is not in a file.
-        assert judge_node(golden.read(root))
+        assert [*judge_node(golden.read(root))]
 
 
 def test_directories_and_pipes_in_the_place_of_files_are_no_obstacle(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_directories_and_pipes_in_the_place_of_files_are_no_obstacle(tmp_path: P
         else:
             (root / path.lstrip("/")).mkdir()
         if path not in {golden.RUNTIME, f"{golden.TOOLKIT}/nvidia-container-cli"}:
-            assert judge_node(golden.read(root))
+            assert [*judge_node(golden.read(root))]
 
 
 def test_a_program_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
