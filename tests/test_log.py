@@ -121,5 +121,5 @@ log.say_failed(error)
         'config written path=/etc/x reason="it is\\nnew"',
         "warning: not verified engines=docker,crio",
         "toolkit-installer: cannot find it (no such file); name it",
-        'error: other problem found error="cannot do that; do this" code=config-unusable',
+        'error: other problem found code=config-unusable problem="cannot do that" remedy="do this"',
     ]

@@ -205,7 +205,7 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
         held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
         found = (*found, str(specification.path))
     if not held.empty:
-        remedy = "what was there before us is not known"
+        remedy = "compare the configs with copies of your own: what was there before us is not known"
         log.warning("ledger lost", found=list(found), remedy=remedy)
         for row in held.configs:
             if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):

@@ -238,8 +238,8 @@ def find_moved(host: Host, options: Options, contents: Iterable[File | None]) ->
     for place in sorted({place for file in contents for place in _list_toolkits(file)}):
         if place != options.install_dir and host.exists(Layout(place).ledger):
             yield InstallerError(
-                f"install into {options.install_dir} (the toolkit in {place} is still in use)",
-                remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
+                f"install into {options.install_dir} (an engine's config still names the toolkit in {place})",
+                remedy=f"uninstall that first: toolkit-installer uninstall --install-dir {place}",
                 code="installed-elsewhere",
             )
 

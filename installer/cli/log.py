@@ -89,6 +89,8 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
             spelt["code"] = error.code
         event = (spoken or {}).get(event, event)
         if _speech.readable:
+            if "problem" in spelt:  # for programs it is the one of ``InstallerError``
+                spelt["problem"] = f"cannot {spelt['problem']}"
             _write_line(_render(level, event, spelt, colors=terminal and "NO_COLOR" not in os.environ))
         else:
             _write_line(line(level, event, spelt))

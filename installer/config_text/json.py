@@ -91,6 +91,8 @@ def value(text: str) -> Any:
         )
     except json.JSONDecodeError as error:
         reason = error.msg[:1].lower() + error.msg[1:]
+        if text.startswith(("//", "/*", "#"), error.pos):
+            reason = "comments are not allowed"
         raise TextError(f"line {error.lineno}, column {error.colno}: {reason}") from error
     if constants:
         pos = next(word.start() for word in _CONSTANT.finditer(text) if word[0] == constants[0])

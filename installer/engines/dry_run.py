@@ -75,11 +75,11 @@ class Trials:
             given = config_files(engine, files)
             by_texts = spec.estimate(given)
         except InstallerError as error:
-            given, by_texts = None, EffectiveConfig({}, "", broken=error.problem)
+            given, by_texts = None, EffectiveConfig({}, "", broken=f"cannot {error.problem}")
         if spec.make_check is None or engine.hook is not None:
             return by_texts
         if program is None:
-            self._unasked[engine.name] = "its program is not known here"
+            self._unasked[engine.name] = "its program was not found"
             return by_texts
         check = spec.make_check(given or config_files(engine, files, parsed=False))
         start = engine.started or engine.next_start
@@ -149,7 +149,7 @@ def refuse_changed(
     try:
         broken = _broken(host, engine, {**seen, **written})
     except InstallerError as error:
-        broken = error.problem
+        broken = f"cannot {error.problem}"
     if broken:
         verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
         raise NotBegunError(

@@ -32,7 +32,7 @@ NAMES: Final = "*.toml"
 # containerd has by itself (k0s v1.35.7 pkg/component/worker/containerd/configurer.go). Later ones leave it to
 # containerd 2, which imports the directory.
 MERGED: Final = PurePosixPath("/run/k0s/containerd-cri.toml")
-NEW_SCHEMA: Final = 3
+DROP_IN_SCHEMA: Final = 3
 DEFAULTS: Final[Tree] = {
     "version": 2,
     "plugins": {
@@ -90,7 +90,7 @@ def make_check(files: ConfigFiles) -> Check:
 
 def refuses(drop_in: Tree) -> str:
     """Return what a k0s from 1.36 on does not start for (internal/pkg/sysinfo/probes/containerd.go)."""
-    if drop_in.get("version", NEW_SCHEMA) != NEW_SCHEMA:
+    if drop_in.get("version", DROP_IN_SCHEMA) != DROP_IN_SCHEMA:
         return f"is of version {drop_in['version']}, which k0s refuses from 1.36 on"
     plugins = drop_in.get("plugins")
     old = isinstance(plugins, Mapping) and effective.V2_PLUGIN in plugins

@@ -223,10 +223,15 @@ def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:
     engine, now = change.row.engine, {edit.key: edit.after for edit in change.row.edits}
     before = {edit.key: edit.after for edit in held.edits} if held else {}
     wanted = {group_of(key, engine) for key, text in now.items() if text != "{}" and before.get(key) != text}
-    gone = {group_of(key, engine) for key in before.keys() - now.keys()} - wanted - {""}
+    held_groups = {group_of(key, engine) for key, text in before.items() if text != "{}"}
+    gone = held_groups - {group_of(key, engine) for key in now} - {""}
     if wanted:
         return f"it does not hold {', '.join(sorted(wanted))} as asked for"
-    return f"it still holds {', '.join(sorted(gone))}" if gone else "what we wrote there was changed"
+    return (
+        f"it holds {', '.join(sorted(gone))}, not asked for any more"
+        if gone
+        else "our keys there differ from what is asked for"
+    )
 
 
 def _explain_reload(reload: Reload, engine: EngineState) -> str:

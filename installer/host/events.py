@@ -96,17 +96,17 @@ def internal_errors() -> Iterator[None]:
 def log_others(error: InstallerError) -> None:
     """Log the problems that were found beside the one that was raised."""
     for other in error.others:
-        log.error("other problem found", error=other)
+        log.error("other problem found", code=other.code, problem=other.problem, remedy=other.remedy)
 
 
 @contextmanager
 def log_failures() -> Iterator[None]:
-    """Tell what keeps figures from being written or answered, and go on."""
+    """Log what keeps metrics from being written or answered, and go on."""
     try:
         with internal_errors():
             yield
     except InstallerError as error:
-        log.warning("figures not written", error=error)
+        log.warning("metrics not written", error=error)
 
 
 def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:

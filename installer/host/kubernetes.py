@@ -52,7 +52,7 @@ class Api(Struct, frozen=True):
         host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
         if not host or not port.isdecimal() or not (ACCOUNT / "token").is_file():
             raise InstallerError(
-                f"find the Kubernetes API ({HOST}, {PORT} and {ACCOUNT}/token tell it)",
+                f"find the Kubernetes API ({HOST}, {PORT} and {ACCOUNT}/token are not all there)",
                 remedy="run it in a pod, with a service account whose token is mounted",
                 code="kubernetes-api",
             )

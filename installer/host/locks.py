@@ -174,7 +174,7 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
     except BlockingIOError as error:
         raise LockedError(
             f"start (another instance holds {path}{_describe_holder(local)})",
-            remedy="stop it first, or let it finish",
+            remedy="wait until it ends; if it is a run, use reconcile: to stop a run undoes the install",
         ) from error
 
 

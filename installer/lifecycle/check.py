@@ -421,7 +421,7 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
 
 
 def list_published(host: Host, options: Options, record: Record) -> tuple[str, ...]:
-    """Return what is to be there until it is removed: readiness and figures, where they are asked for."""
+    """Return what is to be there until it is removed: readiness and metrics, where they are asked for."""
     found = (host.local_path(path, last=False) for path in (options.ready_file, *record.published))
     return tuple(f"{THERE}{local}" for local in found if local.exists())
 

@@ -207,7 +207,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             try:
                 state, good = _judge_config(host, layout, row, record, in_force, kept=kept)
             except InstallerError as error:
-                state, good = error.problem, False
+                state, good = str(error), False
             yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
 
 
@@ -280,10 +280,10 @@ def list_last_act(record: Record) -> Iterator[Line]:
         state = f"the last install or undo failed or was cut short; {AGAIN}"
         yield Line("unfinished", state)
     if record.left and record.finished:
-        state = f"incomplete ({record.left}): {AGAIN}"
+        state = f"incomplete, cannot {record.left}: {AGAIN}"
         yield Line("last undo", state)
     if record.failed is not None:
-        state = f"failed and is not tried again as it is: {record.failed.problem}"
+        state = f"failed and is not tried again as it is: cannot {record.failed.problem}"
         yield Line("last plan", state)
 
 
@@ -300,6 +300,6 @@ def explain_unproven(
         )
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
-        return f"it is not known what {' or '.join(unasked)} serves (it does not answer)"
+        return f"it is not known what {' or '.join(unasked)} serves: it does not answer"
     proof = "take devices by CDI" if record.cdi else "serve our runtimes"
     return f"run has not verified yet that the engines {proof}: wait, or see its log"

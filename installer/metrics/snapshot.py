@@ -94,7 +94,7 @@ MEANINGS: Final = {
     "the NRI plugin for.",
     "nri_plugin_ends_total": "Times that the NRI plugin has died, or hung and was ended, since run was "
     "started.",
-    "last_look_timestamp_seconds": "When these figures were taken: at an install, a repair, a failure, or a "
+    "last_look_timestamp_seconds": "When these metrics were taken: at an install, a repair, a failure, or a "
     "check after a change.",
     "last_success_timestamp_seconds": "When an install or a repair last ended well; 0 for never.",
     "installs_total": "Installs that ended well, those that found everything in place included.",

@@ -9,6 +9,7 @@ from installer.change.plan import Plan, entries_for, plan_install, plan_rollback
 from installer.engines import ENGINES
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import CdiFacts, EngineState, Facts, PayloadFacts
+from installer.model.files import File
 from installer.model.options import Cdi, RestartMode
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
@@ -154,6 +155,21 @@ def test_a_write_is_told_with_what_the_file_does_not_hold() -> None:
     ]
     assert _why(second, WriteConfig) == ["it does not hold mine, the default as asked for"]
     assert _why(undone, WriteConfig) == ["an install changed it"]
+
+
+def test_a_write_that_repairs_an_edited_key_says_that_it_was_changed() -> None:
+    first, disk = installed(CONTAINERD, CONTAINERD.before, Record())
+    assert first.final is not None
+    ((path, file),) = disk.items()
+    assert file is not None
+    edited = File(file.content.replace(OURS["nvidia-cdi"].encode() + b'"', b'/foreign"'))
+    without = Case("containerd", CONTAINERD.path, CONTAINERD.said | {"set_as_default": False})
+
+    repair, _ = installed(CONTAINERD, {path: edited}, first.final)
+    fewer, _ = installed(without, disk, first.final)
+
+    assert _why(repair, WriteConfig) == ["our keys there differ from what is asked for"]
+    assert _why(fewer, WriteConfig) == ["it holds the default, not asked for any more"]
 
 
 def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:

@@ -168,7 +168,7 @@ def test_a_socket_of_somebody_else_stays_his_and_stops_nothing(site: Site, *, li
 
         with site.running("--metrics-listen", f"unix:{SOCKET}") as child:
             assert child.stderr is not None
-            line = next(line for line in child.stderr if "figures not written" in line)
+            line = next(line for line in child.stderr if "metrics not written" in line)
             child.terminate()
             assert child.wait(30) == 0
 

@@ -146,7 +146,7 @@ def test_what_is_not_from_us_stays_and_stops_nothing(site: Site, flag: str) -> N
 
     planned = site.call("plan", flag, path)
     done = site.call("install", flag, path)
-    told = [line for line in map(json.loads, done.stderr.splitlines()) if "figures" in line["event"]]
+    told = [line for line in map(json.loads, done.stderr.splitlines()) if "metrics" in line["event"]]
     status = site.status()
     undone = site.call("uninstall")
 
@@ -248,7 +248,7 @@ def test_a_mistake_of_ours_in_the_figures_costs_no_install(site: Site) -> None:
     done = patched(broken, *site.command("install", *ASKED)[3:])
 
     assert done.returncode == 0
-    assert '"event": "figures not written"' in done.stderr
+    assert '"event": "metrics not written"' in done.stderr
     assert site.call("uninstall").returncode == 0
 
 

@@ -100,7 +100,7 @@ def test_where_the_driver_is(
 @pytest.mark.parametrize(
     ("named", "ledger", "told"),
     [
-        ("/opt/nvidia", True, "the toolkit in /opt/nvidia is still in use"),
+        ("/opt/nvidia", True, "an engine's config still names the toolkit in /opt/nvidia"),
         ("/opt/nvidia", False, ""),  # a toolkit of somebody else's
         ("/usr/local/nvidia", True, ""),
         (None, True, ""),
