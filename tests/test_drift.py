@@ -203,7 +203,7 @@ def test_drift_that_is_only_reported_is_told_by_status_probe_and_log_and_left(si
         assert child.wait(30) == 0
     (event,) = (line for line in said if line["event"] == "drift not repaired")
     assert event["code"] == "drifted"
-    assert "/etc/docker/daemon.json: what we wrote there was changed" in event["problem"]
+    assert "/etc/docker/daemon.json: our keys there differ from what is asked for" in event["problem"]
     assert "toolkit-installer reconcile" in event["remedy"]
 
 

@@ -212,7 +212,7 @@ def test_an_undo_that_could_not_end_is_told_until_there_is_an_install(site: Site
 
     kept = site.status()
 
-    told = "incomplete (remove the toolkit (/etc/cdi/plugin.json names "
+    told = "incomplete, cannot remove the toolkit (/etc/cdi/plugin.json names "
     assert kept.returncode == 1
     assert told in kept.stdout
     assert site.call("install").returncode == 0

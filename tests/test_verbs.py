@@ -433,8 +433,8 @@ def test_an_install_dir_that_moved_is_refused_with_the_command_that_frees_the_ol
 
     assert done.returncode == 1
     assert sentence(done) == (
-        "cannot install into /opt/nvidia (the toolkit in /usr/local/nvidia is still in use); "
-        "free that first: toolkit-installer uninstall --install-dir /usr/local/nvidia"
+        "cannot install into /opt/nvidia (an engine's config still names the toolkit in /usr/local/nvidia); "
+        "uninstall that first: toolkit-installer uninstall --install-dir /usr/local/nvidia"
     )
     assert {path: what for path, what in site.tree(times=True).items() if before.get(path) != what} == {}
     assert site.call("uninstall", "--install-dir", "/usr/local/nvidia").returncode == 0

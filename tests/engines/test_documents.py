@@ -37,9 +37,9 @@ def test_plan_install_a_container_status_uninstall(docker_node: Node) -> None:
     files, before = snapshot(docker_node), served(docker_node)
 
     planned = docker_node.run(_typed("toolkit-installer plan").split(), check=False)
-    docker_node.run(_typed("toolkit-installer install").split())
-    container = _typed("docker run --rm --runtime").replace("ubuntu nvidia-smi", f"{IMAGE} true")
-    docker_node.run(container.split())
+    installed = docker_node.run(_typed("toolkit-installer install").split())
+    container = _typed("docker run --rm --runtime")
+    docker_node.run(container.replace("ubuntu nvidia-smi", f"{IMAGE} true").split())
     docker_node.run(_typed("toolkit-installer status").split())
     docker_node.run(_typed("toolkit-installer verify").split())
     docker_node.run(_typed("toolkit-installer doctor").split())
@@ -47,6 +47,7 @@ def test_plan_install_a_container_status_uninstall(docker_node: Node) -> None:
     docker_node.run(_typed("toolkit-installer uninstall").split())
 
     assert planned.returncode == WOULD_CHANGE
+    assert f'"command": "{container}", "event": "next step"' in installed.stderr
     assert "nvidia-container-runtime" in mark, "the container ran on our runtime"
     assert served(docker_node) == before
     assert {path: what for path, what in snapshot(docker_node).items() if path != MARK} == files
