@@ -42,20 +42,20 @@ def figures(document: str) -> tuple[int, float, int]:
 WORDS = {
     "README.md": 750,
     "CONTRIBUTING.md": 1750,
-    "docs/compatibility.md": 2025,
+    "docs/compatibility.md": 1975,
     "docs/deploy.md": 2850,
     "docs/doctor.md": 1825,
     "docs/engine-facts.md": 2300,
-    "docs/gpu-operator.md": 850,
-    "docs/host.md": 975,
+    "docs/gpu-operator.md": 775,
+    "docs/host.md": 1035,
     "docs/metrics.md": 1050,
-    "docs/modes.md": 800,
-    "docs/nri.md": 850,
-    "docs/reference.md": 2850,
+    "docs/modes.md": 750,
+    "docs/nri.md": 875,
+    "docs/reference.md": 2925,
     "docs/security-host.md": 700,
     "docs/security.md": 1125,
     "docs/troubleshooting.md": 3625,
-    "docs/verify.md": 300,
+    "docs/verify.md": 250,
 }
 
 
