@@ -5,17 +5,26 @@ PYTHON ?= python3
 BIN := .venv/bin
 TESTS ?= tests
 # A path in a .pth file, where the default mode would load an import hook at every start.
+# Tests with the mark `night` are those that make test leaves to make test-all; tests/conftest.py chooses most of them.
+MARKS = not night
+PYTEST = $(BIN)/python -m pytest -q -rs -m "$(MARKS)"
 IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py -type f -not -name '*.pyc')
 # Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench acceptance differential golden fresh first-hour help clean
+.PHONY: demo test test-all touched format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench acceptance differential golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
 
-test: format lint types unit engines image test-node  ## everything but the torture, about half an hour
+test: format lint types unit engines image test-node  ## each law once, one version of an engine, one story of a node: about twelve minutes
+
+test-all: MARKS =
+test-all: test  ## every case, every version, every story, but not the torture: about forty minutes
+
+touched: .venv/.dev build/.image  ## what test-all runs beside test, as far as the change since the commit SINCE touches it
+	@tests=$$($(BIN)/python -m tests.touched) && echo "touched: $$tests" && { [ -z "$$tests" ] || $(BIN)/python -m pytest -q -rs -m night --durations 20 --numprocesses 3 $$tests || [ $$? = 5 ]; }
 
 format: .venv/.dev  ## the code is formatted
 	$(BIN)/ruff format --check .
@@ -32,10 +41,10 @@ types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
 
 unit: .venv/.dev  ## fast tests: no root rights, no engine
-	$(BIN)/python -m pytest -q --numprocesses 3 --ignore=tests/engines $(TESTS)
+	$(PYTEST) --durations 20 --numprocesses 3 --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
-	$(BIN)/python -m pytest -q -rs --numprocesses 3 --ignore=tests/engines/node tests/engines
+	$(PYTEST) --durations 20 --numprocesses 3 --ignore=tests/engines/node tests/engines
 
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
@@ -60,7 +69,7 @@ image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, wi
 	@$(BIN)/python -m tests.image
 
 test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose engine it restarts: needs root on Debian
-	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines/node
+	$(PYTEST) --numprocesses 2 tests/engines/node
 
 test-gpu: .venv/.dev  ## containers reach the GPU by CDI and by our runtime: needs root, a GPU with its driver, runc, the toolkit
 	@$(BIN)/python -m tests.gpu

@@ -187,6 +187,7 @@ FLAGS: Final = [
 
 
 @pytest.mark.parametrize(("words", "flags"), FLAGS)
+@pytest.mark.night
 def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
     dockerd: Dockerd, docker_engines: EngineSet, words: tuple[str, ...], flags: Flags
 ) -> None:

@@ -179,6 +179,7 @@ def test_an_edit_that_will_keep_the_engine_from_its_next_start_is_told_and_the_n
         assert starts.ours() == 0
 
 
+@pytest.mark.night
 def test_somebody_who_rewrites_at_random_makes_no_restart_and_at_most_five_repairs(node: Node) -> None:
     before, choices = node.read(config_of(node)), random.Random(15)  # noqa: S311 - reproducible
     with running(node) as process:
@@ -395,6 +396,7 @@ def test_a_run_killed_while_it_repairs_is_taken_over_by_the_next(
     assert served(node) == names
 
 
+@pytest.mark.night
 def test_a_docker_that_answers_and_can_start_no_container_is_never_ok(docker_node: Node) -> None:
     node, shim = docker_node, "/usr/bin/containerd-shim-runc-v2"
     with running(node) as process:

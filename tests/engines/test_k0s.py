@@ -188,6 +188,7 @@ def test_one_that_its_owner_stops_meanwhile_is_left_stopped_and_nothing_of_ours_
 
 
 @pytest.mark.parametrize("frozen", ["k0s", "containerd"])
+@pytest.mark.night
 def test_a_pods_undo_ends_within_its_grace_though_nothing_moves_and_a_pod_is_live(
     started: Started, frozen: str
 ) -> None:

@@ -12,7 +12,7 @@ from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.versions import EngineSet
 
-pytestmark = pytest.mark.any_version
+pytestmark = [pytest.mark.any_version, pytest.mark.night]
 
 IMAGES = {
     "docker": ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"],

@@ -305,6 +305,7 @@ class Outcome:
 
 
 @pytest.mark.parametrize("number", [SIGKILL, SIGSTOP])
+@pytest.mark.night
 def test_a_plugin_that_dies_or_hangs_at_any_message_harms_nobody_without_a_wish_and_names_what_it_missed(
     nri_node: Node, number: Signals, record_property: Callable[[str, object], None]
 ) -> None:

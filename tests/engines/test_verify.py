@@ -161,6 +161,7 @@ def take_container(node: Node) -> None:
         node.cri.stop_pod(Pod(pod, b"", handler, ""))
 
 
+@pytest.mark.night
 def test_what_one_left_that_was_killed_at_its_end_goes_with_an_undo(node: Node) -> None:
     node.installer("install", *SOURCE, check=True)
     verify(node)
@@ -184,6 +185,7 @@ def signal_shims(node: Node, number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("docker", [True, False], ids=["dockerd", "containerd"])
+@pytest.mark.night
 def test_what_a_killed_one_left_goes_with_an_undo_however_slow_the_engine_is(
     booted: Boot, engines_today: list[EngineSet], *, docker: bool
 ) -> None:

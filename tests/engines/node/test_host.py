@@ -16,6 +16,7 @@ NAME = f"node-toolkit-installer:{VERSION}"
 
 
 @pytest.mark.any_version
+@pytest.mark.night
 def test_a_container_of_dockers_installs_and_uninstalls(
     docker_node: Node, tell: Callable[..., Story]
 ) -> None:

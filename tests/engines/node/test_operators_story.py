@@ -17,6 +17,7 @@ from tests.engines.told import served
 from tests.image.__main__ import OWN_VAR_RUN
 from tests.support.version import VERSION
 
+pytestmark = pytest.mark.night
 IMAGE = f"node-toolkit-installer:{VERSION}"
 GRACE_S = 30
 

@@ -14,6 +14,7 @@ from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 
+pytestmark = pytest.mark.night
 OWNER = 1000
 # What then happens; the last one: an engine that was restarted into a config which nobody had tried.
 LACK = {

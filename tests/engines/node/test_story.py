@@ -100,6 +100,7 @@ def test_with_the_policy_undo_a_pod_leaves_no_trace(node: Node, tell: Callable[[
 
 
 @pytest.mark.any_version
+@pytest.mark.night
 def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Callable[[Node], Story]) -> None:
     story, manifest = tell(node), daemon_set("keep")
     restarting = int(node.engine == "containerd")
@@ -201,6 +202,7 @@ def restarts_by_others(node: Node, pod: Running, manifest: Manifest, before: str
 
 
 @pytest.mark.any_version
+@pytest.mark.night
 def test_a_config_that_a_bootstrap_script_rewrites_is_mended(
     node: Node, tell: Callable[[Node], Story]
 ) -> None:
@@ -267,6 +269,7 @@ def plugins_mb(node: Node) -> float:
     return memory
 
 
+@pytest.mark.night
 def test_without_runtimes_no_engine_is_touched_and_what_a_wait_costs(
     newest_node: Node, tell: Callable[[Node], Story]
 ) -> None:
