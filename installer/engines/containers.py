@@ -76,10 +76,6 @@ class _Spec(Struct, frozen=True):
         return None
 
 
-class _ShimOptions(Struct, frozen=True):
-    binary_name: str = ""
-
-
 def find_running_containers(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[Container, ...]:
@@ -250,11 +246,9 @@ def list_shim_containers(
             directory = host.local_path(tasks / namespace)
             for name in host.names(tasks / namespace):
                 # A shim records what it starts in its bundle (engine-facts.md#containerd-shim-records).
-                options = _decode(_read(directory / name / "options.json"), _ShimOptions)
-                started = options.binary_name or _read(directory / name / "runtime").decode(
-                    errors="surrogateescape"
-                )
-                binary, spec = known(started.strip()), _read(directory / name / "config.json")
+                named = _decode(_read(directory / name / "options.json"), dict).get("binary_name")
+                started = named or _read(directory / name / "runtime").decode(errors="surrogateescape")
+                binary, spec = known(str(started).strip()), _read(directory / name / "config.json")
                 if binary is None and b'"hooks"' in spec:
                     binary = _decode(spec, _Spec).find_hook(leads, STAGES)
                 if binary is not None:

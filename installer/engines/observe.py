@@ -302,20 +302,17 @@ def drop_unused(
 
     A Docker of the ledger may be stopped.
     """
-    names = (*(each.name for each in engines), *(row.name for row in record.engines))
-    for name, other in ((name, ENGINES[name].uses) for name in names):
-        beside = next((each for each in engines if each.name == other), None)
-        if beside is None:
-            continue
-        serving = beside.served.binaries.values()
-        used = any(row.name == other for row in record.engines) or any(map(is_ours, serving))
-        if used or host.names(PurePosixPath("/var/lib/kubelet")):
-            continue
-        with suppress(InstallerError):  # what cannot be asked counts as used
-            if not cri.list_ids(host.local_path(beside.socket), "ListPodSandbox", timeout_s=ASK_S):
-                left = tuple(each for each in engines if each is not beside)
-                unused = f"it serves {ENGINES[name].title}, and its CRI is not used (no kubelet, no pod)"
-                return left, (f"left {other} alone: {unused}",)
+    user = next((each for each in (*engines, *record.engines) if each.spec.uses), None)
+    beside = next((each for each in engines if user and each.name == user.spec.uses), None)
+    if user is None or beside is None or record.engine(beside.name) is not None:
+        return engines, ()
+    if any(map(is_ours, beside.served.binaries.values())) or host.names(PurePosixPath("/var/lib/kubelet")):
+        return engines, ()
+    with suppress(InstallerError):  # what cannot be asked counts as used
+        if not cri.list_ids(host.local_path(beside.socket), "ListPodSandbox", timeout_s=ASK_S):
+            left = tuple(each for each in engines if each is not beside)
+            unused = f"it serves {user.title}, and its CRI is not used (no kubelet, no pod)"
+            return left, (f"left {beside.name} alone: {unused}",)
     return engines, ()
 
 
