@@ -252,8 +252,11 @@ def list_shim_containers(
                 if binary is None and b'"hooks"' in spec:
                     binary = _decode(spec, _Spec).find_hook(leads, STAGES)
                 if binary is not None:
-                    pod = _pod(_decode(spec, _Spec)) or name[:SHORT_ID]
-                    yield Container(NAMESPACES.get(namespace, owner), name, pod, binary)
+                    said = _decode(spec, _Spec).annotations or {}
+                    space = said.get("io.kubernetes.cri.sandbox-namespace", "-")
+                    pod = said.get("io.kubernetes.cri.sandbox-name")
+                    title = f"{space}/{pod}" if pod else name[:SHORT_ID]
+                    yield Container(NAMESPACES.get(namespace, owner), name, title, binary)
 
 
 def list_crio_containers(
@@ -331,13 +334,6 @@ def _conmon(host: Host, bundle: Path, name: str) -> str:
     if name in words and "-r" in words[:-1]:
         return words[words.index("-r") + 1]
     return ""
-
-
-def _pod(spec: _Spec) -> str:
-    """Return namespace and name of the pod, "" for a container that is in none."""
-    annotations = spec.annotations or {}
-    pod = annotations.get("io.kubernetes.cri.sandbox-name", "")
-    return f"{annotations.get('io.kubernetes.cri.sandbox-namespace', '-')}/{pod}" if pod else ""
 
 
 def _decode(content: bytes, kind: type[T]) -> T:

@@ -309,13 +309,15 @@ def read_effective(tree: Tree) -> EffectiveConfig:
     places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
     places["listen"] = text(table(storage, ("api",), SOURCE), "listen", SOURCE)
     hook_dirs, cdi_dirs = _read_paths(runtime.get("hooks_dir")), _read_paths(runtime.get("cdi_spec_dirs"))
-    nri = table(storage, ("nri",), SOURCE)
+    nri, ours = table(storage, ("nri",), SOURCE), {RUNTIMES, (*RUNTIME, "defaultruntime")}
+    known = ((key, repr(value)) for key, value in flatten(tree) if value or value == 0)
+    rest = sorted(each for each in known if each[0][:3] not in ours)
     return EffectiveConfig(
         handlers,
         text(runtime, "default_runtime", SOURCE),
         cdi=None if cdi_dirs is None else bool(cdi_dirs),
         cdi_dirs=cdi_dirs or (),
-        rest_digest=_digest_rest(tree),
+        rest_digest=sha256(repr(rest).encode()).hexdigest(),
         state=PurePosixPath(run_root, f"{driver}-containers"),
         hook_dirs=(PurePosixPath(HOOK_DIR),) if hook_dirs is None else hook_dirs,
         places={name: said for name, said in places.items() if said},
@@ -331,15 +333,6 @@ def read_runtimes(tree: Tree) -> dict[str, str]:
     """Return the runtimes that a file names, with their programs."""
     runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
     return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
-
-
-def _digest_rest(tree: Tree) -> str:
-    """Return the digest of everything but the runtimes and the default."""
-    ours = {("crio", "runtime", "runtimes"), ("crio", "runtime", "defaultruntime")}
-    said = sorted(
-        (key, repr(value)) for key, value in flatten(tree) if key[:3] not in ours and (value or value == 0)
-    )
-    return sha256(repr(said).encode()).hexdigest()
 
 
 CRIO: Final = EngineSpec(

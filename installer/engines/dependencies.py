@@ -14,6 +14,7 @@ from installer.engines.startup import find_place, path_of, read_start, value_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
 from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, text
+from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import Api, Monitor, Place, Runtime
 from installer.model.facts import EngineState
@@ -111,20 +112,20 @@ def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosix
     return there or (PurePosixPath(known) if known else None)
 
 
-def _ask_containerd(host: Host, socket: PurePosixPath) -> processes.Peer | str | None:
+def _ask_containerd(host: Host, socket: PurePosixPath) -> Peer | str | None:
     """Return the containerd that answers, None where it is not seen, or why none could start a container."""
     try:
         peer = processes.peer_of(host.local_path(socket), greeting=processes.HTTP2_PREFACE, timeout_s=ASK_S)
     except InstallerError:  # not to be connected to from here, which says nothing about it
         return None
     match peer:
-        case processes.NotServing():
+        case NotServing():
             return f"its containerd does not run: nothing answers on {socket}"
-        case processes.Silent(reason):
+        case Silent(reason):
             return f"its containerd hangs: {reason} on {socket}"
-        case processes.Unseen():
+        case Unseen():
             return None
-        case processes.Peer():
+        case Peer():
             return peer
 
 
