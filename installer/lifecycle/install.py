@@ -9,11 +9,11 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 from installer.cdi.generate import withdraw_stale
-from installer.change.adopted import recover
 from installer.change.ledger import Ledger
 from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
+from installer.change.unrecorded import recover
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError, NotIdleError, StoppedError, UndoIncompleteError, UsageError
 from installer.host import supervision

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.adopted import find_install_dir, find_left_behind, find_lost_specification
 from installer.change.ledger import is_foreign, is_ledger_lost, read_record, read_saved
+from installer.change.unrecorded import find_install_dir, find_left_behind, find_lost_specification
 from installer.config_text import Edit
 from installer.config_text.change import list_missing
 from installer.engines.config_edits import relocate_edits, text_of

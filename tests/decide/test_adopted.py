@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.change.adopted import find_leftovers
+from installer.change.unrecorded import find_leftovers
 from installer.engines import ENGINES
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Kind

@@ -5,8 +5,8 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.adopted import find_leftovers
 from installer.change.plan import plan_install, plan_undo
+from installer.change.unrecorded import find_leftovers
 from installer.config_text import Want
 from installer.config_text.change import apply
 from installer.engines import ENGINES

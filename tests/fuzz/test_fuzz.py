@@ -19,10 +19,10 @@ from urllib.parse import quote
 import pytest
 
 from installer.cdi.specification import named_paths, specification
-from installer.change.adopted import find_leftovers
 from installer.change.ledger import dumps, read_record
 from installer.change.plan import plan_install, plan_undo
 from installer.change.search import find_toolkits
+from installer.change.unrecorded import find_leftovers
 from installer.cli import nvidia as compat
 from installer.cli import nvidia_flags as compat_words
 from installer.cli.app import _call as status
