@@ -4,14 +4,12 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 TESTS ?= tests
-# A path in a .pth file, where the default mode would load an import hook at every start.
 # Tests with the mark `night` are those that make test leaves to make test-all; tests/conftest.py chooses most of them.
 MARKS = not night
 PYTEST = $(BIN)/python -m pytest -q -rs -m "$(MARKS)"
 IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py -type f -not -name '*.pyc')
 # Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
-EDITABLE := --config-settings editable_mode=compat --editable
 
 .PHONY: demo test test-all touched format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench acceptance differential golden fresh first-hour help clean
 
@@ -111,13 +109,13 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 	@touch $@
 
 .venv/.runtime: .venv/.made pyproject.toml constraints.txt
-	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) . && touch $@
+	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . && touch $@
 
 .venv/.mutation: .venv/.dev
-	@echo "installing the maker of mutants" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[mutation]' && touch $@
+	@echo "installing the maker of mutants" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[mutation]' && touch $@
 
 .venv/.sbom: .venv/.dev
-	@echo "installing the maker of the bill" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[sbom]' && touch $@
+	@echo "installing the maker of the bill" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sbom]' && touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
-	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[dev]' && touch $@ .venv/.runtime
+	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' && touch $@ .venv/.runtime

@@ -1,7 +1,6 @@
 """What holds for each file of the program; what may import what is held by import-linter."""
 
 import ast
-import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -79,15 +78,6 @@ def test_data_is_frozen_and_takes_no_field_that_it_does_not_name() -> None:
     changing = [(_name(path), node) for path in MODULES for node in _nodes(path) if _is_changing(node)]
 
     assert [(name, ast.unparse(node)) for name, node in changing] == []
-
-
-def test_each_package_is_in_the_wheel() -> None:
-    listed = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-
-    found = sorted(
-        ".".join(file.parent.relative_to(PACKAGE.parent).parts) for file in PACKAGE.rglob("__init__.py")
-    )
-    assert found == sorted(listed)
 
 
 def _written_out(function: ast.FunctionDef) -> int:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.documents import Command, starting
+from tests.documents import starting
 from tests.engines.cache import PROJECT, cache
 from tests.engines.conftest import missing
 from tests.fresh.root import Fresh, prepared
@@ -30,9 +30,49 @@ FIRST_HOUR = {"bookworm": ("make", "demo", "unit", f"TESTS={FEW}")}
 # The README's host is that machine. No engine runs on it, and the toolkit is a stand-in; all else is as written.
 HOST = {"TOOLKIT_INSTALLER_RUNTIME": "docker", "TOOLKIT_INSTALLER_RESTART_MODE": "none"}
 STAND_IN = (
-    "/opt/toolkit-installer/bin/python -c "
+    "/opt/toolkit-installer/bin/python -B -c "
     "'from pathlib import Path; from tests.support.stand_in import stand_in_payload as put; put(Path(\"/opt/nvidia-toolkit\"))'"
 )
+# A user's clone of a program whose next version lacks a module, and that he may remove at the end.
+CLONED = """\
+set -ex
+useradd --create-home user
+chown --recursive user: .
+as_user() { setpriv --reuid=user --regid=user --init-groups env HOME=/home/user "$@"; }
+commit() { as_user git add --all; as_user git -c user.name=user -c user.email=user@example.com commit --quiet --message "$1"; }
+origin=$PWD
+gone=gone.py
+as_user touch "installer/$gone"
+as_user git init --quiet
+commit first
+as_user git clone --quiet "$origin" /home/user/clone
+cd /home/user/clone
+as_user make demo
+"""
+UPGRADED = """\
+cd "$origin"
+as_user rm "installer/$gone"
+as_user sed --in-place 's/^version = ".*"/version = "99.0"/' pyproject.toml
+commit second
+cd /home/user/clone
+as_user git pull --quiet
+"""
+KEPT = """\
+as_user make demo
+test -z "$(find . ! -user user)"
+test -z "$(as_user git status --porcelain)"
+"""
+NEWER = """\
+toolkit-installer --version | grep 99.0
+test -z "$(find /opt/toolkit-installer -name 'gone*')"
+echo newer >>/opt/nvidia-toolkit/usr/local/sbin/nvidia-ctk
+"""
+# All of the machine but what is the user's, pip's or temporary.
+LISTED = r'find / -xdev \( -path "$origin" -o -path /home/user -o -path /root/.cache -o -path /tmp \) -prune -o -print | sort'
+REMOVED = """\
+toolkit-installer uninstall
+if toolkit-installer status; then exit 1; else [ $? = 3 ]; fi
+"""
 
 
 def main(words: list[str]) -> int:
@@ -42,35 +82,30 @@ def main(words: list[str]) -> int:
         print(f"no fresh machine is made here: {lack}", flush=True)
         return 1
     (PROJECT / "build").mkdir(exist_ok=True)
-    failed = [
-        suite for suite, command in commands.items() if not (_passes(suite, command) and _installs(suite))
-    ]
+    failed = [suite for suite, command in commands.items() if not (_passes(suite, command) and _lives(suite))]
     return 1 if failed else 0
 
 
-def _installs(suite: str) -> bool:
-    """Install the program on the machine itself, use and remove it, by the commands of the README."""
-    setup = [each for each in starting("apt-get", "python3 -m venv", "/opt/", "ln ") if _in_readme(each)]
-    use = [each for each in starting("toolkit-installer") if _in_readme(each)]
-    script = [
-        "set -ex",
-        "apt-get update --quiet",
-        *(each.text.removeprefix("sudo ") for each in setup),
-        STAND_IN,
-    ]
-    script += [f"{each.text.removeprefix('sudo ')} || [ $? = 10 ]" for each in use]
-    script += ["toolkit-installer status", "toolkit-installer uninstall", "! toolkit-installer status"]
-    script += [each.text.removeprefix("sudo ") for each in starting("rm ")]
-    script += ["! command -v toolkit-installer", "! test -e /opt/toolkit-installer"]
+def _lives(suite: str) -> bool:
+    """Clone, install, upgrade, uninstall and remove by the commands of the README; nothing stays behind."""
+    packages, *setup = _as_root("apt-get", "python3 -m venv", "/opt/", "ln ")
+    use = [f"{each} || [ $? = 10 ]" for each in _as_root("toolkit-installer")]
+    upgrade = [each for each in setup if " install " in each]
+    script = [CLONED, "apt-get update --quiet", packages, f"{LISTED} >/tmp/before", *setup, KEPT, STAND_IN]
+    script += [*use, "toolkit-installer status", UPGRADED, *upgrade, KEPT, NEWER, *use]
+    script += ["toolkit-installer status", REMOVED, *_as_root("rm "), "rm -r /opt/nvidia-toolkit"]
+    script += [f"{LISTED} | diff /tmp/before -", "cd /", "as_user rm -r /home/user/clone"]
     with tempfile.TemporaryDirectory(dir=cache(), prefix="root-run-") as directory:
         fresh = prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
         code = fresh.run("sh", "-c", "\n".join(script), environment=HOST)
-    print(f"fresh {suite}: exit code {code} of the README's commands for a host", flush=True)
+    print(f"fresh {suite}: exit code {code} of a host's life by the README", flush=True)
     return code == 0
 
 
-def _in_readme(command: Command) -> bool:
-    return command.document == "README.md"
+def _as_root(*words: str) -> list[str]:
+    """Return the commands that begin with one of ``words``: the README's, and how docs/host.md ends."""
+    found = (each for each in starting(*words) if each.document == "README.md" or words == ("rm ",))
+    return [each.text.removeprefix("sudo ") for each in found]
 
 
 def _passes(suite: str, command: tuple[str, ...]) -> bool:

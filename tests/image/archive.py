@@ -14,7 +14,9 @@ from typing import IO, Any
 
 MB = 1_000_000
 COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|cpp|tcc|ld|as|make|rustc|go)(-[\d.]+)?")
-PIP = re.compile(r"(.*/)?(bin/pip[\d.]*|site-packages/(pip|setuptools|wheel)/.*|ensurepip/.*|.*\.whl)")
+PIP = re.compile(
+    r"(.*/)?(bin/pip[\d.]*|site-packages/(pip|setuptools|flit_core|wheel)/.*|ensurepip/.*|.*\.whl)"
+)
 CACHES = re.compile(r"(var/cache|var/lib/apt/lists|var/log|tmp|var/tmp|root/\.cache)/.+")
 PROGRAM = "opt/toolkit-installer/"
 
