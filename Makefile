@@ -39,10 +39,10 @@ types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
 
 unit: .venv/.dev  ## fast tests: no root rights, no engine
-	$(PYTEST) --durations 20 --numprocesses 3 --ignore=tests/engines $(TESTS)
+	$(PYTEST) --durations 20 --numprocesses 4 --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
-	$(PYTEST) --durations 20 --numprocesses 3 --ignore=tests/engines/node tests/engines
+	$(PYTEST) --durations 20 --numprocesses 4 --ignore=tests/engines/node tests/engines
 
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh

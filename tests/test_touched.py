@@ -42,7 +42,7 @@ def test_a_change_touches(changed: list[str], tests: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("cases", "by_day"), [(1, 1), (2, 1), (16, 1), (80, 5)])
-def test_by_day_a_law_of_crashes_and_engines_is_held_by_one_case_in_sixteen(cases: int, by_day: int) -> None:
+def test_by_day_a_law_of_crashes_or_engines_is_held_by_one_case_in_sixteen(cases: int, by_day: int) -> None:
     names = [f"tests/{room}/test_a.py::test_law[{n}]" for room in ("crash", "engines") for n in range(cases)]
 
     left = by_night([*names, "tests/host/test_a.py::test_law[0]"])
