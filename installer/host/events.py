@@ -145,7 +145,8 @@ class _Stream(io.FileIO):
 
     def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]], *, closed: bool) -> None:
         super().__init__(fd, "wb", closefd=False)
-        self._patience, self._was_closed, self.lost = patience, closed, closed
+        self._patience, self._was_closed, self._lost = patience, closed, closed
+        self.cut_short = False
         self.failure: OSError | None = None  # not of a reader that has gone: that has seen what it wanted
 
     def write(self, content: Any) -> int:
@@ -153,11 +154,12 @@ class _Stream(io.FileIO):
         if self._was_closed:
             self.failure = OSError(errno.EBADF, "it is closed")
         try:
-            self.lost = self.lost or not write_all(self.fileno(), taken, self._patience())
+            if not self._lost:
+                self._lost = self.cut_short = not write_all(self.fileno(), taken, self._patience())
         except (BrokenPipeError, ConnectionResetError):
-            self.lost = True
+            self._lost = True
         except OSError as error:
-            self.lost, self.failure = True, error
+            self._lost, self.failure = True, error
         return len(taken)
 
 
@@ -170,14 +172,7 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
     """
     closed = {fd for fd in range(STDERR + 1) if _open_closed(fd)}
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-    cut_short = False
-
-    def goes_on() -> bool:
-        nonlocal cut_short
-        cut_short = stopping()
-        return not cut_short
-
-    stdout = _Stream(STDOUT, lambda: goes_on, closed=STDOUT in closed)
+    stdout = _Stream(STDOUT, lambda: lambda: not stopping(), closed=STDOUT in closed)
     sys.stdout = _text(stdout, sys.stdout)
     sys.stderr = _text(_Stream(STDERR, patient, closed=STDERR in closed), sys.stderr)
 
@@ -191,7 +186,7 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
         if stdout.failure is not None:
             reason = (stdout.failure.strerror or str(stdout.failure)).lower()
             sys.stderr.write(f"toolkit-installer: cannot write to standard output ({reason}); {REMEDY}\n")
-        return not cut_short and stdout.failure is None
+        return not stdout.cut_short and stdout.failure is None
 
     return finish
 
