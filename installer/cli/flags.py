@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from installer.engines import ENGINES
 from installer.errors import UsageError
-from installer.host.paths import resolve_local
+from installer.host.inodes import resolve_local
 from installer.model.files import RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import AUTO, NEEDS_RUNTIME, Listen, Mode, Options, Places, ToolkitConfig

@@ -20,9 +20,8 @@ from installer.errors import Exit, InstallerError, UsageError
 from installer.host import supervision
 from installer.host.events import internal_errors, log, open_standard_streams
 from installer.host.files import Host
-from installer.host.inodes import is_mount_point
-from installer.host.kernel import refuse_few_files, refuse_little_memory
-from installer.host.paths import ROOT, find_host_path, is_empty, is_same, resolve_local
+from installer.host.inodes import ROOT, is_mount_point, resolve_local
+from installer.host.kernel import list_mounts, refuse_few_files, refuse_little_memory
 from installer.model.engine_spec import Extras, ReloadMethod
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
@@ -89,7 +88,7 @@ class _View(Struct, frozen=True):
     @classmethod
     def of(cls, line: CommandLine) -> "_View":
         root = resolve_local(_absolute(line["host-root"] or "/"))
-        if is_empty(root):
+        if _is_empty(root):
             root = ROOT
         view = cls(root, Host.under(root), {})
         for each in ("driver-root", "dev-root"):
@@ -106,9 +105,9 @@ class _View(Struct, frozen=True):
         """Return the host's path of a file: it is mounted by itself, or its directory is."""
         path = _absolute(here)
         if self.root != ROOT and is_mount_point(Path(resolve_local(path))):
-            found = find_host_path(path, self.host, self.root, guesses) or path
+            found = _find_host_path(path, self.host, self.root, guesses) or path
             # A file that is mounted by itself cannot be replaced: only through its directory.
-            return found if is_same(path, self.host, found) else self._map(path, guesses)
+            return found if _is_same(path, self.host, found) else self._map(path, guesses)
         return self._map(path.parent, [guess.parent for guess in guesses]) / path.name
 
     def directory(self, here: str) -> PurePosixPath:
@@ -124,10 +123,51 @@ class _View(Struct, frozen=True):
         elif real.is_relative_to(self.root):
             return ROOT / real.relative_to(self.root)
         else:
-            found = find_host_path(here, self.host, self.root, guesses)
+            found = _find_host_path(here, self.host, self.root, guesses)
         if found and not (found == here and self.root == ROOT):
             self.mounts[self.host.resolve(found)] = real
         return found or here
+
+
+def _find_host_path(
+    local: PurePosixPath, host: Host, root: PurePosixPath, guesses: Sequence[PurePosixPath]
+) -> PurePosixPath | None:
+    """Return the path of the ``host`` of ``local``, which a mount has brought; None where none has.
+
+    The kernel tells what is mounted where, and the path within its file system; ``guesses`` are what
+    ``local`` may be on the host. The candidate whose mount point is the same inode below the host's ``root``
+    is right. Where none is, a mount at just this place is taken for the first guess, or for the host's path
+    of that name; a wider one (the container's own /run) has nothing to do with the host.
+    """
+    real = resolve_local(local, root)
+    points = [(PurePosixPath(point), PurePosixPath(within)) for point, within in list_mounts()]
+    above = [mount for mount in points if mount[0] != ROOT and real.is_relative_to(mount[0])]
+    if not above:
+        return None
+    point, within = max(above, key=lambda mount: len(mount[0].parts))
+    below = real.relative_to(point)
+    named = [path for path in (*guesses, local, real) if ".." not in path.parts]
+    cuts = [(path.parts, len(path.parts) - len(below.parts)) for path in named]
+    outer = [PurePosixPath(*parts[:cut]) for parts, cut in cuts if cut > 0 and parts[cut:] == below.parts]
+    tails = [PurePosixPath("/", *within.parts[cut:]) for cut in range(1, len(within.parts))]
+    proven = next((path / below for path in (*outer, *tails) if _is_same(point, host, path)), None)
+    # What hides the mount point's own inode below the host's root need not hide that of the directory in it.
+    proven = proven or next((path for path in named if _is_same(real, host, path)), None)
+    return proven or (named[0] if point == real else None)
+
+
+def _is_same(local: PurePosixPath, host: Host, candidate: PurePosixPath) -> bool:
+    """Tell whether ``local`` is what the host has at ``candidate``."""
+    with suppress(OSError, InstallerError):
+        return os.path.samestat(Path(local).stat(), host.place(candidate).local_path.stat())
+    return False
+
+
+def _is_empty(local: PurePosixPath) -> bool:
+    """Tell whether there is nothing in a directory, or no directory."""
+    with suppress(OSError):
+        return not any(Path(local).iterdir())
+    return True
 
 
 def _absolute(text: str) -> PurePosixPath:

@@ -16,7 +16,11 @@ from typing import Final, Self, TypeVar
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.inodes import (
+    DIRECTORY,
+    ROOT,
+    Place,
     copy_label,
+    follow_links,
     if_there,
     is_mount_point,
     move_name,
@@ -27,7 +31,6 @@ from installer.host.inodes import (
     write_synced,
 )
 from installer.host.kernel import trusted_uids
-from installer.host.paths import DIRECTORY, ROOT, Place, Places
 from installer.model.files import Entry, File, Kind, Meta, loads
 from installer.watch import lacks_room
 
@@ -38,8 +41,14 @@ KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IF
 READ_ONLY, NOEXEC = "read-only", "noexec"
 
 
-class Host(Places):
-    """What stands at the host's paths. A name is changed in the directory that was opened for it."""
+class Host:
+    """What stands at the host's paths, seen through the mounts of this process: the longest prefix decides.
+
+    A name is changed in the directory that was opened for it.
+    """
+
+    def __init__(self, mounts: dict[PurePosixPath, Path]) -> None:
+        self._mounts = mounts
 
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> Self:
@@ -54,10 +63,84 @@ class Host(Places):
                 ),
                 code="path-unusable",
             )
-        host = cls({ROOT: Path(root)})
+        mounts = {ROOT: Path(root)}
+        host = cls(mounts)
         for directory, local in sorted(pairs, key=lambda pair: len(pair[0].parts)):
-            host.mount(host.resolve(directory), Path(local))  # a path is looked up without its links
+            mounts[host.resolve(directory)] = Path(local)  # a path is looked up without its links
         return host
+
+    def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
+        """Return where ``path`` is; with ``last`` false a link in the last place is kept."""
+        return self._map(self.resolve(path, last=last))
+
+    def _map(self, path: PurePosixPath) -> Place:
+        for prefix in (ROOT,) if self._mounts.keys() == {ROOT} else (path, *path.parents):
+            if prefix in self._mounts:
+                base, parts = self._mounts[prefix], path.parts[len(prefix.parts) :]
+                if parts or base == Path(ROOT):
+                    return Place(base, parts)
+                return Place(base.parent, (base.name,))
+        raise InstallerError(
+            f"find {path} (no mounted directory holds it)",
+            remedy=Remedy("mount the host's root and name it with ", Option("host-root")),
+            code="path-unusable",
+        )
+
+    def below(self, path: PurePosixPath) -> Iterator[Path]:
+        """Yield where this process finds what stands at ``path`` and below it; no link is followed there."""
+        for directory, below, names in os.walk(self.place(path).local_path):
+            links = (name for name in below if Path(directory, name).is_symlink())
+            yield from (Path(directory), *(Path(directory, name) for name in (*names, *links)))
+
+    def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
+        """Return ``path`` without symbolic links, as the host's kernel would follow them.
+
+        With ``last`` false a link in the last place is kept. What does not exist is kept as written.
+        InstallerError where the links go round in a circle, a stranger could have placed one, or no file can
+        have such a name.
+        """
+        with suppress(UnicodeEncodeError):
+            if b"\0" not in os.fsencode(path):
+                return follow_links(path, self._link_target, last=last)
+        raise InstallerError(
+            f"look at {str(path)!a:.200} (no file can have such a name)",
+            remedy="correct what names it",
+            code="path-unusable",
+        )
+
+    def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
+        """Return the uppermost directory where others than root can change what leads there, if any."""
+        ways = {self.resolve(each, last=last) for each in path.parents for last in (False, True)}
+        ways.add(self.resolve(path, last=False))
+        for step in sorted({step for way in ways for step in (way, *way.parents)} - {ROOT}):
+            directory = self._status(step.parent)
+            if directory is not None and not _placed_by_root(directory, self._status(step)):
+                return step.parent
+        return None
+
+    def _status(self, path: PurePosixPath) -> os.stat_result | None:
+        place = self._map(path)
+        with suppress(OSError):  # of each part of each path: pathlib takes five times as long
+            return os.lstat(os.path.join(place.base, *place.parts))  # noqa: PTH118
+        return None
+
+    def _link_target(self, path: PurePosixPath) -> PurePosixPath | None:
+        """Return where a link leads to; None for what is none."""
+        status = None if path in self._mounts else self._status(path)
+        if status is None or not stat.S_ISLNK(status.st_mode):
+            return None
+        local = self._map(path).local_path
+        try:
+            directory, target = os.lstat(local.parent), local.readlink()
+        except OSError:
+            return None
+        if not _placed_by_root(directory, status):
+            raise InstallerError(
+                f"follow the link {path} (a user other than root could have placed it)",
+                remedy=f"remove it, or let root alone write {path.parent}",
+                code="path-unusable",
+            )
+        return PurePosixPath(target)
 
     def local_path(self, path: PurePosixPath, *, last: bool = True) -> Path:
         """Return where this process finds ``path``."""
@@ -231,6 +314,20 @@ class Host(Places):
         standing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
         with translated("look at", standing):
             return os.statvfs(self.local_path(standing))
+
+
+def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
+    """Tell whether root alone can have put a name into a directory (as protected_symlinks in proc(5)).
+
+    ``name`` is None where root has yet to make it.
+    """
+    if directory.st_uid not in trusted_uids():
+        return False
+    # A group that may write it was given that by root (``staff`` in Debian's /usr/local).
+    if not directory.st_mode & stat.S_IWOTH:
+        return True
+    sticky = bool(directory.st_mode & stat.S_ISVTX)
+    return sticky and (name is None or name.st_uid in trusted_uids())
 
 
 def _read(fd: int, path: PurePosixPath) -> File:

@@ -1,6 +1,8 @@
-"""What a file is on the disk: written whole, synced, and distinguished.
+"""What a path leads to, its links followed by hand, and what a file is: written whole, synced, distinguished.
 
-Paths here are those of this process; ``files.Host`` says which ones they are.
+Not with openat2(RESOLVE_IN_ROOT): that follows anybody's links, and knows nothing of directories that are
+mounted somewhere else. What comes out has no link any more, and is opened without following one: what was
+looked at is what is used, or an error. Which paths of this process are the host's says ``files.Host``.
 """
 
 import errno
@@ -9,14 +11,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.errors import InstallerError
 from installer.host.kernel import LABEL, list_mounts
 from installer.model.files import Meta
 
+MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
+ROOT: Final = PurePosixPath("/")
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 RENAME_EXCHANGE: Final = 2  # linux/fs.h, since Linux 3.15
 STAGED: Final = ".toolkit-installer"
 ACCESS: Final = "system.posix_acl_access"  # acl(5), as the kernel stores it
@@ -35,6 +42,80 @@ REMEDIES: Final = {
     errno.EBUSY: "it is a mount point: mount the directory above it instead",
     errno.EIO: "check the disk; the kernel log says more",
 }
+
+
+class Place(Struct, frozen=True):
+    """Something below a directory that the operator named; none of the ``parts`` of the way is a link."""
+
+    base: Path
+    parts: tuple[str, ...]
+
+    @property
+    def local_path(self) -> Path:
+        """The path, for this process."""
+        return self.base.joinpath(*self.parts)
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[int, str]]:
+        """Yield a descriptor of the directory it is in, and its name there; no link on the way is followed.
+
+        OSError where a part of the way is gone, or is a link now (ENOTDIR).
+        """
+        fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
+        try:
+            # A directory that is only a step cannot be synced.
+            for part, flags in (*((part, STEP) for part in self.parts[:-1]), (".", DIRECTORY)):
+                following = os.open(part, flags, dir_fd=fd)
+                os.close(fd)
+                fd = following
+            yield fd, "".join(self.parts[-1:])
+        finally:
+            os.close(fd)
+
+
+LinkTarget: TypeAlias = Callable[[PurePosixPath], PurePosixPath | None]
+
+
+def follow_links(path: PurePosixPath, link_target: LinkTarget, *, last: bool = True) -> PurePosixPath:
+    """Return ``path`` without ``..`` and links; ``link_target`` tells where one leads, None for what is none.
+
+    With ``last`` false a link in the last place is kept. InstallerError where the links go round in a circle.
+    """
+    rest, done, followed = list(reversed(path.parts[1:])), ROOT, 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            done = done.parent
+            continue
+        above, done = done, done / part
+        target = link_target(done) if rest or last else None
+        if target is not None:
+            followed += 1
+            if followed > MAX_LINKS:
+                raise InstallerError(
+                    f"follow {path} (its links go round in a circle)",
+                    remedy="correct the links",
+                    code="path-unusable",
+                )
+            rest.extend(reversed([part for part in target.parts if part != target.anchor]))
+            done = ROOT if target.is_absolute() else above
+    return done
+
+
+def resolve_local(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
+    """Return ``local`` as the kernel finds it: no ``..``, and no links of this container.
+
+    Mount points are known by such names: where /var/run is a link to /run, what is mounted at /var/run/cdi is
+    at /run/cdi. Links below ``hosts``, directories of the host, are the host's and are not followed.
+    """
+
+    def link_target(path: PurePosixPath) -> PurePosixPath | None:
+        with suppress(OSError):
+            if not any(path.parent.is_relative_to(host) for host in hosts):
+                return PurePosixPath(Path(path).readlink())
+        return None
+
+    return follow_links(local, link_target)
 
 
 # What is absent ends a block, and is no error.

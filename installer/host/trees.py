@@ -12,6 +12,7 @@ from typing import Final, assert_never
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.inodes import (
+    DIRECTORY,
     STAGED,
     apply_metadata,
     if_there,
@@ -22,7 +23,6 @@ from installer.host.inodes import (
     write_synced,
 )
 from installer.host.kernel import list_mounts, trusted_uids
-from installer.host.paths import DIRECTORY
 from installer.model.files import OTHERS_WRITE, Copy, Meta, PayloadFile, Symlink, Text
 
 Label = tuple[tuple[str, bytes], ...]
