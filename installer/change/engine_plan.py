@@ -115,11 +115,12 @@ def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
     if choice.takes_up is TakesUp.LEFT or choice.heals or engine.serving is not None:
         return
     wrong = f"correct what the log of {engine.name} says"
+    elsewhere = (", name what runs here with ", Option("runtime"), " or its socket with ", Option("socket"))
     yield InstallerError(
         f"verify that {engine.title} serves our runtimes ({engine.silence})",
         remedy=Remedy(
             engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
-            *((", name where it listens with ", Option("socket")) if engine.stopped else ()),
+            *(elsewhere if engine.stopped else ()),
             ", or configure it unproven with ",
             Option("restart-mode", "none"),
         ),

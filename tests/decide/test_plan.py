@@ -102,7 +102,9 @@ def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_b
     ("silent", "first"),
     [
         pytest.param(
-            {"stopped": True}, "start containerd, name where it listens with --socket", id="nobody listens"
+            {"stopped": True},
+            "start containerd, name what runs here with --runtime or its socket with --socket, or",
+            id="nobody listens",
         ),
         pytest.param(
             {}, "correct what the log of containerd says, or configure it", id="it runs without CRI"
