@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.observe import with_start
+from installer.engines.observe import with_process, with_start
 from installer.engines.startup import read_start
 from installer.host.files import Host
 from installer.model.facts import EngineState, Started
+from installer.model.options import Places
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import UNIT_PROPERTIES
 
@@ -64,6 +65,17 @@ def test_a_process_that_is_not_seen_from_here_is_found_in_the_hosts_proc(host: H
         found = read_start(host, facts(host))
 
     assert found == Started(("--config", "/opt/c.toml"), {"PATH": "/opt/bin"}, "/usr/bin/containerd")
+
+
+def test_its_unit_is_read_once(host: Host) -> None:
+    process(host, "containerd", "/usr/bin/containerd", "--config", "/opt/c.toml")
+    told = FakeSystemd({"containerd.service": FakeUnit(main_pid=PID)}, changed=UNIT_PROPERTIES)
+
+    with serving(host.local_path(PurePosixPath("/run/dbus/system_bus_socket")), told):
+        found = with_process(host, facts(host), Places())
+
+    assert found.words == ("--config", "/opt/c.toml")
+    assert told.calls.count("GetAll") == 1
 
 
 def test_another_process_under_that_number_tells_nothing_of_the_engine(host: Host) -> None:
