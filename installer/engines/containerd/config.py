@@ -377,7 +377,6 @@ K3S: Final = replace(
     draft=lambda *_: (Decision((), ("runc", "crun")),),
     make_check=None,
     estimate=lambda _: EffectiveConfig({}, ""),
-    relocate=lambda edits, _: edits,
     generated=_BY_K3S,
 )
 RKE2: Final = replace(
