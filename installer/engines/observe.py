@@ -70,7 +70,8 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         spec, places = ENGINES[name], options.places.get(name, Places())
         row = record.engine(name)
         moved = row if places.socket is None else None
-        engine = observe(host, look_for(spec, options), options, row=moved, crash_s=crash_s)
+        engine = _ask_crashed(host, look_for(spec, options), options, crash_s)
+        engine = locate(host, engine, moved, options) if moved else engine
         # One that is only what keeps another from answering is not looked for.
         silent = engine.serving is None and not (engine.failed or name in record.served)
         waiting = (each for each in engines if each.serving is None and each.spec.uses == name)
@@ -115,7 +116,7 @@ def observe_row(
 ) -> EngineState:
     """Return an engine of the ledger, with its configs, those at ``paths`` among them."""
     spec, paths = row.spec, tuple(paths)
-    engine = observe(host, engine_of_row(row), options, row=row, awaits_s=awaits_s)
+    engine = locate(host, ask_for(host, engine_of_row(row), options, awaits_s), row, options)
     engine = with_process(host, engine, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
     read = (path for path in paths if path.parent != spec.hook_dir)
@@ -136,26 +137,13 @@ def engine_of_row(row: EngineRow) -> EngineState:
     )
 
 
-def observe(  # noqa: PLR0913 - one question for all who ask
-    host: Host,
-    sought: EngineState,
-    options: Options,
-    *,
-    row: EngineRow | None = None,
-    crash_s: float = 0.0,
-    awaits_s: float = inf,
-) -> EngineState:
-    """Return an engine with what it says; its process, its unit and its configs are not looked at.
-
-    ``sought`` is where it is looked for, ``row`` its entry in the ledger. One that has crashed is waited for
-    ``crash_s``, one that restarts itself for ``awaits_s``.
-    """
-    engine = ask_for(host, sought, options, awaits_s)
+def _ask_crashed(host: Host, sought: EngineState, options: Options, crash_s: float) -> EngineState:
+    """Ask an engine; one that has crashed, and that systemd is about to start again, is waited for."""
+    engine = ask_for(host, sought, options)
     # One that was stopped has taken its socket along.
     crashed = crash_s and engine.stopped and host.exists(sought.socket)
-    if crashed and unit_jobs.await_start(host, sought.unit, timeout_s=crash_s):
-        engine = ask_for(host, sought, options, awaits_s)
-    return locate(host, engine, row, options) if row else engine
+    comes = crashed and unit_jobs.await_start(host, sought.unit, timeout_s=crash_s)
+    return ask_for(host, sought, options) if comes else engine
 
 
 def with_process(host: Host, engine: EngineState, places: Places) -> EngineState:

@@ -21,7 +21,7 @@ from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
-from installer.engines.observe import drop_unused, look_for, observe, with_process
+from installer.engines.observe import ask_for, drop_unused, look_for, with_process
 from installer.engines.startup import path_of, value_of
 from installer.errors import InstallerError
 from installer.host import systemd
@@ -355,7 +355,7 @@ def read_engines(
 
 def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam | None:
     sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ENGINE_S)
-    engine = observe(host, sought, asked, awaits_s=0)
+    engine = ask_for(host, sought, asked, awaits_s=0)
     if engine.stopped and not engine.another:
         return None  # the process is another one's, or about to end
     engine = with_process(host, engine, options.places.get(spec.name, Places()))
