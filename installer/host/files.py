@@ -86,12 +86,6 @@ class Host:
             code="path-unusable",
         )
 
-    def below(self, path: PurePosixPath) -> Iterator[Path]:
-        """Yield where this process finds what stands at ``path`` and below it; no link is followed there."""
-        for directory, below, names in os.walk(self.place(path).local_path):
-            links = (name for name in below if Path(directory, name).is_symlink())
-            yield from (Path(directory), *(Path(directory, name) for name in (*names, *links)))
-
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
         """Return ``path`` without symbolic links, as the host's kernel would follow them.
 
@@ -279,15 +273,12 @@ class Host:
 
     def status(self, path: PurePosixPath, *, last: bool = True) -> os.stat_result | None:
         """Return what the kernel tells of what is at ``path``; None where there is nothing."""
-        with suppress(OSError):
-            return self.local_path(path, last=last).lstat()
-        return None
+        return self._status(self.resolve(path, last=last))
 
     def changed_s(self, path: PurePosixPath) -> float:
         """Return when a file or directory was changed, its name included; 0 where there is none."""
-        with suppress(OSError):
-            return self.local_path(path).stat().st_ctime
-        return 0.0
+        status = self.status(path)
+        return status.st_ctime if status else 0.0
 
     def size(self, path: PurePosixPath) -> int:
         """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
@@ -383,10 +374,11 @@ CAPABILITIES: Final = "security.capability"
 
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
-    """Return what stands at ``path``, which is ``.``, and below it."""
-    local = host.local_path(path)
-    trusted = trusted_uids()
-    return {PurePosixPath(file.relative_to(local)): _entry(file, trusted) for file in host.below(path)}
+    """Return what stands at ``path``, which is ``.``, and below it; no link is followed there."""
+    local, trusted = host.local_path(path), trusted_uids()
+    walk = ((directory, (".", *below, *names)) for directory, below, names in os.walk(local))
+    files = (Path(directory, name) for directory, names in walk for name in names)
+    return {PurePosixPath(file.relative_to(local)): _entry(file, trusted) for file in files}
 
 
 def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
