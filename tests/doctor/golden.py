@@ -9,7 +9,7 @@ from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.options import Options
 from installer.model.record import CdiRow
-from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Space, Toolkit
+from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Toolkit
 from installer.report.doctor.read import read_node
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -176,7 +176,7 @@ def read(root: Path) -> Node:
     (toolkit,) = node.toolkits
     system = replace(
         node.system,
-        spaces=(Space(PurePosixPath("/run"), 3), Space(PurePosixPath("/var"), 60, 20)),
+        spaces={PurePosixPath("/run"): (3, -1), PurePosixPath("/var"): (60, 20)},
         units=UNITS,
     )
     return replace(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.record import CdiRow
-from installer.report.doctor.model import EngineExam, Level, Node, Space
+from installer.report.doctor.model import EngineExam, Level, Node
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
@@ -328,11 +328,11 @@ ACTS: dict[str, list[Act]] = {
         Act(facts=system(inotify=(110, 128)), level=WARN),
     ],
     "run-space": [
-        Act(facts=system(spaces=(Space(PurePosixPath("/run"), 100),))),
-        Act(facts=system(spaces=(Space(PurePosixPath("/run"), 10, 97),))),
-        Act(facts=system(spaces=(Space(PurePosixPath("/run"), 90),)), level=WARN),
+        Act(facts=system(spaces={PurePosixPath("/run"): (100, -1)})),
+        Act(facts=system(spaces={PurePosixPath("/run"): (10, 97)})),
+        Act(facts=system(spaces={PurePosixPath("/run"): (90, -1)}), level=WARN),
     ],
-    "disk-space": [Act(facts=system(spaces=(Space(PurePosixPath("/var/lib/docker"), 99),)))],
+    "disk-space": [Act(facts=system(spaces={PurePosixPath("/var/lib/docker"): (99, -1)}))],
     "driver-services": [
         Act(facts=system(units={"nvidia-persistenced.service": "failed/failed/exit-code"})),
         Act(facts=system(units={"nvidia-cdi-refresh.service": "inactive/dead/exit-code"}), level=WARN),

@@ -17,7 +17,6 @@ from installer.model.record import CdiRow
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")
-SWITCH: Final = 0x0680
 PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))  # where packages put a toolkit
 
 
@@ -55,14 +54,6 @@ def spell_version(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-class Function(Struct, frozen=True):
-    """One function of a PCI device of NVIDIA's."""
-
-    address: str
-    kind: int  # its class, such as 0x0302
-    driver: str = ""
-
-
 class DeviceNode(Struct, frozen=True):
     """A character device below /dev."""
 
@@ -75,7 +66,8 @@ class DeviceNode(Struct, frozen=True):
 class Driver(Struct, frozen=True):
     """The kernel's side of the driver, and its libraries."""
 
-    functions: tuple[Function, ...] = ()
+    gpus: Mapping[str, str] = field(default_factory=dict)  # what drives each, by its address on the PCI bus
+    switches: int = 0  # how many NVSwitches there are
     modules: frozenset[str] = frozenset()
     version: str = ""  # of the loaded module
     root: PurePosixPath = ROOT
@@ -87,16 +79,6 @@ class Driver(Struct, frozen=True):
     secure_boot: bool = False
     persistenced: str = "absent"  # or "answers" or "dead"
     mig_minors: tuple[int, ...] = ()
-
-    @property
-    def gpus(self) -> tuple[Function, ...]:
-        """Display controllers: VGA and 3D."""
-        return tuple(each for each in self.functions if each.kind in {0x0300, 0x0302})
-
-    @property
-    def switches(self) -> tuple[Function, ...]:
-        """NVSwitches: bridges of class "other"."""
-        return tuple(each for each in self.functions if each.kind == SWITCH)
 
     @property
     def loaded(self) -> bool:
@@ -178,14 +160,6 @@ class EngineExam(EngineState, frozen=True):
         return self.spec.process == CONTAINERD.process
 
 
-class Space(Struct, frozen=True):
-    """A file system by a path in it: shares in percent that are used, -1 where it has no such limit."""
-
-    path: PurePosixPath
-    used: int
-    inodes_used: int = -1
-
-
 class System(Struct, frozen=True):
     """The node besides driver, toolkit and engines."""
 
@@ -195,7 +169,8 @@ class System(Struct, frozen=True):
     devices_for_containers: bool = False  # a boolean of SELinux lets containers use the driver's nodes
     apparmor_profiles: frozenset[str] = frozenset()
     inotify: tuple[int, int] = (0, 0)  # how many instances root's processes hold, and how many they may
-    spaces: tuple[Space, ...] = ()
+    # By a path in a file system, how many percent of it and of its inodes are used: -1 without a limit.
+    spaces: Mapping[PurePosixPath, tuple[int, int]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)  # "active/sub/result" of those that exist
     kubelet_cgroups: str = ""  # its cgroup driver
     refused: Mapping[str, str] = field(default_factory=dict)  # by unit, the file that it does not start with

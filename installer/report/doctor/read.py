@@ -46,6 +46,8 @@ from installer.nri.state import describe_plugin as plugin_lines
 from installer.report.doctor import model, system
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
+GPUS: Final = frozenset({0x0300, 0x0302})  # VGA and 3D controllers
+SWITCH: Final = 0x0680  # a bridge of class "other"
 MODULES: Final = PurePosixPath("/sys/module")
 DRIVER_PROC: Final = PurePosixPath("/proc/driver/nvidia")
 DRIVER_VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
@@ -163,8 +165,10 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
     characters = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")[0]
     persistenced = host.local_path(PurePosixPath("/run/nvidia-persistenced/socket"))
     links = (CHAR_LINK.fullmatch(name) for name in _list_names(host, DEV / "char"))
+    functions = [*_read_functions(host)]
     return model.Driver(
-        functions=tuple(_read_functions(host)),
+        gpus={address: driver for address, kind, driver in functions if kind in GPUS},
+        switches=sum(kind == SWITCH for _, kind, _ in functions),
         modules=frozenset(name for name in modules if host.exists(MODULES / name)),
         version=found[1] if found else "",
         root=root,
@@ -190,12 +194,13 @@ def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
     return ()
 
 
-def _read_functions(host: Host) -> Iterator[model.Function]:
+def _read_functions(host: Host) -> Iterator[tuple[str, int, str]]:
+    """Yield the address, the class and the driver of each function of NVIDIA's on the PCI bus."""
     for address in _list_names(host, PCI):
         if text(host, PCI / address / "vendor").strip() == "0x10de":
             driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
             with suppress(ValueError):
-                yield model.Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
+                yield address, int(text(host, PCI / address / "class"), 16) >> 8, driver
 
 
 def _read_mig_minors(host: Host) -> Iterator[int]:
@@ -235,7 +240,7 @@ def _read_system(host: Host, processes: Sequence[HostProcess]) -> model.System:
         devices_for_containers=any(boolean.startswith("1") for boolean in booleans),
         apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
         inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
-        spaces=tuple(model.Space(path, *share) for path, share in shares if share is not None),
+        spaces={path: share for path, share in shares if share is not None},
         units={unit: state for unit in (*system.UNITS, *names) if (state := read_unit_state(host, unit))},
         kubelet_cgroups=_read_kubelet_cgroups(host, processes),
         refused=dict(_find_refused_files(host)),

@@ -55,16 +55,16 @@ MAKE_IT: Final = (
 @given(lambda node: node.driver.gpus, "no GPU of NVIDIA's on the PCI bus")
 def check_gpu_driver(node: Node) -> Verdict:
     gpus = node.driver.gpus
-    if all(gpu.driver == VFIO for gpu in gpus):
+    if all(driver == VFIO for driver in gpus.values()):
         return ok(f"given to virtual machines ({VFIO}): {count(len(gpus), 'GPU')}")
     if not node.driver.loaded:
         return bad(f"{count(len(gpus), 'GPU')}, but no module nvidia in the kernel")
-    idle = [gpu.address for gpu in gpus if gpu.driver not in {"nvidia", VFIO}]
+    idle = [address for address, driver in gpus.items() if driver not in {"nvidia", VFIO}]
     return judge(idle, "not driven by nvidia: ", f"{count(len(gpus), 'GPU')}, nvidia loaded")
 
 
 def check_nouveau(node: Node) -> Verdict:
-    if driven := [gpu.address for gpu in node.driver.gpus if gpu.driver == "nouveau"]:
+    if driven := [address for address, driver in node.driver.gpus.items() if driver == "nouveau"]:
         return bad(f"nouveau drives {list_words(driven)}")
     return warn("the module nouveau is loaded") if "nouveau" in node.driver.modules else ok("not loaded")
 
@@ -144,7 +144,7 @@ def check_fabric_manager(node: Node) -> Verdict:
     if running is None and not node.sees_host:
         return none("the host's processes are not in view")
     if running is None:
-        return bad(f"{count(len(node.driver.switches), 'NVSwitch device')}, and no nv-fabricmanager runs")
+        return bad(f"{count(node.driver.switches, 'NVSwitch device')}, and no nv-fabricmanager runs")
     versions = spell_version(running.version), spell_version(_parse_version(node.driver.version))
     if all(versions) and versions[0] != versions[1]:
         return bad(f"the fabric manager is {versions[0]}, the driver {versions[1]}")
@@ -180,13 +180,12 @@ def check_inotify(node: Node) -> Verdict:
 
 
 def _judge_spaces(node: Node, *, of_run: bool) -> Verdict:
-    spaces = [each for each in node.system.spaces if each.path.is_relative_to("/run") is of_run]
-    if not spaces:
+    found = [each for each in node.system.spaces.items() if each[0].is_relative_to("/run") is of_run]
+    if not found:
         return none("cannot be read from here")
-    worst = max(spaces, key=lambda each: max(each.used, each.inodes_used))
-    share = max(worst.used, worst.inodes_used)
-    of = "of its inodes" if worst.inodes_used > worst.used else "full"
-    return _judge_share(share, f"{worst.path} is {share} % {of}")
+    path, (used, inodes) = max(found, key=lambda each: max(each[1]))
+    share, of = max(used, inodes), "of its inodes" if inodes > used else "full"
+    return _judge_share(share, f"{path} is {share} % {of}")
 
 
 check_run_space: Final = partial(_judge_spaces, of_run=True)
