@@ -240,12 +240,6 @@ def absent_nodes(host: Host, cdi: Cdi) -> tuple[DeviceNode, ...]:
     return tuple(absent_node(path) for path in paths if not host.exists(path))
 
 
-def device_node(host: Host, path: PurePosixPath) -> DeviceNode | None:
-    """Return the node at ``path``; None where there is none."""
-    status = host.status(path, last=False)
-    return DeviceNode(path, f"{boot_id()} {status.st_ino}") if status else None
-
-
 def absent_node(path: PurePosixPath) -> DeviceNode:
     """Return a node that is about to be made: what stands there later in this boot is taken for it."""
     return DeviceNode(path, f"{boot_id()} absent")
@@ -253,8 +247,9 @@ def absent_node(path: PurePosixPath) -> DeviceNode:
 
 def held_node(host: Host, device: DeviceNode) -> DeviceNode | None:
     """Return a node of the ledger as it stands there; None where it has gone, or the driver made it anew."""
-    now = device_node(host, device.path)
-    return now if now is not None and (now == device or device == absent_node(device.path)) else None
+    status = host.status(device.path, last=False)
+    now = DeviceNode(device.path, f"{boot_id()} {status.st_ino}") if status else None
+    return now if now is not None and device in {now, absent_node(device.path)} else None
 
 
 def change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:

@@ -284,12 +284,6 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
     return ((WriteConfig(OWNER, spec.path, now, after), reason),), row, ""
 
 
-def roll_back_gpus(record: Record, done: Iterable[Step]) -> Record:
-    """Return the rows of before an install that failed, less a specification that is not wanted back."""
-    gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
-    return without(record, gone) if gone and record.cdi is not None else record
-
-
 def without(record: Record, gone: Collection[PurePosixPath]) -> Record:
     """Return the rows less those of specifications that are ``gone``."""
     rows = tuple(row for row in record.configs if row.path not in gone)

@@ -414,11 +414,13 @@ def plan_rollback(
         steps += [back for back in backs if back is not None]
     rows = tuple(reloading.add_known_texts(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
-    final = in_progress if used else cdi.roll_back_gpus(record, done)
+    # A specification that no container could use is not wanted back.
+    gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
+    final = cdi.without(record, gone) if gone and record.cdi is not None else record
     return Plan(
         (Part("roll-back", for_reason(reason, steps)),),
         in_progress,
-        final,
+        in_progress if used else final,
         plan.engines,
         in_use=running if used else (),
         seen=plan.seen,

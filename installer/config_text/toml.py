@@ -91,11 +91,6 @@ def items(text: str, start: int) -> list[tuple[int, int]]:
     return found
 
 
-def is_first_header(text: str, pos: int) -> bool:
-    """Return whether a header is written at ``pos``, with nothing but space before it on its line."""
-    return text.startswith("[", _skip(_SPACE, text, pos))
-
-
 def comma_after(text: str, pos: int) -> int | None:
     """Return where the comma is that follows ``pos`` behind nothing but space and comments."""
     pos = _skip(_VOID, text, pos)
@@ -378,7 +373,7 @@ def _insert_into_section(text: str, table: Table, pair: str) -> str:
         return _add_lines(text, table.end, [_read_indent(text, table.start) + pair])
     if not text:
         return f"{pair}\n"
-    if is_first_header(text, 0):
+    if text.startswith("[", _skip(_SPACE, text, 0)):  # its first line is a header
         eol = _read_eol(text, 0)
         return f"{pair}{eol}{eol}{text}"
     # Behind the comment the file begins with, be it a licence or about what follows.
@@ -436,7 +431,8 @@ def _remove_line(text: str, start: int, end: int, *, header: bool = False) -> st
         rest = re.sub(r"\A\r?\n", "", text[line_end:])
         alone = re.match(r"\r?\n", rest)
         # What is added above a header comes with an empty line, see _insert_into_section().
-        return rest[alone.end() :] if alone and is_first_header(rest, alone.end()) else rest
+        above_header = alone and rest.startswith("[", _skip(_SPACE, rest, alone.end()))
+        return rest[alone.end() :] if alone and above_header else rest
     cut = _find_eol(text, line_start)
     above = text.rfind("\n", 0, cut) + 1
     if header and 0 < above == cut:

@@ -99,7 +99,12 @@ def carry_over(
     wants = [
         Want(key, ABSENT if (value := value_at(after, key)) is None else value)
         for key in _keys(before, after)
-        if same(value_at(before, key), value_at(installed, key)) and _within_tables(installed, key)
+        if same(value_at(before, key), value_at(installed, key))
+        # Whoever put a value in the place of a table meant it.
+        and all(
+            (above := value_at(installed, key[:depth])) is None or isinstance(above, Mapping)
+            for depth in range(1, len(key))
+        )
     ]
     text, _ = apply(installed_now, wants, Syntax.TOML, name=name)
     return text, edited_keys(rendered, text, name=name)
@@ -146,9 +151,3 @@ def _keys(one: Tree, other: Tree) -> list[Key]:
     # An empty table says nothing to the toolkit.
     held = {key for tree in (one, other) for key, value in leaves(tree) if not isinstance(value, Mapping)}
     return sorted(key for key in held if not any(key[:depth] in held for depth in range(1, len(key))))
-
-
-def _within_tables(tree: Tree, key: Key) -> bool:
-    """Return whether ``key`` can be there: whoever put a value in the place of a table meant it."""
-    above = (value_at(tree, key[:depth]) for depth in range(1, len(key)))
-    return all(value is None or isinstance(value, Mapping) for value in above)

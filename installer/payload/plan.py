@@ -157,14 +157,23 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
             if options.in_use is InUse.FORCE
             else Part(ID, rows=Record(toolkit=row))
         )
-    steps = (*_restore_name(facts), *map(RemoveVersion, sorted(facts.toolkit.versions)))
+    restored, obstacles = tuple(_restore_name(facts)), tuple[InstallerError, ...]()
+    if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not restored:
+        obstacles = (
+            InstallerError(
+                "restore the toolkit directory of another installer (something else has its name)",
+                remedy=f"move it away, then {TRY_AGAIN}",
+                code="name-taken",
+            ),
+        )
+    steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
     planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
     # After a reload of an engine it may be that no container was started.
     if steps and (hooked or reloads) and not facts.containers.running:
         planned = ((ProveUnused(hooked), "one may have been started since the node was looked at"), *planned)
-    return Part(ID, planned, obstacles=tuple(_find_taken_name(facts)))
+    return Part(ID, planned, obstacles=obstacles)
 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
@@ -184,16 +193,6 @@ def _remove_superseded(facts: Facts) -> Iterator[Step]:
     """Yield how the directory goes that stood there before us, where a later one of its kind stands now."""
     if facts.toolkit.superseded and find_link(facts) is None:
         yield SwitchToolkit(None, None)
-
-
-def _find_taken_name(facts: Facts) -> Iterator[InstallerError]:
-    row = facts.held.toolkit
-    if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not [*_restore_name(facts)]:
-        yield InstallerError(
-            "restore the toolkit directory of another installer (something else has its name)",
-            remedy=f"move it away, then {TRY_AGAIN}",
-            code="name-taken",
-        )
 
 
 def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
@@ -234,13 +233,10 @@ def _find_lack_of_room(
     need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
     free_bytes = require(facts.payload).free_bytes
     if free_bytes is not None and free_bytes < need:
+        sizes = (free_bytes, need)
+        has, takes = (f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB" for size in sizes)
         yield InstallerError(
-            f"install into {options.install_dir} ({_format_size(free_bytes)} are free, "
-            f"two payloads take {_format_size(need)})",
+            f"install into {options.install_dir} ({has} are free, two payloads take {takes})",
             remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
             code="no-space",
         )
-
-
-def _format_size(size_bytes: int) -> str:
-    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

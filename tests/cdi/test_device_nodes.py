@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.generate import change_device_nodes, device_node
+from installer.cdi.generate import absent_node, change_device_nodes, held_node
 from installer.host.files import Host
 from installer.model.record import DeviceNode
 from installer.model.steps import RemoveDeviceNodes
@@ -19,7 +19,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def _known(host: Host) -> DeviceNode:
-    node = device_node(host, NODE)
+    node = held_node(host, absent_node(NODE))
     assert node is not None
     return node
 
@@ -27,7 +27,7 @@ def _known(host: Host) -> DeviceNode:
 def test_a_node_that_we_made_goes(host: Host) -> None:
     change_device_nodes(host, RemoveDeviceNodes((_known(host),)))
 
-    assert device_node(host, NODE) is None
+    assert held_node(host, absent_node(NODE)) is None
 
 
 def test_a_node_that_the_driver_has_made_anew_stays(host: Host, tmp_path: Path) -> None:
