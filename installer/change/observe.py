@@ -1,10 +1,14 @@
-"""The host as it is: reads only."""
+"""The node as it is: reads only. And who else names the toolkit: texts, other engines, links in PATH."""
 
+import fnmatch
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
 from math import inf
 from pathlib import PurePosixPath
 from platform import machine
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,19 +16,30 @@ from msgspec.structs import replace
 from installer.cdi.generate import absent_nodes, gpu_specification, held_node, management_specification
 from installer.cdi.plan import SPECIFICATION, mode_of
 from installer.change.ledger import read_saved
-from installer.change.search import Search, find_loops, find_moved
-from installer.engines import ENGINES, config_files
-from installer.engines.config_edits import holds_ours, text_of
-from installer.engines.containers import find_in_use, find_substitute_runtime, list_hooks
+from installer.change.references import list_programs
+from installer.config_text import flatten
+from installer.engines import ENGINES, config_files, list_generating
+from installer.engines.config_edits import holds_ours, text_of, tree_of
+from installer.engines.containers import (
+    COMMENT,
+    find_in_use,
+    find_paths,
+    find_substitute_runtime,
+    leads_to,
+    list_hooks,
+    list_places,
+)
+from installer.engines.crio import HOOK_DIR
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.restart import ASK_S, with_creating
-from installer.engines.startup import path_of, unit_obstacles
-from installer.errors import InstallerError
+from installer.engines.startup import flags_of, path_of, unit_obstacles
+from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
-from installer.host.files import Host, entries
+from installer.host.files import Host, entries, is_file, text
+from installer.host.processes import PROC, HostProcess, list_root_processes, unit_of
 from installer.host.trees import digests_below, sums_of
-from installer.model.engine_spec import ReloadMethod
+from installer.model.engine_spec import EngineSpec, ReloadMethod
 from installer.model.facts import (
     CdiFacts,
     ContainerFacts,
@@ -32,15 +47,43 @@ from installer.model.facts import (
     EngineState,
     Facts,
     PayloadFacts,
+    Reference,
+    Started,
     ToolkitFacts,
 )
-from installer.model.files import VERSIONS, File, Kind
-from installer.model.options import Options, RestartMode
-from installer.model.record import Record
+from installer.model.files import PATH, VERSIONS, Artifact, File, Kind, Layout
+from installer.model.options import Options, Places, RestartMode
+from installer.model.record import OWNER, Record
 from installer.payload import installed
+from installer.payload.files import EXECUTABLES, LINKS
+
+SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
+SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+# Each with how many directories below it are searched; Podman's are in containers.conf(5), and the last has
+# the config of the toolkit of NVIDIA's packages, whose programs start what it names.
+SEARCHED: Final[Mapping[PurePosixPath, int]] = {
+    **dict.fromkeys(SPEC_DIRS, 0),
+    PurePosixPath("/etc/docker"): 1,
+    PurePosixPath("/etc/containerd"): 1,
+    PurePosixPath("/etc/crio"): 1,
+    PurePosixPath(HOOK_DIR): 0,
+    PurePosixPath("/etc/containers"): 2,
+    PurePosixPath("/usr/share/containers"): 1,
+    PurePosixPath("/etc/systemd/system"): 1,
+    PurePosixPath("/run/systemd/system"): 1,
+    PurePosixPath("/etc/nvidia-container-runtime"): 0,
+}
+SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
+# By which configs name more of them, in the words of Docker, containerd and CRI-O without case.
+SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
+MOST_FILES: Final = 4096  # of which the host gives up to 16 MiB each
+TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
+PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
+# Of several with one process the first is the one that others are made from.
+ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
 
 
-class _Node(Struct, frozen=True):
+class Node(Struct, frozen=True):
     """What was read of the node; ``former`` is the ledger of a node that may be another installer's now."""
 
     host: Host
@@ -64,9 +107,8 @@ class _Node(Struct, frozen=True):
         """
         host, layout, rows = self.host, self.options.layout, self.record.configs
         relinked = config_files.find_new_links(host, rows)
-        search = Search(host, layout, self.engines, self.contents, self.record)
-        references = tuple(search.find_references()) if seeks_references else ()
-        links, returning = search.follow_links(references)
+        references = tuple(self.find_references()) if seeks_references else ()
+        links, returning = self.follow_links(references)
         originals = {row.path: read_saved(host, layout, row.original) for row in rows}
         return Facts(
             # Such a link goes with our file.
@@ -120,6 +162,126 @@ class _Node(Struct, frozen=True):
             except InstallerError as error:
                 yield error
 
+    def find_references(self) -> Iterator[Reference]:
+        """Yield what names the toolkit, or its device nodes, besides the configs of the ledger's engines."""
+        nodes = (str(node.path) for node in self.record.nodes)
+        places = (*list_places(self.host, self.options.layout), *nodes)
+        for path in islice(self._list_texts(), MOST_FILES):
+            for named in dict.fromkeys(find_paths(text(self.host, path), places)):
+                yield Reference(f"{path} names", str(named))
+        yield from self._search_engines()
+        yield from self._search_path()
+
+    def follow_links(
+        self, references: Collection[Reference]
+    ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
+        """Return where each program that something names and the install-dir are; and which come back."""
+        layout, links = self.options.layout, dict[str, PurePosixPath]()
+        programs = [str(layout.install_dir)]
+        for path, file in self.contents.items():
+            programs += list_programs(file, path)
+        programs += [each.program for each in references]
+        for engine in self.engines:
+            programs += (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
+            programs += engine.served.binaries.values()
+        named = dict.fromkeys(programs)
+        for value in named:
+            for path in self._look_up(value):
+                with suppress(InstallerError):  # a link that a stranger could have placed leads nowhere
+                    leads = leads_to(self.host, path, layout)
+                    real = leads or self.host.resolve(path)
+                    if real != path:
+                        links[value] = real
+                    if leads is not None:
+                        break
+        return links, frozenset(each for each in named if self._comes_back(links.get(each, each)))
+
+    def _comes_back(self, program: str | PurePosixPath) -> bool:
+        path, layout = PurePosixPath(program), self.options.layout
+        for above, skipped in ((layout.versions, 1), (layout.toolkit, 0)):
+            if path.is_relative_to(above):
+                below = path.parts[len(above.parts) + skipped :]
+                with suppress(InstallerError):
+                    return self.host.kind(layout.replaced.joinpath(*below)) is Kind.FILE
+        return False
+
+    def _list_texts(self) -> Iterator[PurePosixPath]:
+        """Yield the files, each once, but those that are judged as what they will be."""
+        host, now = self.host, self.contents
+        specs = {row.path: row.ours for row in self.record.configs if row.engine == OWNER}
+        # A specification of ours that was written anew is not ours.
+        anew = {path for path, ours in specs.items() if (file := now.get(path)) and file.digest not in ours}
+        seen = {host.resolve(path) for path in now.keys() - anew}
+        served = (place for each in self.engines for place in each.served.hook_dirs)
+        places = dict.fromkeys((*served, *_list_places(now)), 0)
+        for place, depth in {**places, **SEARCHED}.items():
+            for path in (place,) if is_file(host, place) else _list_below(host, place, depth):
+                with suppress(InstallerError):
+                    real = host.resolve(path)
+                    if real not in seen:
+                        yield path
+                    seen.add(real)
+
+    def _search_engines(self) -> Iterator[Reference]:
+        """Yield what engines beside those of the ledger read of the toolkit, or were started with."""
+        host = self.host
+        # None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
+        for seen in list_root_processes(host):
+            row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
+            unit = unit_of(seen.pid, host.local_path(PROC))
+            if row is None or not seen.of_host or self._is_known(seen, row, unit):
+                continue
+            runs, unit = f"{row.title} of {unit or f'pid {seen.pid}'} runs and", unit or f"pid {seen.pid}"
+            remedy = f"correct that, stop or restart {unit}"
+            for name, program in flags_of(row, Started(seen.cmdline)).runtimes.items():
+                yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
+            engine = replace(EngineState.usual(row), unit=unit, started=Started(seen.cmdline))
+            with suppress(InstallerError):
+                engine = config_files.with_places(host, engine, Places())
+                files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
+                for path in (each for each in files if each not in self.contents):
+                    for program in list_programs(files[path], path):
+                        yield Reference(f"{runs} reads {path}, which names", program, remedy)
+
+    def _is_known(self, seen: HostProcess, spec: EngineSpec, unit: str) -> bool:
+        """Tell whether a process is an engine of the ledger, or looks for the toolkit at its start."""
+        for each in self.engines:
+            is_it = each.pid == seen.pid or (each.pid is None and unit and each.unit == unit)
+            if is_it and each.spec.process == spec.process:
+                return True
+        return any(list_generating(spec.process, path, path) for path in map(PurePosixPath, seen.cmdline))
+
+    def _search_path(self) -> Iterator[Reference]:
+        """Yield the programs that engines or people start by a word, and that lead to ours."""
+        words = (*chain.from_iterable(engine.starts for engine in ENGINES.values()), *PROGRAMS)
+        wanted = re.compile("|".join(map(fnmatch.translate, words)))
+        # Where its own program is containerd looks, too.
+        for path in (*self._list_paths(), *((each.exe.parent,) for each in self.engines if each.exe)):
+            found: dict[str, PurePosixPath] = {}
+            for place in path:
+                with suppress(InstallerError):
+                    for name in filter(wanted.match, self.host.names(place)):
+                        if self.host.kind(place / name) is Kind.FILE:
+                            found.setdefault(name, place / name)
+            for program in found.values():
+                with suppress(InstallerError):
+                    if leads := leads_to(self.host, program, self.options.layout):
+                        how = f"{program}, which is started though no config names it, leads to"
+                        yield Reference(how, str(leads), f"put the node's own {program.name} there")
+
+    def _list_paths(self) -> tuple[tuple[PurePosixPath, ...], ...]:
+        """Return the PATHs by which engines find programs, each once."""
+        return tuple(dict.fromkeys((*(path for engine in self.engines for path in engine.paths), PATH)))
+
+    def _look_up(self, value: str) -> Iterator[PurePosixPath]:
+        """Yield where a program is, as engines look for it."""
+        if "/" in value:
+            yield from [PurePosixPath(value)] if value.startswith("/") else []
+            return
+        for path in self._list_paths() if value else ():
+            with suppress(InstallerError):
+                yield from [place / value for place in path if self.host.kind(place / value) is Kind.FILE][:1]
+
 
 def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
     """Return what an install depends on; an engine that has crashed is waited for ``patience_s``."""
@@ -139,7 +301,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     for engine in engines if not by_cdi else ():
         targets |= {*config_files.list_targets(engine)}
     contents = _read_configs(host, record, engines, specifications) | gpu_file
-    node = _Node(host, options, former, record, engines, contents)
+    node = Node(host, options, former, record, engines, contents)
     obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
     running = find_in_use(host, options.layout, record, engines)[0]
     source = options.toolkit_source
@@ -193,7 +355,7 @@ def observe_adoption(host: Host, options: Options) -> Facts:
         raise error
     engines = tuple(replace(engine, hooks=tuple(list_hooks(host, engine))) for engine in found.engines)
     contents = _read_configs(host, record, engines)
-    return _Node(host, options, record, record, engines, contents).facts(notes=found.notes)
+    return Node(host, options, record, record, engines, contents).facts(notes=found.notes)
 
 
 def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
@@ -214,7 +376,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
         host, options.layout, record, engines, restarts=options.restart_mode is not RestartMode.NONE
     )
     low_level = find_substitute_runtime(host, record) if running else None
-    node = _Node(host, options, former, record, tuple(engines), contents)
+    node = Node(host, options, former, record, tuple(engines), contents)
     return node.facts(seeks_references=True, containers=ContainerFacts(running, idle, low_level))
 
 
@@ -241,3 +403,53 @@ def _read_configs(
     for each in engines:
         paths |= {*each.files, *each.hooks, *config_files.list_targets(each)}
     return config_files.contents_of(host, paths)
+
+
+def find_loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterator[InstallerError]:
+    """Yield which program of the host's is not its own but leads to our toolkit, and so to itself."""
+    for artifact in artifacts if options.in_place else ():
+        if leads_to(host, artifact.own_path, options.layout) is not None:
+            yield InstallerError(
+                f"use {artifact.own_path} where it is (it leads into {options.layout.toolkit}: to itself)",
+                remedy=Remedy("install the package again, or choose another ", Option("toolkit-source")),
+                code="payload-unusable",
+            )
+
+
+def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[PurePosixPath]:
+    """Yield the paths that configs name by such a key; a config that no engine could read names none."""
+    for config, file in contents.items():
+        with suppress(InstallerError):
+            values = (value for key, value in flatten(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
+            lists = (value if isinstance(value, list) else [value] for value in values)
+            for each in chain.from_iterable(lists):
+                if isinstance(each, str) and each.startswith("/") and "\0" not in each:
+                    yield PurePosixPath(each)
+
+
+def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePosixPath]:
+    names: tuple[str, ...] = ()
+    with suppress(InstallerError):
+        names = host.names(place)
+    for path in (place / name for name in names):
+        if path.suffix in SUFFIXES and is_file(host, path):
+            yield path
+        elif depth:
+            yield from _list_below(host, path, depth - 1)
+
+
+def find_moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
+    """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
+    for place in sorted({place for file in contents for place in list_toolkits(file)}):
+        if place != options.install_dir and host.exists(Layout(place).ledger):
+            yield InstallerError(
+                f"install into {options.install_dir} (an engine's config still names the toolkit in {place})",
+                remedy=f"uninstall that first: toolkit-installer uninstall --install-dir {place}",
+                code="installed-elsewhere",
+            )
+
+
+def list_toolkits(file: File | None) -> set[PurePosixPath]:
+    """Return the install-dirs that a config names."""
+    content = re.sub(COMMENT.pattern.encode(), b"", file.content) if file else b""
+    return {PurePosixPath(place.decode(errors="surrogateescape")) for place in TOOLKITS.findall(content)}

@@ -1,7 +1,7 @@
 """What no ledger in sight knows, as rows of one: what NVIDIA's own installer left, and what we lost."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from installer.cdi.plan import SPECIFICATION
 from installer.change.ledger import Ledger
-from installer.change.observe import observe_adoption
+from installer.change.observe import list_toolkits, observe_adoption
 from installer.change.references import list_runtimes
-from installer.change.search import find_toolkits
 from installer.config_text import Edit, Key, Tree, leaves, value_at
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
+from installer.engines.config_files import copies_of
 from installer.engines.containerd.effective import own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
@@ -23,7 +23,7 @@ from installer.host.files import Host
 from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState, Facts
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
-from installer.model.options import Options
+from installer.model.options import Options, Places
 from installer.model.record import ADOPTED, OWNER, CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, sum_rows
 
@@ -32,6 +32,7 @@ CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # and what we add
+CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # where drop-ins lie; not config.toml.bak
 
 
 def find_leftovers(facts: Facts, options: Options, *, ours: bool = False) -> Part:
@@ -154,6 +155,35 @@ def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
         program = value_at(tree_of(facts.contents[path], path), ("hook", "path"))
         return isinstance(program, str) and PurePosixPath(program).is_relative_to(toolkit)
     return False
+
+
+# By install-dir: the configs that name its toolkit, and whose they are.
+Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
+
+
+def find_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
+    """Return the install-dirs that the configs of engines name, by file and engine; no engine is asked."""
+    named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
+    for name, path in _list_configs(host, places):
+        with suppress(InstallerError):  # what cannot be read names nothing that could be undone
+            for directory in list_toolkits(host.read(path)):
+                named.setdefault(directory, {})[path] = name
+    return named
+
+
+def _list_configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield the configs that an engine may read: its own, and what lies where drop-ins do."""
+    for engine in ENGINES.values():
+        if engine.finds:
+            continue
+        place = places.get(engine.name, Places())
+        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_ins.usual
+        found = [config, *([drop_in] if drop_in else ()), *copies_of(host, engine)]
+        for directory in filter(None, (config.parent, config.parent / "conf.d", engine.drop_ins.directory)):
+            with suppress(InstallerError):
+                beside = (directory / name for name in host.names(directory))
+                found += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
+        yield from ((engine.name, path) for path in dict.fromkeys(found))
 
 
 def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:

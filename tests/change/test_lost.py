@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.cdi.plan import SPECIFICATION
-from installer.change.search import find_toolkits
-from installer.change.unrecorded import find_install_dir, find_lost_specification
+from installer.change.unrecorded import find_install_dir, find_lost_specification, find_toolkits
 from installer.host.files import Host
 from installer.model.files import Layout
 from installer.model.options import Options, Places

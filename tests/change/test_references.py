@@ -2,19 +2,21 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
+from installer.change.observe import Node
 from installer.change.references import is_removed
-from installer.change.search import Search
 from installer.engines import ENGINES
 from installer.engines.containers import SCRIPT_BYTES, leads_to
 from installer.host.files import MOST_BYTES, Host
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts
 from installer.model.files import File, Layout
+from installer.model.options import Options
 from installer.model.record import OWNER, ConfigRow, DeviceNode, Record
 
 ROW, DOCKER = ENGINES["containerd"], ENGINES["docker"]
@@ -35,6 +37,15 @@ def put(root: Path, path: PurePosixPath | str, text: str = "") -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text)
     return place
+
+
+def node(
+    host: Host,
+    engines: tuple[EngineState, ...],
+    contents: Mapping[PurePosixPath, File | None],
+    held: Record = Record(),  # noqa: B008 - it is frozen
+) -> Node:
+    return Node(host, Options(), held, held, engines, contents)
 
 
 def installed(root: Path) -> Host:
@@ -66,7 +77,7 @@ def test_a_word_is_looked_for_in_the_path_of_the_engine(
         "containerd", ROW.config, None, None, (ROW.config,), ROW.socket, ROW.unit, paths=paths
     )
     contents = {ROW.config: File(TEXT.encode())}
-    found = Search(host, LAYOUT, (engine,), contents, Record()).follow_links(())[0]
+    found = node(host, (engine,), contents).follow_links(())[0]
 
     assert (found.get("gpu") == VERSION) is leads
 
@@ -79,7 +90,7 @@ def links_of(
         EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit, paths=(path,))
         for path in paths
     )
-    search = Search(host, LAYOUT, tuple(engines), {}, Record())
+    search = node(host, tuple(engines), {})
     return search.follow_links([Reference("a text names", each) for each in values])[0]
 
 
@@ -234,7 +245,7 @@ def texts(root: Path, facts: Facts) -> list[tuple[str, str]]:
 
 def searched(host: Host, facts: Facts) -> Facts:
     """Return the facts with what names the toolkit."""
-    search = Search(host, LAYOUT, facts.engines, facts.contents, facts.held)
+    search = node(host, facts.engines, facts.contents, facts.held)
     found = tuple(search.find_references())
     links, returning = search.follow_links(found)
     return replace(facts, references=found, links=links, returning=returning)

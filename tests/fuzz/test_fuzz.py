@@ -21,8 +21,7 @@ import pytest
 from installer.cdi.specification import named_paths, specification
 from installer.change.ledger import dumps, read_record
 from installer.change.plan import plan_install, plan_undo
-from installer.change.search import find_toolkits
-from installer.change.unrecorded import find_leftovers
+from installer.change.unrecorded import find_leftovers, find_toolkits
 from installer.cli import nvidia as compat
 from installer.cli import nvidia_flags as compat_words
 from installer.cli.app import _call as status

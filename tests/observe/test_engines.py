@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.search import ROWS
+from installer.change.observe import ROWS
 from installer.engines import ENGINES
 from installer.engines.config_files import is_outdated
 from installer.engines.observe import ask_for, find_engines

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.search import find_moved
+from installer.change.observe import find_moved
 from installer.engines import ENGINES
 from installer.engines.dependencies import (
     driver_root,
