@@ -127,7 +127,7 @@ def test_what_is_about_runtimes_is_refused_or_told_to_have_no_effect_where_there
     given = {"mode": mode, "nri_allow": ("a=b.c/d",), **values}
 
     if outcome == REFUSED:
-        with pytest.raises(UsageError, match=f"leave engines to CDI alone with .*{words}"):
+        with pytest.raises(UsageError, match=f"give GPUs by CDI alone with .*{words}"):
             options_from(FLAGS_BY_FIELD | given, frozenset(given))
         return
     said = without_effect(options_from(FLAGS_BY_FIELD | given, frozenset(given)))
@@ -173,7 +173,7 @@ def test_what_is_refused_for_an_install_keeps_nobody_from_an_uninstall(site: Cdi
 
     assert refused.returncode == 2
     assert sentence(refused) == (
-        "cannot leave engines to CDI alone with --set-as-default; leave that out, or use --mode runtime"
+        "cannot give GPUs by CDI alone with --set-as-default; leave that out, or use --mode runtime"
     )
     assert done.returncode == 0, done.stderr
     assert {path: what for path, what in site.tree().items() if path != "run/docker.sock"} == before

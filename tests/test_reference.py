@@ -72,7 +72,7 @@ def test_each_engine_is_in_the_table_of_what_is_supported() -> None:
         pytest.param({"install_dir": "/"}, "install into /", id="the root"),
         pytest.param(
             {"mode": "cdi", "set_as_default": True},
-            "leave engines to CDI alone",
+            "give GPUs by CDI alone",
             id="CDI and a default runtime",
         ),
         pytest.param({"install_dir": "a/b"}, "use the path a/b", id="a relative path"),

@@ -71,9 +71,9 @@ def gpu_specification(
     unmade = failure if not others and host.exists(LOADED) else None
     if ALL_GPUS in missing:
         unmade = InstallerError(
-            f"give containers {GPU_KIND}={ALL_GPUS} ({' and '.join(map(str, others))} has devices that ours "
-            "would have, and not that one; beside ours, engines would drop or hide them)",
-            remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
+            f"give containers {GPU_KIND}={ALL_GPUS} ({' and '.join(map(str, others))} defines our devices, "
+            "but not that one; engines ignore a device that two files define)",
+            remedy="move that file away, and ours is written again; or add that device to it",
             code="cdi-failed",
         )
     return GpuSpecification(

@@ -121,7 +121,7 @@ def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
         remedy=Remedy(
             engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
             *(elsewhere if engine.stopped else ()),
-            ", or configure it unproven with ",
+            ", or configure it unverified with ",
             Option("restart-mode", "none"),
         ),
         code="engine-not-proven",

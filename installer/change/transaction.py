@@ -286,7 +286,7 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
     )
     if running:
         raise InstallerError(
-            f"remove the toolkit (it has just started {names_of(running)})",
+            f"remove the toolkit (its runtime has just started {names_of(running)})",
             remedy="run uninstall again",
             code="in-use",
         )

@@ -219,7 +219,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     asking = [flag for flag, asked in NEEDS_RUNTIME if asked(options)]
     if options.mode.by_cdi and asking:
         raise UsageError(
-            f"leave engines to CDI alone with {' and '.join(asking)}",
+            f"give GPUs by CDI alone with {' and '.join(asking)}",
             remedy=f"leave {'that' if len(asking) == 1 else 'those'} out, or use --mode runtime",
         )
     if options.mode is Mode.NRI and "nri" in given and not values["nri"]:

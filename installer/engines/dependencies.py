@@ -161,7 +161,7 @@ def _find_monitor(
         candidates = (PurePosixPath(named),) if named else (place / program for place in places)
         there = next((path for path in candidates if can_be_started(host, path)), None)
         if there is None and (named or before):
-            flaw = f"{named or before}, which holds each container, is no program any more"
+            flaw = f"{named or before}, which holds each container, is missing or not executable"
             raise _unable(engine, flaw, "install it again", "engine-not-proven")
         if there is None:
             return None
@@ -190,12 +190,8 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
             return
         if not there:
             raise InstallerError(
-                f"configure {engine.title} ({path} is not there for pid {engine.pid}, which looks elsewhere)",
-                remedy=Remedy(
-                    "make ",
-                    Option("install-dir"),
-                    ", or the mount that holds it, the directory that the host sees",
-                ),
+                f"configure {engine.title} (pid {engine.pid} does not see {path}: it has other mounts)",
+                remedy=Remedy("mount the host's own directory at ", Option("install-dir"), " for the engine"),
                 code="toolkit-not-visible",
             )
 

@@ -64,7 +64,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     ways = [each for each in found if {file.path for file in each.files} == {files.drop_in}]
     if not ways:
         raise InstallerError(
-            f"configure k0s in {files.drop_in} ({files.config} is not managed by k0s, and does not take it)",
+            f"configure k0s in {files.drop_in} ({files.config} is not managed by k0s and imports no drop-in)",
             remedy=f"remove {files.config} and restart k0s, which writes it anew, or import "
             f"{DIRECTORY / NAMES} there for a containerd 2",
         )

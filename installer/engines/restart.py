@@ -127,7 +127,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
             if not hup or time.monotonic() > begun.deadline:
                 raise InstallerError(
                     f"verify that {engine.title} serves what it served before "
-                    f"(not as it was: {', '.join(lost)})",
+                    f"(missing or changed: {', '.join(lost)})",
                     remedy=f"look at the config of {engine.title}",
                     code="others-not-served",
                 )

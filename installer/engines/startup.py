@@ -324,7 +324,7 @@ def without_unit(engine: EngineState, reason: str) -> InstallerError:
     verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
     if engine.pid is not None:
         remedy: str = Remedy(
-            "run it as a systemd service, or configure it unproven with ", Option("restart-mode", "none")
+            "run it as a systemd service, or configure it unverified with ", Option("restart-mode", "none")
         )
     else:
         remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"

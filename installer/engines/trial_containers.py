@@ -78,7 +78,7 @@ def shell_of(host: Host) -> Tools:
 
 def _unusable(reason: str) -> InstallerError:
     return InstallerError(
-        f"make a container of what the node has ({reason})",
+        f"make a test container from the node's files ({reason})",
         remedy="run a GPU pod of your own instead",
         code="verify-failed",
     )
@@ -224,7 +224,7 @@ def _image(calls: Calls, sandbox: str) -> str:
         if isinstance(image, str) and image:
             return image
     raise InstallerError(
-        "find the image of a sandbox (the engine does not tell it)",
+        "find the image of a sandbox (the engine does not name it)",
         remedy="see its log",
         code="verify-failed",
     )

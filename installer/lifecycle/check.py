@@ -353,7 +353,8 @@ class _Check:
         found = find_low_level_runtime(self.host, layout, self.record)
         if found is None and known:
             raise InstallerError(
-                f"start containers with our runtimes ({known}, which they start, is no program any more)",
+                f"start containers with our runtimes ({known}, which they start, "
+                "is missing or not executable)",
                 remedy=f"install it again, or name another one in {layout.config}",
                 code="no-low-level-runtime",
             )
@@ -376,7 +377,7 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
     left = [plan.engines[name] for name in plan.unproven if options.restart_mode is RestartMode.NONE]
     for title in (each.title for each in left if each.hook is None and each.serving is not None):
         yield InstallerError(
-            f"verify that {title} serves our runtimes (it has not read its configs since)",
+            f"verify that {title} serves our runtimes (it has not read its configs since the install)",
             remedy=Remedy("restart it, for ", Option("restart-mode", "none"), " leaves that to you"),
             code="engine-not-proven",
         )

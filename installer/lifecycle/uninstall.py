@@ -80,13 +80,13 @@ def _undo_adopted(host: Host, options: Options) -> None:
     facts = observe_adoption(host, options)
     adopted = find_leftovers(facts, options)
     for runtime in find_packages(facts, options):
-        log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
+        log.info("runtime kept", runtime=runtime, reason=f"it is not below {options.layout.toolkit}")
     if not adopted.notes:
-        log.info("nothing to adopt", install_dir=str(options.install_dir))
+        log.info("no leftovers found", install_dir=str(options.install_dir))
         return
     with open_ledger(host, options) as ledger:
         ledger.write(replace(adopted.rows, directories=ledger.held.directories))
-        log.info("adopted", found=list(adopted.notes))
+        log.info("leftovers found", found=list(adopted.notes))
         undo(host, options, ledger)
 
 

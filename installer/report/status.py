@@ -134,7 +134,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
         width = max((len(each.what) for each in found.lines), default=0)
         for each in sorted(found.lines, key=lambda each: each.good):
             sys.stdout.write(f"{'ok ' if each.good else 'BAD'} {each.what:<{width}}  {each.state}\n")
-        above = "no" if found.obstacle else f"no ({reason})"  # an obstacle stands among the lines
+        above = "no" if found.obstacle else f"no: {reason}"  # an obstacle stands among the lines
         words = f"engines: {', '.join(engines) or 'none'}\nready: {above if reason else 'yes'}\n"
         sys.stdout.write(f"mode: {mode or 'none'}\n{words}")
     if record is None and not found.lines:

@@ -119,7 +119,9 @@ def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_p
         shutil.copy("/bin/true", place / "containerd-shim-runc-v2")
         (whole,) = read(node, SEEN)
 
-    assert "containerd-shim-runc-v2, which holds each container, is no program" in lacking.unable
+    assert (
+        "containerd-shim-runc-v2, which holds each container, is missing or not executable" in lacking.unable
+    )
     assert whole.unable == ""
 
 

@@ -176,7 +176,7 @@ def test_a_run_says_that_no_container_starts_while_conmon_is_gone(crio: Node) ->
 
     process.terminate()
     process.wait()
-    why = f"{OLD}, which holds each container, is no program any more"
+    why = f"{OLD}, which holds each container, is missing or not executable"
     assert (fresh.returncode, why in fresh.stdout) == (1, True), fresh.stdout
     assert (waiting.returncode, why in waiting.stdout) == (1, True), waiting.stdout
     assert why in doctor.stdout, doctor.stdout

@@ -113,8 +113,9 @@ def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str)
     if broken == "leads nowhere":
         shim.symlink_to("nowhere")
 
-    assert "(/usr/bin/containerd-shim-runc-v2, which holds each container, is no program any more)" in _why(
-        tmp_path, _engine("containerd"), found
+    assert (
+        "(/usr/bin/containerd-shim-runc-v2, which holds each container, is missing or not executable)"
+        in _why(tmp_path, _engine("containerd"), found)
     )
 
 
@@ -158,8 +159,8 @@ def test_a_shim_that_a_runtime_names_by_its_path_is_the_one_that_counts_for_it(
     without = _why(tmp_path, alone, moved)
 
     assert (both.monitor, moved.monitor) == ("/opt/shims/shim", "/opt/shims/shim")
-    assert "is no program any more" in without_ours
-    assert "/opt/shims/shim, which holds each container, is no program any more" in without
+    assert "is missing or not executable" in without_ours
+    assert "/opt/shims/shim, which holds each container, is missing or not executable" in without
 
 
 def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> None:
@@ -314,7 +315,9 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(tm
     (tmp_path / binary[1:]).parent.mkdir(parents=True)
     (tmp_path / binary[1:]).touch()
 
-    assert f"{binary} is not there for pid {os.getpid()}" in _why(tmp_path, replace(served, pid=os.getpid()))
+    assert f"pid {os.getpid()} does not see {binary}: it has other mounts" in _why(
+        tmp_path, replace(served, pid=os.getpid())
+    )
 
 
 def test_the_disk_of_the_containerd_below_docker_counts_too(

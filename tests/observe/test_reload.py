@@ -196,7 +196,7 @@ def test_who_loses_what_others_had_is_told_at_once(
     found = refused(node, replace(WANTED, others=others, defaults=defaults))
 
     assert found == (
-        f"others-not-served: verify that containerd serves what it served before (not as it was: {said})"
+        f"others-not-served: verify that containerd serves what it served before (missing or changed: {said})"
     )
 
 
