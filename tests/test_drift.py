@@ -457,7 +457,7 @@ def test_a_low_level_runtime_that_goes_makes_the_node_not_ready_until_it_is_back
 
     assert told.returncode == 1
     assert (
-        "cannot start containers with our runtimes (/usr/sbin/runc, which they start, is no program any more)"
+        "cannot start containers with our runtimes (/usr/sbin/runc, which they start, is missing or not executable)"
         in (told.stdout)
     )
 

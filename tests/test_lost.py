@@ -264,7 +264,7 @@ def test_a_spoilt_ledger_is_one_true_sentence_and_a_way_forward(
 
     assert done.returncode == 1
     assert sentence(done).startswith(f"cannot understand the ledger /{LEDGER} ({words}")
-    assert f"keeps what it cannot place of /{HOME}/backups" in sentence(done)
+    assert f"saved configs that match no config stay in /{HOME}/unclaimed" in sentence(done)
     assert site.tree() == before
 
 

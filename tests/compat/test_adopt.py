@@ -41,10 +41,10 @@ def _nvidias_toolkit(node: Nvidia) -> None:
 
 
 def _adopt(
-    node: Nvidia, capfd: pytest.CaptureFixture[str], event: str = "adopted", key: str = "found"
+    node: Nvidia, capfd: pytest.CaptureFixture[str], event: str = "leftovers found", key: str = "found"
 ) -> list[str]:
     found = [line[key] for line in _uninstalled(node, capfd, adopts=True) if line["event"] == event]
-    return found if event != "adopted" else next(iter(found), [])
+    return found if event != "leftovers found" else next(iter(found), [])
 
 
 def _uninstalled(node: Nvidia, capfd: pytest.CaptureFixture[str], *, adopts: bool) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def test_what_nvidia_ctk_set_up_for_the_hosts_packages_is_left_alone_and_named(
     )
     before = node.tree()
 
-    left = _adopt(node, capfd, "left alone", "runtime")
+    left = _adopt(node, capfd, "runtime kept", "runtime")
 
     assert left == [
         f"nvidia in /{node.drop_in.relative_to(node.root)}: it starts /usr/bin/nvidia-container-runtime"

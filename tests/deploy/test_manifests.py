@@ -177,7 +177,7 @@ def test_the_components_that_exclude_each_other_are_those_whose_variables_the_pr
     )
 
     refused = done.returncode == 2
-    assert refused == ("leave engines to CDI alone" in done.stderr), done.stderr
+    assert refused == ("give GPUs by CDI alone" in done.stderr), done.stderr
     assert refused == (frozenset(pair) in EXCLUDING), done.stderr
     if refused:
         mode, other = sorted(pair, key=lambda name: not name.startswith("mode-"))

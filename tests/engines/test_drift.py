@@ -329,7 +329,7 @@ def test_a_runc_that_is_gone_is_told_within_seconds_and_the_node_is_ready_when_i
         starts = Starts(node)
         node.run(["mv", runc, f"{runc}.moved"])
         until(lambda: not ready(node), lambda: process.log)
-        until(lambda: "which they start, is no program any more" in why(node), lambda: why(node))
+        until(lambda: "which they start, is missing or not executable" in why(node), lambda: why(node))
         sentence = why(node)
         node.run(["mv", f"{runc}.moved", runc])
         until(lambda: ready(node), lambda: why(node))
