@@ -230,7 +230,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     # Saved texts do not count: they are of the install, others have edited since.
     known = {each.path: None for each in record.configs} | contents
     facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
-    if fatal := found.fatal or lack:
+    if fatal := lack or found.fatal:
         with suppress(InstallerError):  # a text of ours is not valid any more
             before = ask(engine, files_without_us(engine, facts))
             return Comparison(fatal, heals=not (lack or before.fatal))

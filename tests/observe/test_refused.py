@@ -47,7 +47,7 @@ def test_texts_as_the_last_install_left_them_are_proven_whatever_they_say(tmp_pa
     ("text", "reason"),
     [
         pytest.param('{"default-runtime": "gone"}', 'its default-runtime "gone" is not defined', id="gone"),
-        pytest.param("{", "read /etc/docker/daemon.json as JSON", id="not valid"),
+        pytest.param("{", "cannot read /etc/docker/daemon.json as JSON", id="not valid"),
     ],
 )
 def test_a_config_that_the_next_start_would_refuse_is_told_with_the_reason(
