@@ -283,6 +283,10 @@ class Node(Struct, frozen=True):
                 yield from [place / value for place in path if self.host.kind(place / value) is Kind.FILE][:1]
 
 
+# Of another engine, or of one that this install does not touch.
+LEFT: Final = "{} of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
+
+
 def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
     """Return what an install depends on; an engine that has crashed is waited for ``patience_s``."""
     former, record = record, _list_held(host, options, record)
@@ -313,6 +317,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
     ldconfig_real = host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE
     loops = find_loops(host, options, artifacts)
     read = targets.union(*(engine.files for engine in engines))
+    left = config_files.explain_unwritable(host, {row.path for row in record.configs} - targets)
     return node.facts(
         writes=targets | {host.resolve(path) for path in targets if host.link_target(path) is not None},
         deep=True,
@@ -324,7 +329,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         refused=found.refused,
         unwritable=config_files.explain_unwritable(host, targets),
         obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops),
-        notes=(*found.notes, *unused, *notes),
+        notes=(*found.notes, *unused, *notes, *map(LEFT.format, sorted(left))),
     )
 
 

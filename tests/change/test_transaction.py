@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from installer.change.ledger import Ledger
 from installer.change.observe import observe_install
@@ -128,3 +129,25 @@ def test_what_stops_an_install_ahead_of_its_first_step_leaves_no_trace(options: 
 
     ledger.remove()
     assert tree(Path(options.host_root)) == before
+
+
+def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a_stop_will_not_do(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host.under(options.host_root)
+    ledger = Ledger.open(host, options.layout)
+    plan = plan_install(observe_install(host, options, ledger.held), options)
+    apply(Context(host, options.layout, ledger, timeout_s=1), plan, never_stop)
+    mounted = Host.mounted
+    monkeypatch.setattr(
+        Host,
+        "mounted",
+        lambda host, path: ("read-only",) if str(path) == "/etc/docker" else mounted(host, path),
+    )
+
+    facts = observe_install(host, replace(options, engines=("containerd",)), ledger.held)
+
+    said = [note for note in facts.notes if "read-only" in note]
+    assert said == [
+        "/etc/docker/daemon.json of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
+    ]
