@@ -200,7 +200,7 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
     assert (found.unmade is not None) == ("all" in missing)
     if found.unmade is not None:
         assert str(found.others[0]) in found.unmade.problem
-        assert "move that away" in str(found.unmade.remedy)
+        assert "move that file away" in str(found.unmade.remedy)
 
 
 def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
