@@ -144,10 +144,10 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
 
 
 def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
-    """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
+    """Yield each file of the payload that is not as it was installed; ``deep`` reads large ones anew."""
     if toolkit.files:
         version = layout.version(toolkit.version)
-        digests = digests_below(host, version, anew=True) if deep else None
+        digests = digests_below(host, version, anew=deep)
         yield from list_damage(toolkit.files, entries(host, version), digests)
 
 
