@@ -130,8 +130,10 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
         yield Line(str(layout.toolkit), NOT_STARTED)
     for path in list_crowded(host, record.served):
         yield Line(str(path), CROWDED)
-    for path, _, flaw in installed.list_exposed(host, layout, record):
-        yield Line(str(path), f"{flaw}: {REPAIR}")
+    for path, mode, flaw in installed.list_exposed(host, layout, record):
+        ours = installed.is_given_back(layout, record, path)
+        remedy = REPAIR if ours else f"say chown root {path}; chmod {mode:o} {path}"
+        yield Line(str(path), f"{flaw}: {remedy}", later=not ours)
     yield from _list_configs(host, layout, record, ignores=ignores)
     if record.cdi is not None:
         yield Line(

@@ -33,6 +33,7 @@ from installer.payload.files import (
 OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
 FOR_ROOT: Final = 0o700
 PRIVATE: Final = 0o600
+FOR_READING: Final = 0o644
 STICKY: Final = 0o1000
 EVERYBODY: Final = 0o002
 OTHERS: Final = 0o077
@@ -56,6 +57,8 @@ def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[P
         (layout.ledger, PRIVATE),
         (layout.home / LOCK, PRIVATE),
     ]
+    for row in (row for row in record.configs if row.engine == OWNER):  # its hooks are started as root
+        wanted += [(row.path, FOR_READING), (row.path.parent, OPEN)]
     if record.pid_file is not None:
         wanted.append((record.pid_file.parent, OPEN))
     for path, mode in wanted:
@@ -70,10 +73,16 @@ def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[P
             yield path, mode, WRITABLE if too_much & OTHERS_WRITE else "readable by others than root"
 
 
+def is_given_back(layout: Layout, record: Record, path: PurePosixPath) -> bool:
+    """Tell whether a path that is exposed is ours to put right."""
+    ours = (*record.directories, *(row.path for row in record.configs))
+    return path.is_relative_to(layout.home) or path in ours
+
+
 def restore_access(host: Host, layout: Layout, record: Record) -> None:
-    """Give what is exposed back to root alone; a directory for the pidfile only where we made it."""
+    """Give what is exposed back to root alone; a directory of a single file of ours only where we made it."""
     for path, mode, flaw in list_exposed(host, layout, record):
-        if path.is_relative_to(layout.home) or path in record.directories:
+        if is_given_back(layout, record, path):
             try:
                 restrict(host, path, mode)
             except InstallerError as error:  # a file system without owners and modes; status goes on to tell

@@ -10,7 +10,7 @@ import pytest
 from installer.host.events import log
 from installer.host.files import Host
 from installer.model.files import Layout
-from installer.model.record import Record
+from installer.model.record import OWNER, ConfigRow, Record
 from installer.payload.installed import list_exposed, restore_access
 
 LAYOUT = Layout()
@@ -67,6 +67,27 @@ def test_the_directory_of_the_pidfile_is_put_right_where_we_made_it(root: Path, 
     assert flaws(root, held) == {PIDS: "writable by others than root"}
     assert restored(root, held)[PIDS] == (0o755 if ours else 0o777)
     assert flaws(root, Record()) == {}
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_our_cdi_specification_is_put_right_and_its_directory_where_we_made_it(
+    tmp_path: Path, *, ours: bool
+) -> None:
+    path = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
+    row = ConfigRow(OWNER, path, None, None, (), ())
+    held = Record(configs=(row,), directories=(path.parent,) if ours else ())
+    specification = tmp_path / str(path)[1:]
+    specification.parent.mkdir(parents=True)
+    specification.touch()
+    specification.chmod(0o666)
+    specification.parent.chmod(0o777)
+
+    before = flaws(tmp_path, held)
+    restore_access(Host.under(PurePosixPath(tmp_path)), LAYOUT, held)
+
+    assert before == dict.fromkeys(map(str, (path, path.parent)), "writable by others than root")
+    assert flaws(tmp_path, held).keys() == (set() if ours else {str(path.parent)})
+    assert stat.S_IMODE(specification.stat().st_mode) == 0o644
 
 
 def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(root: Path) -> None:
