@@ -1,5 +1,6 @@
 """What is installed, drifted or pending: by the ledger, the files and the last check of ``run``."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -89,8 +90,14 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     down = {each.what for each in files if each.state.startswith(NO_START)}
     told = (each for each in list_last_check(seen) if not (each.later and each.what in down))
     lines = (*told, *files) if record else files
+    if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
+        files, lines = (tuple(map(_repaired_by_run, each)) for each in (files, lines))
     plugin = (Line(*each) for each in nri_lines(host, options.nri, record))
     return Installation(record, seen, files, (*lines, *plugin))
+
+
+def _repaired_by_run(line: Line) -> Line:
+    return replace(line, state=re.sub("|".join(BY_INSTALL), f"{RECONCILE} puts it right", line.state))
 
 
 def list_files(

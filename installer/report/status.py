@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.files import Host
-from installer.lifecycle import drift, installation, readiness
+from installer.lifecycle import installation, readiness
 from installer.model.files import dumps, says
 from installer.model.options import Options
 
@@ -104,12 +104,8 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     host = Host.under(options.host_root, options.mounts)
     found = installation.read_installation(host, options, deep=deep)
     record, seen = found.record, found.last_check
-    if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
-        repairs = f"{drift.RECONCILE} puts it right"
-        for words in installation.BY_INSTALL:
-            lines = [replace(each, state=each.state.replace(words, repairs)) for each in found.lines]
-            found = replace(found, lines=tuple(lines))
-    elif record and not record.finished and locks.is_held_pidfile(host.local_path(options.pid_file)):
+    unfinished = record and not (record.finished or (seen and seen.current))
+    if unfinished and locks.is_held_pidfile(host.local_path(options.pid_file)):
         lines = [replace(each, state=WORKS) if each.what == "unfinished" else each for each in found.lines]
         found = replace(found, lines=tuple(lines))
     reason = found.obstacle

@@ -406,8 +406,8 @@ def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_count
         pytest.param(
             "no driver; install it", True, "correct the reason in brackets", "CDI switched on", id="why"
         ),
-        pytest.param("", True, "`toolkit-installer reconcile`", "brackets", id="removed"),
-        pytest.param("", False, "CDI switched on", "reconcile", id="switched off"),
+        pytest.param("", True, "`toolkit-installer install --mode cdi`", "brackets", id="removed"),
+        pytest.param("", False, "CDI switched on", "install --mode", id="switched off"),
     ],
 )
 def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
@@ -426,6 +426,18 @@ def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
     assert found.level is BAD
     assert todo in str(found.remedy)
     assert not_said not in str(found.remedy)
+
+
+def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(tmp_path: Path) -> None:
+    node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
+    node = replace(node, specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))
+
+    alone, waits = (verdicts(replace(node, run_waits=waits)) for waits in (False, True))
+
+    for name in ("installation", "cdi-alone"):
+        assert "`toolkit-installer install" in str(alone[name].remedy)
+        assert "toolkit-installer install" not in str(waits[name].remedy)
+        assert "`toolkit-installer reconcile`" in str(waits[name].remedy)
 
 
 def test_without_a_driver_an_absent_specification_is_no_fault_of_the_mode(tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ class Node(Struct, frozen=True):
     plugin: tuple[tuple[str, bool], ...] = ()  # how an NRI plugin of ours is, and whether that is good
     configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # unit and state, by engine
     system: System = System()
+    run_waits: bool = False  # it keeps an install out, and repairs when it is asked
     sees_host: bool = True  # the host's processes are in view
 
 

@@ -27,6 +27,7 @@ from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
 from installer.host.kernel import character_devices, kernel_log
+from installer.host.locks import is_held_pidfile
 from installer.host.processes import (
     HostProcess,
     can_see_host,
@@ -118,6 +119,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
         configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
         system=_read_system(host, processes),
+        run_waits=is_held_pidfile(host.local_path(options.pid_file)),
         sees_host=can_see_host(host),
     )
 

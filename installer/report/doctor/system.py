@@ -47,9 +47,7 @@ UVM_MAJOR: Final = re.compile(
 )
 CAP: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})")
 NEW: Final = (0, 7, 0)  # no engine was seen to refuse an older one
-MAKE_IT: Final = (
-    "`toolkit-installer reconcile` where `run` waits, else `toolkit-installer install --mode cdi`"
-)
+MAKE_IT: Final = "`toolkit-installer install --mode cdi`"
 
 
 @given(lambda node: node.driver.gpus, "no GPU of NVIDIA's on the PCI bus")

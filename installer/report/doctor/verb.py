@@ -1,6 +1,7 @@
 """``doctor``: every check on this node, installed or not, what it found, and what to do about it."""
 
 import json
+import re
 import sys
 import textwrap
 import tomllib
@@ -15,6 +16,7 @@ from msgspec import Struct, to_builtins
 
 from installer.errors import Exit
 from installer.host.files import Host
+from installer.lifecycle.drift import RECONCILE
 from installer.model.options import Options
 from installer.report.doctor import programs, system
 from installer.report.doctor.model import Level, Node, Verdict
@@ -41,6 +43,7 @@ class Finding(Struct, frozen=True):
 
 CHECKS: Final = {name: (group, row) for group, rows in TABLE["checks"].items() for name, row in rows.items()}
 NAMES: Final = max(map(len, CHECKS))
+INSTALL: Final = re.compile("`toolkit-installer install[^`]*`")
 INDENT: Final = NAMES + 9  # level and name of a check
 
 
@@ -49,6 +52,8 @@ def judge_node(node: Node) -> Iterator[Finding]:
     for name, (group, row) in CHECKS.items():
         verdict: Verdict = FUNCTIONS[f"check_{name.replace('-', '_')}"](node)
         remedy = verdict.remedy or row["remedy"] if verdict.level in (Level.WARN, Level.BAD) else None
+        if remedy and node.run_waits:
+            remedy = INSTALL.sub(f"`{RECONCILE}`", remedy)
         yield Finding(name, group, verdict.level, verdict.found, remedy, tuple(row.get("seen", ())))
 
 
