@@ -428,6 +428,16 @@ def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
     assert not_said not in str(found.remedy)
 
 
+def test_an_engine_that_its_unit_would_not_start_again_is_bad(tmp_path: Path) -> None:
+    node = engine("docker", next_flaw="docker.service would not start it again: its ExecStart /x is gone")(
+        golden.read(golden.lay(tmp_path))
+    )
+
+    found = verdicts(node)["config-accepted"]
+
+    assert (found.level, "docker.service would not start it again" in found.found) == (BAD, True)
+
+
 def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(tmp_path: Path) -> None:
     node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
     node = replace(node, specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))

@@ -11,16 +11,18 @@ from msgspec.structs import replace
 
 from installer.change.ledger import dumps
 from installer.engines import ENGINES
+from installer.engines.observe import with_start
 from installer.host.files import Host
 from installer.host.processes import HostProcess
+from installer.model.facts import Started
 from installer.model.options import Options, Places
 from installer.model.record import EngineRow, Record
 from installer.report.doctor.model import EngineExam
-from installer.report.doctor.read import read_engines, read_node, read_unit_state
+from installer.report.doctor.read import explain_next_start, read_engines, read_node, read_unit_state
 from tests.doctor import golden
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
-from tests.support.live import SOCKET, STATUS, UNIT, Live, live
+from tests.support.live import SOCKET, STATUS, UNIT, UNIT_PROPERTIES, Live, containerd, live
 
 SEEN = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
 CONFIG = PurePosixPath("/etc/containerd/config.toml")
@@ -123,6 +125,31 @@ def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_p
         "containerd-shim-runc-v2, which holds each container, is missing or not executable" in lacking.unable
     )
     assert whole.unable == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "there", "said"),
+    [
+        pytest.param(["/opt/containerd"], False, "its ExecStart /opt/containerd is no program", id="gone"),
+        pytest.param(["/opt/containerd", "-c", "/etc/x.toml"], True, "gives it /etc/x.toml", id="another"),
+        pytest.param(["/opt/containerd"], True, "", id="as it is"),
+    ],
+)
+def test_a_start_that_fails_or_has_another_config_is_seen_before_anybody_restarts(
+    tmp_path: Path, words: list[str], said: str, *, there: bool
+) -> None:
+    with live(tmp_path) as node:
+        if there:
+            (tmp_path / "opt").mkdir()
+            shutil.copy("/bin/true", tmp_path / "opt/containerd")
+        start = (words[0], words, False, 0, 0, 0, 0, 0, 0, 0)
+        node.systemd.changed |= UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [start])}
+        engine = with_start(node.host, replace(containerd(), started=Started(("-l", "info"))))
+
+        found = explain_next_start(node.host, engine)
+
+    assert said in found
+    assert bool(found) == bool(said)
 
 
 def test_an_engine_of_the_ledger_is_asked_where_it_listens(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ class EngineExam(EngineState, frozen=True):
     on_disk: EffectiveConfig | None = None  # what its configs come to by its own program; None if not asked
     trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # its configs
     invalid: str = ""  # why a config is none
+    next_flaw: str = ""  # why its unit would not start it again, or with another config
     unit_state: str = ""  # "" where systemd does not tell
     cgroup_driver: str = ""  # of dockerd
     live_restore: bool | None = None  # of dockerd

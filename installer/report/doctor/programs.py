@@ -114,7 +114,7 @@ def check_config_accepted(exam: EngineExam) -> str:
     if exam.invalid:
         return exam.invalid
     # A containerd that serves Docker has CRI switched off on purpose.
-    return exam.on_disk.fatal if exam.on_disk and not exam.disabled else ""
+    return (exam.on_disk.fatal if exam.on_disk and not exam.disabled else "") or exam.next_flaw
 
 
 @by_engine("what configs say is served")

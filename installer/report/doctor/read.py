@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -21,8 +22,8 @@ from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
-from installer.engines.observe import ask_for, drop_unused, look_for, with_process
-from installer.engines.startup import path_of, value_of
+from installer.engines.observe import ask_for, drop_unused, explain_moving, look_for, with_process
+from installer.engines.startup import find_lacks, path_of, value_of
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
@@ -40,6 +41,7 @@ from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import Installation, Line, read_installation
 from installer.model.engine_spec import Api, EngineSpec
+from installer.model.facts import EngineState
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
 from installer.model.record import Record
@@ -389,12 +391,20 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
         on_disk=on_disk,
         trees=trees,
         invalid=invalid,
+        next_flaw=explain_next_start(host, engine),
         unit_state=read_unit_state(host, engine.unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
         has_hook=has_hook,
         unable=unable,
     )
+
+
+def explain_next_start(host: Host, engine: EngineState) -> str:
+    """Return why its unit would not start an engine again, or with another config; "" where it would."""
+    lacks = find_lacks(host, systemd.look_at_unit(host, engine.unit).start)
+    moves = (f"cannot {error.problem}" for error in explain_moving(engine))
+    return next(chain((f"{engine.unit} would not start it again: {lack}" for lack in lacks), moves), "")
 
 
 def _read_configs(
