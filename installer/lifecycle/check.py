@@ -16,6 +16,7 @@ from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies, usual_data, usual_states
+from installer.engines.observe import engine_of_row
 from installer.engines.restart import ask
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
@@ -30,7 +31,7 @@ from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.facts import EngineState
 from installer.model.options import Drift, Options, Places, RestartMode
-from installer.model.record import Record
+from installer.model.record import EngineRow, Record
 from installer.model.steps import Reload, describe
 from installer.nri.state import is_registered
 from installer.watch import KEPT, THERE, fingerprint
@@ -124,7 +125,7 @@ class _Check:
             plan = self.work.plan()
         except InstallerError as error:
             if error.code == "engine-not-found":  # one of those that were configured is named instead
-                refuse_stopped(row.name for row in self.record.engines)
+                refuse_stopped(self.host, self.record.engines)
             raise
         drifted = drift.Drifted.of(plan, self.record, self.before.edited)
         if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
@@ -297,7 +298,7 @@ class _Check:
         """
         stopped = self.find_stopped(plan)
         if asking:
-            refuse_stopped(stopped)
+            refuse_stopped(self.host, (row for row in self.record.engines if row.name in stopped))
             self.find_low_level()
         known = {each.name: each for each in self.before.engines}
         depends = {name: Dependencies() for name in plan.engines}
@@ -383,14 +384,16 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
         )
 
 
-def refuse_stopped(names: Iterable[str]) -> None:
-    """Raise where an engine that we have configured does not run: it would not be asked."""
-    for title in (ENGINES[name].title for name in names):
-        raise InstallerError(
-            f"verify that {title} serves our runtimes (it does not run: nothing answers on its socket)",
-            remedy=f"start {title}; if it runs, its socket was removed: restart both",
-            code="engine-not-proven",
-        )
+def refuse_stopped(host: Host, rows: Iterable[EngineRow]) -> None:
+    """Raise where an engine that we have configured does not run, or has no CRI: it would not be asked."""
+    for row in rows:
+        title, reason = row.spec.title, "it does not run: nothing answers on its socket"
+        remedy = f"start {title}; if it runs, its socket was removed: restart both"
+        if ask(host, engine_of_row(row)).disabled:
+            reason = "its CRI is switched off"
+            remedy = "take cri out of disabled_plugins in its config, then restart it"
+        problem = f"verify that {title} serves our runtimes ({reason})"
+        raise InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
 
 def list_places(host: Host, options: Options, record: Record, last: readiness.LastCheck) -> tuple[str, ...]:

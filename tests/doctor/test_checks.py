@@ -438,6 +438,19 @@ def test_an_engine_that_its_unit_would_not_start_again_is_bad(tmp_path: Path) ->
     assert (found.level, "docker.service would not start it again" in found.found) == (BAD, True)
 
 
+def test_cri_that_is_switched_off_is_bad_in_an_engine_that_we_configure(tmp_path: Path) -> None:
+    off = engine("containerd", serving=None, disabled=True, silence="use CRI on /c.sock (it is switched off)")
+    node = off(golden.read(golden.lay(tmp_path)))
+
+    beside, ours = (
+        verdicts(replace(node, configured=configured))["engine-ready"]
+        for configured in ({}, {"containerd": ("containerd.service", golden.RUNS)})
+    )
+
+    assert beside.level is Level.OK
+    assert (ours.level, "it is switched off" in ours.found) == (BAD, True)
+
+
 def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(tmp_path: Path) -> None:
     node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
     node = replace(node, specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))

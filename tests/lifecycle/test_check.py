@@ -26,6 +26,9 @@ from installer.model.options import Drift, Options, Places
 from installer.model.record import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import fingerprint as signature
+from tests.support.cri import PLUGINS, SKIPPED, plugins
+from tests.support.live import SOCKET as CONTAINERD
+from tests.support.live import STATUS, live
 
 SOCKET = PurePosixPath("/var/run/docker.sock")
 UNIT = "docker.service"
@@ -223,6 +226,19 @@ def test_where_no_engine_runs_at_all_the_one_of_ours_is_named_and_no_socket_of_o
     node.check(plan=_no_engine)
 
     assert node.said["problem"].startswith("verify that containerd serves our runtimes (it does not run")
+
+
+def test_a_containerd_without_cri_is_not_said_to_be_stopped(tmp_path: Path) -> None:
+    row = EngineRow("containerd", CONTAINERD, "containerd.service", {})
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
+
+    with live(tmp_path) as containerd:
+        containerd.answers[PLUGINS] = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
+        del containerd.answers[STATUS]
+        node.check(plan=_no_engine)
+
+    assert node.said["problem"] == "verify that containerd serves our runtimes (its CRI is switched off)"
+    assert "disabled_plugins" in node.said["remedy"]
 
 
 def _no_engine() -> Plan:

@@ -81,11 +81,14 @@ def check_engine_answers(exam: EngineExam) -> str:
     return exam.silence if exam.serving is None and not (exam.disabled or exam.failed) else ""
 
 
-@by_engine("ready")
-def check_engine_ready(exam: EngineExam) -> str:
-    if exam.failed:
-        return exam.silence
-    return "it calls itself not ready" if exam.serving and not exam.serving.ready else ""
+def check_engine_ready(node: Node) -> Verdict:
+    def flaw(exam: EngineExam) -> str:
+        # A containerd that serves Docker has CRI switched off on purpose, and is none that we configure.
+        if exam.failed or (exam.disabled and exam.name in node.configured):
+            return exam.silence
+        return "it calls itself not ready" if exam.serving and not exam.serving.ready else ""
+
+    return judge_engines(node, flaw, "ready")
 
 
 def check_engine_unit(node: Node) -> Verdict:
