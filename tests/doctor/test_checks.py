@@ -451,6 +451,16 @@ def test_cri_that_is_switched_off_is_bad_in_an_engine_that_we_configure(tmp_path
     assert (ours.level, "it is switched off" in ours.found) == (BAD, True)
 
 
+def test_a_run_that_was_killed_is_a_warning_until_one_waits_again(tmp_path: Path) -> None:
+    node = replace(golden.read(golden.lay(tmp_path)), unwatched="at noon, by a run that has ended")
+
+    killed, again = (verdicts(replace(node, run_waits=waits))["installation"] for waits in (False, True))
+
+    assert (killed.level, "a run that has ended" in killed.found) == (WARN, True)
+    assert "systemctl start toolkit-installer" in str(killed.remedy)
+    assert again.level is Level.OK
+
+
 def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(tmp_path: Path) -> None:
     node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
     node = replace(node, specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))

@@ -188,6 +188,7 @@ class Node(Struct, frozen=True):
     runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)  # what runc and crun say, by path
     programs: frozenset[str] = frozenset()  # those that configs name and that are there
     installed: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
+    unwatched: str = ""  # when a run that has ended without an undo last checked the node
     exempt: frozenset[str] = frozenset()  # engines that need no runtime: below Docker, or with our hook
     by_cdi: CdiRow | None = None  # the last install was one of CDI alone
     plugin: tuple[tuple[str, bool], ...] = ()  # how an NRI plugin of ours is, and whether that is good

@@ -358,6 +358,8 @@ def check_installation(node: Node) -> Verdict:
     drifted = [f"{what}: {state}" for what, state, good in node.installed if not good]
     unseen = [name for name, (_, state) in absent.items() if not state]
     beside = f"; it cannot be seen from here whether {' and '.join(unseen)} runs" if unseen else ""
+    if node.unwatched and not (stopped or silent or drifted or node.run_waits):
+        return warn(f"last check: {node.unwatched}", "`systemctl start toolkit-installer`, or start its pod")
     return judge(
         [*stopped, *silent, *drifted], "", f"{count(len(node.installed), 'thing')} as they should be{beside}"
     )

@@ -39,7 +39,7 @@ from installer.host.processes import (
 )
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
-from installer.lifecycle.installation import Installation, Line, read_installation
+from installer.lifecycle.installation import LAST_CHECK, Installation, Line, read_installation
 from installer.model.engine_spec import Api, EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
@@ -98,7 +98,7 @@ def read_node(host: Host, options: Options) -> model.Node:
     try:
         installation = read_installation(host, options)
     except InstallerError as error:
-        installation = Installation(None, None, (Line("status", error.problem, good=False),), ())
+        installation = Installation(None, None, (Line("status", str(error), good=False),), ())
     record = installation.record or Record()
     processes = tuple(list_root_processes(host, unread=True))
     toolkits = tuple(read_toolkits(host, options))
@@ -116,6 +116,9 @@ def read_node(host: Host, options: Options) -> model.Node:
         runc=ask_runc(host),
         programs=_find_programs(host, toolkits, engines),
         installed=tuple((line.what, line.state, line.good) for line in installation.files),
+        unwatched=next(
+            (each.state for each in installation.lines if each.what == LAST_CHECK and each.good), ""
+        ),
         exempt=frozenset(exam.name for exam in engines) - used | hooked,
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
