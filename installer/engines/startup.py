@@ -206,7 +206,7 @@ def find_refusals(
     for setting in unit.refuses:
         remedy = f"say RefuseManualStop=no and RefuseManualStart=no {override}"
         yield refuse(f"{name} has {setting}=yes, so systemd refuses that", remedy)
-    for move in _find_moves(engine):
+    for move in find_moves(engine):
         remedy = f"restart {name} at a time of your choice, or take that out of the unit"
         yield refuse(f"at its next start {name} gives it {move}", remedy, code="restart-moves-engine")
     with suppress(InstallerError):
@@ -265,7 +265,7 @@ def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str
     return engine.words if own else None, later.words if later else None
 
 
-def _find_moves(engine: EngineState) -> Iterator[str]:
+def find_moves(engine: EngineState) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
     (now, later), spec = _list_words(engine), engine.spec
     usual = {CONFIG: str(spec.config), **engine.served.places}

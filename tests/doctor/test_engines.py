@@ -131,7 +131,9 @@ def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_p
     ("words", "there", "said"),
     [
         pytest.param(["/opt/containerd"], False, "its ExecStart /opt/containerd is no program", id="gone"),
-        pytest.param(["/opt/containerd", "-c", "/etc/x.toml"], True, "gives it /etc/x.toml", id="another"),
+        pytest.param(
+            ["/opt/containerd", "-c", "/etc/x.toml"], True, "gives it --config /etc/x.toml", id="another"
+        ),
         pytest.param(["/opt/containerd"], True, "", id="as it is"),
     ],
 )
@@ -144,7 +146,7 @@ def test_a_start_that_fails_or_has_another_config_is_seen_before_anybody_restart
             shutil.copy("/bin/true", tmp_path / "opt/containerd")
         start = (words[0], words, False, 0, 0, 0, 0, 0, 0, 0)
         node.systemd.changed |= UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [start])}
-        engine = with_start(node.host, replace(containerd(), started=Started(("-l", "info"))))
+        engine = with_start(node.host, replace(containerd(), started=Started(program="/opt/containerd")))
 
         found = explain_next_start(node.host, engine)
 

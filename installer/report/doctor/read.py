@@ -22,8 +22,8 @@ from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
-from installer.engines.observe import ask_for, drop_unused, explain_moving, look_for, with_process
-from installer.engines.startup import find_lacks, path_of, value_of
+from installer.engines.observe import ask_for, drop_unused, look_for, with_process
+from installer.engines.startup import find_lacks, find_moves, path_of, value_of
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
@@ -406,7 +406,7 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
 def explain_next_start(host: Host, engine: EngineState) -> str:
     """Return why its unit would not start an engine again, or with another config; "" where it would."""
     lacks = find_lacks(host, systemd.look_at_unit(host, engine.unit).start)
-    moves = (f"cannot {error.problem}" for error in explain_moving(engine))
+    moves = (f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine))
     return next(chain((f"{engine.unit} would not start it again: {lack}" for lack in lacks), moves), "")
 
 
