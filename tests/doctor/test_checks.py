@@ -448,7 +448,7 @@ def test_cri_that_is_switched_off_is_bad_in_an_engine_that_we_configure(tmp_path
     )
 
     assert beside.level is Level.OK
-    assert (ours.level, "it is switched off" in ours.found) == (BAD, True)
+    assert (ours.level, "its CRI is switched off" in ours.found) == (BAD, True)
 
 
 def test_a_run_that_was_killed_is_a_warning_until_one_waits_again(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> No
     assert told["installation"]["level"] == "bad"
     assert "cannot understand the ledger" in told["installation"]["found"]
     assert "e it away and run uninstall" in told["installation"]["found"]
-    assert "do what the line says" in told["installation"]["remedy"]
+    assert "as the line says" in told["installation"]["remedy"]
 
 
 def test_a_plugin_that_has_ended_and_an_install_of_cdi_alone_are_read_off_the_node(root: Path) -> None:

@@ -84,7 +84,9 @@ def check_engine_answers(exam: EngineExam) -> str:
 def check_engine_ready(node: Node) -> Verdict:
     def flaw(exam: EngineExam) -> str:
         # A containerd that serves Docker has CRI switched off on purpose, and is none that we configure.
-        if exam.failed or (exam.disabled and exam.name in node.configured):
+        if exam.disabled and exam.name in node.configured:
+            return "its CRI is switched off"
+        if exam.failed:
             return exam.silence
         return "it calls itself not ready" if exam.serving and not exam.serving.ready else ""
 
