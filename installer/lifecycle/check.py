@@ -298,7 +298,7 @@ class _Check:
         """
         stopped = self.find_stopped(plan)
         if asking:
-            refuse_stopped(self.host, (row for row in self.record.engines if row.name in stopped))
+            refuse_stopped(self.host, stopped)
             self.find_low_level()
         known = {each.name: each for each in self.before.engines}
         depends = {name: Dependencies() for name in plan.engines}
@@ -333,7 +333,7 @@ class _Check:
             for name, engine in seen.items()
         ]
         engines += [
-            readiness.EngineCheck(name, serves=False, differs=readiness.NOT_RUNNING) for name in stopped
+            readiness.EngineCheck(row.name, serves=False, differs=readiness.NOT_RUNNING) for row in stopped
         ]
         for each in engines:
             news = each.name not in known or known[each.name].refused != each.refused
@@ -342,11 +342,11 @@ class _Check:
         engines_since = readiness.add_since(engines, self.before.engines)
         self.note(plan=plan.digest, engines=engines_since, failures=0)
 
-    def find_stopped(self, plan: Plan) -> tuple[str, ...]:
+    def find_stopped(self, plan: Plan) -> tuple[EngineRow, ...]:
         """Return the engines that we have configured, are asked to configure, and did not find running."""
         names = self.options.engine_names
-        rows = (row.name for row in self.record.engines)
-        return tuple(name for name in rows if name in names and name not in plan.engines)
+        rows = self.record.engines
+        return tuple(row for row in rows if row.name in names and row.name not in plan.engines)
 
     def find_low_level(self) -> None:
         """Note the runtime that ours start, "" where none was; InstallerError: there is none any more."""
@@ -389,6 +389,8 @@ def refuse_stopped(host: Host, rows: Iterable[EngineRow]) -> None:
     for row in rows:
         title, reason = row.spec.title, "it does not run: nothing answers on its socket"
         remedy = f"start {title}; if it runs, its socket was removed: restart both"
+        if systemd.look_at_unit(host, row.unit).start.masked:
+            remedy = f"say systemctl unmask {row.unit}, then start it"
         if ask(host, engine_of_row(row)).disabled:
             reason = "its CRI is switched off"
             remedy = "take cri out of disabled_plugins in its config, then restart it"

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.record import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
+from installer.report.doctor.read import read_unit_state
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
+from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.golden import golden_line
 
 if TYPE_CHECKING:
@@ -384,6 +387,17 @@ def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(t
     for name in ("runtime-served", "docker-hook"):
         assert found[name].level is Level.NONE
         assert "by CDI alone" in found[name].found
+
+
+def test_a_masked_engine_is_to_be_unmasked(tmp_path: Path) -> None:
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    unit = FakeUnit(load="masked", active="inactive", sub="dead")
+
+    with serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({"crio.service": unit})):
+        state = read_unit_state(Host.under(PurePosixPath(tmp_path)), "crio.service")
+    node = replace(golden.read(golden.lay(tmp_path / "node")), configured={"crio": ("crio.service", state)})
+
+    assert "systemctl unmask crio.service, then start it" in verdicts(node)["installation"].found
 
 
 def test_an_engine_that_is_exempt_needs_no_runtime_of_ours(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from installer.model.options import Drift, Options, Places
 from installer.model.record import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import fingerprint as signature
+from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.cri import PLUGINS, SKIPPED, plugins
 from tests.support.live import SOCKET as CONTAINERD
 from tests.support.live import STATUS, live
@@ -257,6 +258,22 @@ def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: 
         "verify that containerd serves our runtimes (it does not run: nothing answers on its socket)"
     )
     assert 0 < watch.due_s <= 2
+
+
+@pytest.mark.parametrize(
+    ("load", "remedy"),
+    [("loaded", "start containerd; "), ("masked", "say systemctl unmask containerd.service, ")],
+)
+def test_of_a_masked_engine_it_is_said_how_it_can_be_started(tmp_path: Path, load: str, remedy: str) -> None:
+    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", {})
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
+    (tmp_path / "run/dbus").mkdir()
+    unit = FakeUnit(load=load, active="inactive", sub="dead")
+
+    with serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({"containerd.service": unit})):
+        node.check()
+
+    assert node.said["remedy"].startswith(remedy)
 
 
 def test_that_all_is_well_again_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -354,7 +354,8 @@ def check_installation(node: Node) -> Verdict:
     for name, (unit, state) in absent.items():
         if not state.startswith(RUNNING) if state else node.sees_host:
             detail = f" ({unit} is {state})" if state else ""
-            stopped.append(f"{name} does not run{detail}: start it, its configs are ours")
+            start = f"systemctl unmask {unit}, then start it" if state.startswith("masked") else "start it"
+            stopped.append(f"{name} does not run{detail}: {start}, its configs are ours")
         elif state.startswith("active") and node.sees_host:
             silent.append(f"nothing answers on the socket of {name}, whose {unit} is {state}: restart it")
     drifted = [f"{what}: {state}" for what, state, good in node.installed if not good]

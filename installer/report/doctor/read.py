@@ -429,4 +429,5 @@ def _read_configs(
 def read_unit_state(host: Host, unit: str) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
     state = systemd.look_at_unit(host, unit)
-    return "" if state.load in {"", "not-found"} else f"{state.active}/{state.sub}/{state.result}"
+    active = state.load if state.start.masked and state.active == "inactive" else state.active
+    return "" if state.load in {"", "not-found"} else f"{active}/{state.sub}/{state.result}"
