@@ -67,9 +67,6 @@ def find_dependencies(
     """
     for place in (*((engine.state,) if engine.state else ()), *usual_states(engine.name)):
         _refuse_unwritable(host, engine, place, STATE)
-    if NOEXEC in mount_options(host, toolkit, engine.pid):
-        flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
-        raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
     _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
     socket, starter = containerd_of(host, engine, before.containerd), engine
     if socket is not None:
@@ -85,6 +82,9 @@ def find_dependencies(
     binaries = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
     # One that does not exist at all is reported as such, and not as a matter of the engine's root.
     refuse_unseen(starter, (path for path in binaries if host.exists(path)))
+    if NOEXEC in mount_options(host, toolkit, engine.pid):
+        flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
+        raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
     monitor = _find_monitor(host, starter, toolkit, before.monitor)
     return Dependencies(str(socket or ""), str(monitor or ""))
 

@@ -303,7 +303,9 @@ def test_a_full_disk_and_a_read_only_state_are_told(tmp_path: Path, monkeypatch:
     assert "(/var/lib/containerd, where the files of containers are, is full); make room there" in said
 
 
-def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(tmp_path: Path) -> None:
+def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its unit may have ``TemporaryFileSystem=/usr/local`` by now: here it is a process with another root."""
     binary = f"{TOOLKIT}/nvidia-container-runtime"
     assert not Path(binary).exists()
@@ -315,9 +317,11 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(tm
     (tmp_path / binary[1:]).parent.mkdir(parents=True)
     (tmp_path / binary[1:]).touch()
 
-    assert f"pid {os.getpid()} does not see {binary}: it has other mounts" in _why(
-        tmp_path, replace(served, pid=os.getpid())
-    )
+    for mounted in ((), ("noexec",)):  # as systemd's InaccessiblePaths= mounts an empty directory over ours
+        monkeypatch.setattr(Host, "mounted", lambda *_, words=mounted: words)
+        assert f"pid {os.getpid()} does not see {binary}: it has other mounts" in _why(
+            tmp_path, replace(served, pid=os.getpid())
+        )
 
 
 def test_the_disk_of_the_containerd_below_docker_counts_too(
