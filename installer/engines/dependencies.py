@@ -13,7 +13,7 @@ from installer.engines.containerd.config import CONTAINERD
 from installer.engines.startup import find_place, path_of, read_start, value_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
-from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, text
+from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, mount_point_of, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import Api, Monitor, Place, Runtime
@@ -84,7 +84,8 @@ def find_dependencies(
     refuse_unseen(starter, (path for path in binaries if host.exists(path)))
     if NOEXEC in mount_options(host, toolkit, engine.pid):
         flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
-        raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
+        remedy = f"mount {mount_point_of(host, toolkit, NOEXEC)} with -o remount,exec"
+        raise _unable(engine, flaw, remedy, "install-dir-unusable")
     monitor = _find_monitor(host, starter, toolkit, before.monitor)
     return Dependencies(str(socket or ""), str(monitor or ""))
 

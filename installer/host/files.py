@@ -459,6 +459,16 @@ def is_read_only(host: Host, path: PurePosixPath) -> bool:
     return False
 
 
+def mount_point_of(host: Host, path: PurePosixPath, flaw: str) -> PurePosixPath:
+    """Return where the file system of ``path`` is mounted that has this flaw; else ``path`` itself."""
+    with suppress(InstallerError):  # above it may be nothing that is mounted here
+        real = host.resolve(path)
+        for each in (real, *real.parents):  # one that is bound to itself has the device of its parent
+            if host.local_path(each).is_mount() or flaw not in host.mounted(each.parent):
+                return each
+    return path
+
+
 def is_full(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a container has no room for its state at ``path``; False where there is nothing."""
     with suppress(OSError):

@@ -17,7 +17,7 @@ from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs
 from installer.errors import InstallerError
-from installer.host.files import NOEXEC, Host, is_read_only
+from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
@@ -32,9 +32,9 @@ from installer.payload.files import list_programs_in_place
 REPAIR: Final = "install puts it right"
 AGAIN: Final = "run install or uninstall again"
 BY_INSTALL: Final = (REPAIR, AGAIN)  # which a run that waits keeps out
-NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with -o remount,exec"
+NOT_STARTED: Final = "noexec: no program of the toolkit starts; mount {} with -o remount,exec"
 CROWDED: Final = "full: no container could be started, each has its state there; make room"
-READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount it with -o remount,rw"
+READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount {} with -o remount,rw"
 CORRECT: Final = "correct them"
 THEIRS: Final = (
     "not ours: another installer has put its toolkit there; uninstall leaves it that and the runtimes that "
@@ -128,13 +128,9 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     if unclaimed := host.names(layout.unclaimed):
         state = f"{len(unclaimed)} configs as they were before an install whose ledger is lost: see uninstall"
         yield Line(str(layout.unclaimed), state, good=True)
-    written = (row.path.parent for row in record.configs if row.written)
-    places = dict.fromkeys((layout.install_dir, *written))
-    yield from (Line(str(path), READ_ONLY, later=True) for path in places if is_read_only(host, path))
+    yield from _list_mount_flaws(host, layout, record)
     for path in (path for path in record.published if is_foreign(host, path)):
         yield Line(str(path), "not from us: it is not written; move it away", good=True)
-    if NOEXEC in mount_options(host, layout.toolkit):
-        yield Line(str(layout.toolkit), NOT_STARTED)
     for path in list_crowded(host, record.served):
         yield Line(str(path), CROWDED)
     for path, mode, flaw in installed.list_exposed(host, layout, record):
@@ -153,6 +149,15 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     for engine in record.engines:
         if state := engine.pending and f"pending since the last install: {engine.pending}":
             yield Line(engine.name, state, good=not engine.restart_due)
+
+
+def _list_mount_flaws(host: Host, layout: Layout, record: Record) -> Iterator[Line]:
+    written = (row.path.parent for row in record.configs if row.written)
+    places = dict.fromkeys((layout.install_dir, *written))
+    for path in (each for each in places if is_read_only(host, each)):
+        yield Line(str(path), READ_ONLY.format(mount_point_of(host, path, "read-only")), later=True)
+    if NOEXEC in mount_options(host, layout.toolkit):
+        yield Line(str(layout.toolkit), NOT_STARTED.format(mount_point_of(host, layout.toolkit, NOEXEC)))
 
 
 def _list_toolkit(
