@@ -152,7 +152,7 @@ def test_a_file_system_that_became_read_only_is_told_before_a_repair_fails(
     (line,) = (line for line in told.stdout.splitlines() if line.startswith("BAD"))
     assert line.split(maxsplit=2)[1:] == [
         where,
-        "read-only: a repair or an uninstall would fail; mount it with -o remount,rw",
+        f"read-only: a repair or an uninstall would fail; mount /{path} with -o remount,rw",
     ]
     site.mount(path, "-o", "remount,rw")
     assert site.status().returncode == 0
