@@ -170,6 +170,20 @@ def test_an_engine_of_the_ledger_is_asked_where_it_listens(tmp_path: Path) -> No
     assert [exam.socket for exam in found.engines] == [SOCKET]
 
 
+def test_an_engine_whose_program_has_another_name_is_examined_where_its_unit_runs(tmp_path: Path) -> None:
+    row = EngineRow("containerd", SOCKET, UNIT, {})
+    golden.put(
+        tmp_path, "/usr/local/nvidia/.toolkit-installer/ledger", dumps(Record(engines=(row,))).decode()
+    )
+    with live(tmp_path) as node:
+        runs = read_node(node.host, Options())
+        node.unit.active, node.unit.sub = "inactive", "dead"
+        rests = read_node(node.host, Options())
+
+    assert [exam.name for exam in runs.engines] == ["containerd"]
+    assert rests.engines == ()
+
+
 def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: Path) -> None:
     """It is in no unit of theirs that answers here: so it is neither k3s's nor RKE2's."""
     with live(tmp_path) as node:

@@ -4,7 +4,7 @@ Of programs, only those that root alone can have written are started.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -104,7 +104,10 @@ def read_node(host: Host, options: Options) -> model.Node:
     toolkits = tuple(read_toolkits(host, options))
     named = {name: places for name, places in options.places.items() if places.socket}
     sockets = {row.name: Places(socket=row.socket) for row in record.engines}
-    engines = read_engines(host, replace(options, places={**options.places, **sockets, **named}), processes)
+    configured = {row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines}
+    active = [name for name, (_, state) in configured.items() if state.startswith("active/running")]
+    asked = replace(options, places={**options.places, **sockets, **named})
+    engines = read_engines(host, asked, processes, active)
     used = {exam.name for exam in drop_unused(host, record, engines)[0]}
     hooked = {row.engine for row in record.configs if is_hook(row)}
     return model.Node(
@@ -122,7 +125,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         exempt=frozenset(exam.name for exam in engines) - used | hooked,
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
-        configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
+        configured=configured,
         system=_read_system(host, processes),
         run_waits=is_held_pidfile(host.local_path(options.pid_file)),
         sees_host=can_see_host(host),
@@ -357,11 +360,15 @@ def ask_runc(host: Host) -> dict[str, tuple[model.Version, str]]:
 
 
 def read_engines(
-    host: Host, options: Options, processes: Sequence[HostProcess]
+    host: Host, options: Options, processes: Sequence[HostProcess], active: Collection[str] = ()
 ) -> tuple[model.EngineExam, ...]:
-    """Return each engine whose process runs; a connection could start one that does not."""
+    """Return each engine whose process or unit runs; a connection could start one that does not.
+
+    ``active`` names those whose unit runs, be it a program of another name.
+    """
     running = {each.name for each in processes}
-    exams = (_examine(host, options, spec) for spec in ENGINES.values() if spec.process in running)
+    specs = (spec for spec in ENGINES.values() if spec.process in running or spec.name in active)
+    exams = (_examine(host, options, spec) for spec in specs)
     return tuple(exam for exam in exams if exam is not None)
 
 
