@@ -465,6 +465,15 @@ def test_cri_that_is_switched_off_is_bad_in_an_engine_that_we_configure(tmp_path
     assert (ours.level, "its CRI is switched off" in ours.found) == (BAD, True)
 
 
+def test_of_several_configs_none_is_blamed_for_a_runtime_that_is_not_served(tmp_path: Path) -> None:
+    files = (CONTAINERD, PurePosixPath("/etc/containerd/d.toml"))
+    node = engine("containerd", files=files, on_disk=handlers(kata=Runtime("/opt/kata")))
+
+    found = verdicts(node(golden.read(golden.lay(tmp_path))))["config-in-force"]
+
+    assert found.found == "containerd: kata in its configs, but not served"
+
+
 def test_a_run_that_was_killed_is_a_warning_until_one_waits_again(tmp_path: Path) -> None:
     node = replace(golden.read(golden.lay(tmp_path)), unwatched="at noon, by a run that has ended")
 

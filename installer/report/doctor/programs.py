@@ -127,11 +127,12 @@ def check_config_in_force(exam: EngineExam) -> str:
     if exam.on_disk is None or exam.serving is None or exam.on_disk.broken:
         return ""
     on_disk, serving = exam.on_disk.handlers, exam.serving.handlers
+    place = "its configs" if len(exam.files) > 1 else exam.config
     if absent := sorted(set(on_disk) - set(serving)):
-        return f"{', '.join(absent)} in {exam.config}, but not served"
+        return f"{', '.join(absent)} in {place}, but not served"
     # dockerd adds runtimes of its own, and keeps removed ones until it is restarted.
     extra = sorted(name for name in set(serving) - set(on_disk) if is_ours(serving[name].binary))
-    return f"{', '.join(extra)} served, but not in {exam.config} any more" if extra else ""
+    return f"{', '.join(extra)} served, but not in {place} any more" if extra else ""
 
 
 @by_engine(
