@@ -39,10 +39,10 @@ CONFIG: Final = "config"
 
 def value_of(cmdline: Words, names: Sequence[str]) -> str | None:
     """Return the value of a flag, "" for one without; None where it is not given."""
-    return next(_values_of(cmdline, names), None)
+    return next(values_of(cmdline, names), None)
 
 
-def _values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
+def values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
     """Yield all values of a flag that may be given more than once."""
     words = iter(cmdline)
     for word in words:
@@ -57,7 +57,7 @@ def flags_of(spec: EngineSpec, start: Started) -> Flags:
     if by is None:
         return Flags()
     default = value_of(start.words, (by.default,)) or start.environment.get(by.default_variable, "")
-    values = tuple(_values_of(start.words, (by.runtime,)))
+    values = tuple(values_of(start.words, (by.runtime,)))
     values = values or (start.environment.get(by.runtime_variable, ""),)
     pairs = (word.split(by.between) for value in values for word in value.split(","))
     return Flags(default, {pair[0]: pair[1] for pair in pairs if len(pair) > 1})

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
@@ -191,6 +192,22 @@ def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: P
         seen = [replace(SEEN, name=ENGINES["k3s"].process)]
 
         assert [*read_engines(node.host, replace(Options(), places=places), seen)] == []
+
+
+def test_a_docker_that_listens_elsewhere_is_named_with_the_flag_that_moved_it(tmp_path: Path) -> None:
+    golden.put(tmp_path, "/proc/61/comm", "dockerd\n")
+    golden.put(tmp_path, "/proc/61/cmdline", "/usr/bin/dockerd\0-H\0unix:///run/d.sock\0")
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    bus = FakeSystemd({"docker.service": FakeUnit()}, changed=UNIT_PROPERTIES)
+    places = {"docker": Places(socket=PurePosixPath("/d.sock"))}
+    host = Host.under(PurePosixPath(tmp_path))
+    with serving(tmp_path / "run/dbus/system_bus_socket", bus), socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "d.sock"))
+        silent.listen()
+        (found,) = read_engines(host, replace(Options(), places=places), (replace(SEEN, name="dockerd"),))
+
+    assert found.serving is None
+    assert found.silence.endswith("its -H is unix:///run/d.sock")
 
 
 # As dockerd 28.5.2 says it.

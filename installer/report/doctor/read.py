@@ -23,7 +23,7 @@ from installer.engines.dependencies import MONITORS, Dependencies, driver_root, 
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
-from installer.engines.startup import find_lacks, find_moves, path_of, value_of
+from installer.engines.startup import find_lacks, find_moves, path_of, value_of, values_of
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
@@ -393,6 +393,9 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
         unable = error.problem
     cgroup_driver, live_restore, has_hook = "", None, None
     if spec.api is Api.DOCKER:
+        hosts = [*values_of(engine.words, ("-H", "--host"))]
+        if engine.serving is None and hosts and "fd://" not in hosts:
+            engine = replace(engine, silence=f"{engine.silence}; its -H is {', '.join(hosts)}")
         cgroup_driver, live_restore = ask_settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
         if engine.started and engine.started.environment.get("PATH"):
             has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
