@@ -129,16 +129,25 @@ def choose(
         if not wrong and (after.rest_digest or decision.doubt is None):
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
             return replace(_make_choice(wish, way, after), heals=heals)
-        refusals.append(
-            decision.doubt
-            or InstallerError(
-                f"configure {engine.name} in {', '.join(map(str, way.texts))} and leave all else as it is "
-                f"({'; '.join(wrong)})",
-                remedy="correct the config that it has now, then run again",
-                code="config-disturbs-others",
-            )
-        )
+        refusals.append(decision.doubt or _refuse(wish, decision, now, wrong))
     raise refusals[0]  # each engine has one way at least
+
+
+def _refuse(wish: _Wish, decision: Decision, now: Texts, wrong: list[str]) -> InstallerError:
+    """Return why a decision is not taken, with the files of others that say something of runtimes of ours."""
+    ours = [files.path for files in decision.files]
+    words = [f"runtimes.{name}".encode() for name in wish.names]
+    beside = [
+        str(path)
+        for path, file in now.items()
+        if file and path not in ours and any(word in file.content for word in words)
+    ]
+    return InstallerError(
+        f"configure {wish.engine.name} in {', '.join(map(str, ours))} and leave all else as it is "
+        f"({'; '.join(wrong)})",
+        remedy=f"correct {' and '.join(beside) or 'the config that it has now'}, then run again",
+        code="config-disturbs-others",
+    )
 
 
 def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:

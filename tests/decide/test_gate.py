@@ -96,6 +96,22 @@ def test_a_text_that_changes_what_others_have_is_not_written() -> None:
         )
 
 
+def test_a_later_file_that_sets_our_runtime_otherwise_is_named() -> None:
+    table = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia'
+    said = {"engine_version": "2.1.9", "drop_in": "/etc/containerd/conf.d/99-nvidia.toml"}
+    case = Own("containerd", NOWHERE, said, CONFIG, "version = 3\n")
+    plan, disk = installed(case, case.before, Record())
+    later = f'version = 3\n{table}]\nruntime_type = "r"\n{table}.options]\nBinaryName = "/usr/bin/theirs"\n'
+    disk = {**disk, PurePosixPath("/etc/containerd/conf.d/99-nvidiaz.toml"): File(later.encode())}
+    assert plan.final is not None
+    originals = {row.path: case.before.get(row.path) for row in plan.final.configs}
+
+    with pytest.raises(InstallerError, match=r"in /\S+99-nvidia.toml, .*as asked for") as refused:
+        accepted(plan_install(case.facts(disk, plan.final, originals), case.options))
+
+    assert "correct /etc/containerd/conf.d/99-nvidiaz.toml, then" in str(refused.value.remedy)
+
+
 def test_a_text_with_which_the_engine_would_not_serve_us_is_not_written() -> None:
     def knows_nothing_of_us(engine: EngineState, texts: Texts) -> EffectiveConfig:
         said = texts_alone(engine, texts)
