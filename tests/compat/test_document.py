@@ -29,11 +29,7 @@ and of container-config's nvidia-toolkit of 2021. `--help` explains the flags. `
 
 ## Flags
 
-These are as NVIDIA's (flags, variables, default):
-
-{same}
-
-Ours differs in these:
+Flags that are not listed here are as NVIDIA's; `--help` shows all, with their variables.
 
 | flag | variables | default | difference |
 |---|---|---|---|
@@ -54,8 +50,6 @@ REST = """
 def _flag_line(row: Row) -> str:
     names = ", ".join(f"`{'--' if len(name) > 1 else '-'}{name}`" for name in row.names)
     variables = ", ".join(f"`{name}`" for name in row.env)
-    if not row.ours:
-        return "- " + ", ".join(filter(None, (names, variables, _default(row)))) + "\n"
     cells = (names, variables, _default(row), row.ours)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
@@ -88,12 +82,11 @@ def _cited() -> frozenset[str]:
 def rendered() -> str:
     """Return the document."""
     rest = REST + "".join(map(_difference_line, differences()))
-    same = "".join(_flag_line(row) for row in rows() if not row.ours)
     flags = "".join(_flag_line(row) for row in rows() if row.ours)
     named = "".join(
         _defect_line(each) for each in defects() if "why" in each or each["id"].lower() in _cited()
     )
-    return HEAD.format(same=same.rstrip()) + flags + MIDDLE + named + rest
+    return HEAD + flags + MIDDLE + named + rest
 
 
 def test_the_document_says_what_the_data_says() -> None:
