@@ -391,7 +391,8 @@ def refuse_stopped(host: Host, rows: Iterable[EngineRow]) -> None:
         remedy = f"start {title}; if it runs, its socket was removed: restart both"
         if systemd.look_at_unit(host, row.unit).start.masked:
             remedy = f"say systemctl unmask {row.unit}, then start it"
-        if ask(host, engine_of_row(row)).disabled:
+        # A connection to docker.socket would start a Docker that its owner has stopped.
+        if row.spec.api is Api.CRI and ask(host, engine_of_row(row)).disabled:
             reason = "its CRI is switched off"
             remedy = "take cri out of disabled_plugins in its config, then restart it"
         problem = f"verify that {title} serves our runtimes ({reason})"

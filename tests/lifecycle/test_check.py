@@ -1,6 +1,7 @@
 """One check of the node, and the file that it leaves for ``status``."""
 
 import json
+import socket
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -240,6 +241,23 @@ def test_a_containerd_without_cri_is_not_said_to_be_stopped(tmp_path: Path) -> N
 
     assert node.said["problem"] == "verify that containerd serves our runtimes (its CRI is switched off)"
     assert "disabled_plugins" in node.said["remedy"]
+
+
+def test_a_docker_that_does_not_run_is_not_asked_for_a_connection_would_start_it(tmp_path: Path) -> None:
+    row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", {})
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
+    path = tmp_path / "run/docker.sock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    with socket.socket(socket.AF_UNIX) as activated:
+        activated.bind(str(path))
+        activated.listen()
+        activated.setblocking(False)
+        node.check(plan=_no_engine)
+
+        with pytest.raises(BlockingIOError):
+            activated.accept()
+    assert "it does not run" in str(node.said["problem"])
 
 
 def _no_engine() -> Plan:
