@@ -342,7 +342,6 @@ def test_a_plugin_that_dies_or_hangs_at_any_message_harms_nobody_without_a_wish_
             counted[things[name]] += 1
         nri_node.cri.remove_pod(pod)
     assert counted["0"]
-    assert counted["refused"]
     record_property(
         DEATHS,
         f"{number.name} at each of {len(whole)} messages: {counted['0']} containers with their device, "
