@@ -194,10 +194,12 @@ def serve(listener: socket.socket, fake: Fake, answering: list[threading.Thread]
 
 
 def copy(source: socket.socket, target: socket.socket) -> None:
+    """Carry what comes until either has ended, and end both: gRPC waits 20 s for one that is half gone."""
     with suppress(OSError):
         while content := source.recv(65536):
             target.sendall(content)
-        target.shutdown(socket.SHUT_WR)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
 
 
 def main() -> None:
