@@ -108,15 +108,12 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
         )
     for engine in engines:
         if engine.serving is None:
-            yield InstallerError(
-                f"ask {engine.title} whether it takes devices by CDI ({engine.silence})",
-                remedy=engine.remedy
-                or Remedy(
-                    f"start {engine.title}, see why it does not answer, or leave it out of ",
-                    Option("runtime"),
-                ),
-                code="engine-not-answering",
+            problem = f"ask {engine.title} whether it takes devices by CDI ({engine.silence})"
+            remedy = engine.remedy or Remedy(
+                f"start {engine.title}, see why it does not answer, or leave it out of ",
+                Option("runtime"),
             )
+            yield InstallerError(problem, remedy=remedy, code="engine-not-answering")
         elif lacks := lacking(engine):
             since = engine.spec.cdi.since
             yield InstallerError(

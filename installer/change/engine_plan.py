@@ -352,22 +352,16 @@ def _refuse_default(
             f"it was made the default in {_list_files_naming(engine, way, facts, undefined)}",
         )
         remedy = "name another default runtime there"
-    return InstallerError(
-        f"remove the runtime {name} from {engine.title} ({how})",
-        remedy=f"{remedy}, then {TRY_AGAIN}",
-        code="runtime-needed",
-    )
+    problem = f"remove the runtime {name} from {engine.title} ({how})"
+    return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="runtime-needed")
 
 
 def _refuse_texts(
     row: EngineRow, way: WayBack, reason: str, remedy: str = "correct that config"
 ) -> InstallerError:
     paths = ", ".join(str(write.path) for write in way.writes)
-    return InstallerError(
-        f"undo our edits of {paths} and leave all else of {row.title} as it is ({reason})",
-        remedy=f"{remedy}, then {TRY_AGAIN}",
-        code="config-disturbs-others",
-    )
+    problem = f"undo our edits of {paths} and leave all else of {row.title} as it is ({reason})"
+    return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="config-disturbs-others")
 
 
 def _list_files_naming(engine: EngineState, way: WayBack, facts: Facts, default: str) -> str:

@@ -178,11 +178,9 @@ class Ledger:
         self._refuse_unclaimed()
         others = [name for name in host.names(layout.home) if name not in own]
         if others:
-            raise InstallerError(
-                f"remove {layout.home} (it still holds {', '.join(others)})",
-                remedy="move that to where it belongs, then run uninstall again",
-                code="name-taken",
-            )
+            problem = f"remove {layout.home} (it still holds {', '.join(others)})"
+            remedy = "move that to where it belongs, then run uninstall again"
+            raise InstallerError(problem, remedy=remedy, code="name-taken")
         made = sorted(self.held.directories, key=lambda path: -len(path.parts))
         for path in made:
             if path not in layout.home.parents:
@@ -202,11 +200,9 @@ class Ledger:
                     self._host.remove(unclaimed / file.digest)
         if not self._host.remove_directory(unclaimed):
             left = ", ".join(self._host.names(unclaimed))
-            raise InstallerError(
-                f"match the saved configs in {unclaimed} to engines (their ledger is lost: {left})",
-                remedy="compare them with the engines' configs, move them away, then run uninstall again",
-                code="backup-lost",
-            )
+            problem = f"match the saved configs in {unclaimed} to engines (their ledger is lost: {left})"
+            remedy = "compare them with the engines' configs, move them away, then run uninstall again"
+            raise InstallerError(problem, remedy=remedy, code="backup-lost")
 
 
 def publish(host: Host, path: PurePosixPath, text: str) -> None:

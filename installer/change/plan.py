@@ -260,11 +260,8 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
                 each for each in facts.containers.running if (each.engine, each.binary) == (row.name, binary)
             ]
             if used and (name not in names or row.name in hooked):
-                yield InstallerError(
-                    f"remove the runtime {name} from {row.title} (it runs {names_of(used)})",
-                    remedy=remedy if names else by_cdi,
-                    code="in-use",
-                )
+                problem = f"remove the runtime {name} from {row.title} (it runs {names_of(used)})"
+                yield InstallerError(problem, remedy=remedy if names else by_cdi, code="in-use")
 
 
 def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:

@@ -38,11 +38,8 @@ def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> It
     )
     for how, program, remedy in ((each.how, each.program, each.remedy) for each in found):
         leads = f", which leads to {facts.links[program]}" if program in facts.links else ""
-        yield InstallerError(
-            f"remove the toolkit ({how} {program}{leads})",
-            remedy=f"{remedy}, then {TRY_AGAIN}",
-            code="toolkit-needed",
-        )
+        problem = f"remove the toolkit ({how} {program}{leads})"
+        yield InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="toolkit-needed")
 
 
 def leads_into(facts: Facts, value: str, layout: Layout) -> bool:

@@ -285,11 +285,8 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
         context.host, context.layout, context.ledger.held, plan.engines.values()
     )
     if running:
-        raise InstallerError(
-            f"remove the toolkit (its runtime has just started {names_of(running)})",
-            remedy="run uninstall again",
-            code="in-use",
-        )
+        problem = f"remove the toolkit (its runtime has just started {names_of(running)})"
+        raise InstallerError(problem, remedy="run uninstall again", code="in-use")
 
 
 def _switch(host: Host, layout: Layout, after: str | None) -> None:

@@ -218,15 +218,11 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     )
     asking = [flag for flag, asked in NEEDS_RUNTIME if asked(options)]
     if options.mode.by_cdi and asking:
-        raise UsageError(
-            f"give GPUs by CDI alone with {' and '.join(asking)}",
-            remedy=f"leave {'that' if len(asking) == 1 else 'those'} out, or use --mode runtime",
-        )
+        remedy = f"leave {'that' if len(asking) == 1 else 'those'} out, or use --mode runtime"
+        raise UsageError(f"give GPUs by CDI alone with {' and '.join(asking)}", remedy=remedy)
     if options.mode is Mode.NRI and "nri" in given and not values["nri"]:
-        raise UsageError(
-            "serve pods over NRI with --no-nri (mode nri is the NRI plugin)",
-            remedy="leave out one of the two, or use --mode cdi: it has no plugin",
-        )
+        remedy = "leave out one of the two, or use --mode cdi: it has no plugin"
+        raise UsageError("serve pods over NRI with --no-nri (mode nri is the NRI plugin)", remedy=remedy)
     return options
 
 
@@ -242,10 +238,8 @@ def _find_host_path(
     for place in sorted(here, key=lambda each: -len(each.parts)):
         if real.is_relative_to(place):
             return here[place] / real.relative_to(place)
-    raise UsageError(
-        f"use {local} (it is outside the host's root {root})",
-        remedy="give the path as this process sees it, and --mount HOST=HERE for its directory",
-    )
+    remedy = "give the path as this process sees it, and --mount HOST=HERE for its directory"
+    raise UsageError(f"use {local} (it is outside the host's root {root})", remedy=remedy)
 
 
 def _mount(text: str) -> tuple[PurePosixPath, PurePosixPath]:

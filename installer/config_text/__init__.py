@@ -217,10 +217,8 @@ def spellings(tree: Tree, word: str) -> list[str]:
 
 def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
     """Return the error for a key that holds a value of another type."""
-    return InstallerError(
-        f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)",
-        remedy="correct the file, then run again",
-    )
+    problem = f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)"
+    return InstallerError(problem, remedy="correct the file, then run again")
 
 
 def value_at(value: Value, key: Key) -> Value:

@@ -72,10 +72,8 @@ class Draft(Struct):
     def find(self, key: Key) -> str:
         """Return the literal of a key that holds a value."""
         if (literal := self.literal(key)) is None:
-            raise InstallerError(
-                f"edit {self.name} ({dotted(key)} is a table, but a value belongs there)",
-                remedy=f"remove the table {dotted(key)}, then run again",
-            )
+            problem = f"edit {self.name} ({dotted(key)} is a table, but a value belongs there)"
+            raise InstallerError(problem, remedy=f"remove the table {dotted(key)}, then run again")
         return literal
 
     def insert(self, key: Key, literal: str) -> None:
@@ -302,10 +300,8 @@ def _position(items: list[Any], element: Any) -> int | None:
 
 
 def _misplaced(draft: Draft, key: Key, now: Any, expected: str) -> InstallerError:
-    return InstallerError(
-        f"edit {draft.name} ({dotted(key)} is {kind_of(now)}, but {expected} belongs there)",
-        remedy=f"correct {dotted(key)}, then run again",
-    )
+    problem = f"edit {draft.name} ({dotted(key)} is {kind_of(now)}, but {expected} belongs there)"
+    return InstallerError(problem, remedy=f"correct {dotted(key)}, then run again")
 
 
 def _read(text: str, syntax: Syntax, name: str) -> Branch:

@@ -133,11 +133,9 @@ def text_of(file: File | None, path: PurePosixPath) -> str:
     try:
         return file.content.decode() if file else ""
     except UnicodeDecodeError as error:
-        raise InstallerError(
-            f"read {path} (byte {error.start} is not UTF-8)",
-            remedy="save the file as UTF-8, then run again",
-            code="config-unusable",
-        ) from error
+        problem = f"read {path} (byte {error.start} is not UTF-8)"
+        remedy = "save the file as UTF-8, then run again"
+        raise InstallerError(problem, remedy=remedy, code="config-unusable") from error
 
 
 def tree_of(file: File | None, path: PurePosixPath) -> Tree:

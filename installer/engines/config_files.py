@@ -204,11 +204,9 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     else:
         read, is_read = f"the files below {directory}", place.is_relative_to(real)
     if not is_read:
-        yield InstallerError(
-            f"configure {engine.title} in {engine.drop_in} (it reads {read})",
-            remedy=f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}",
-            code="engine-flags",
-        )
+        problem = f"configure {engine.title} in {engine.drop_in} (it reads {read})"
+        remedy = f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}"
+        yield InstallerError(problem, remedy=remedy, code="engine-flags")
 
 
 def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> bool:

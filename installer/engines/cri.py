@@ -136,10 +136,8 @@ class Calls:
                 remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",
             )
         if failure := next(filter(None, failed), ""):  # those after the first say that they need it
-            return CriFailedError(
-                f"use CRI on {path} (containerd's plugin did not load: {failure})",
-                remedy="correct containerd's config and restart it",
-            )
+            problem = f"use CRI on {path} (containerd's plugin did not load: {failure})"
+            return CriFailedError(problem, remedy="correct containerd's config and restart it")
         remedy = "update containerd to 1.6 or later"
         return InstallerError(
             f"use CRI on {path} (it serves no version v1)", remedy=remedy, code="cri-failed"
@@ -158,18 +156,14 @@ class Calls:
                 return None
             if error.code in {"DEADLINE_EXCEEDED", "UNAVAILABLE"}:
                 raise _not_answering(self._socket_path, error.words) from error
-            raise InstallerError(
-                f"ask the engine on {self._socket_path} ({error})",
-                remedy="see the engine's log",
-                code="engine-not-answering",
-            ) from error
+            problem = f"ask the engine on {self._socket_path} ({error})"
+            remedy = "see the engine's log"
+            raise InstallerError(problem, remedy=remedy, code="engine-not-answering") from error
 
 
 def _not_answering(socket_path: Path, reason: object) -> NotAnsweringError:
-    return NotAnsweringError(
-        f"reach the engine on {socket_path} ({reason})",
-        remedy="check that it runs and that this is its socket",
-    )
+    remedy = "check that it runs and that this is its socket"
+    return NotAnsweringError(f"reach the engine on {socket_path} ({reason})", remedy=remedy)
 
 
 @contextmanager
@@ -184,11 +178,9 @@ def _understood(socket_path: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise InstallerError(
-            f"understand what answers on {socket_path} ({error!r})",
-            remedy="check that it is the engine's socket",
-            code="engine-unknown",
-        ) from error
+        problem = f"understand what answers on {socket_path} ({error!r})"
+        remedy = "check that it is the engine's socket"
+        raise InstallerError(problem, remedy=remedy, code="engine-unknown") from error
 
 
 def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:

@@ -64,10 +64,8 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
     """Yield what CRI-O's drop-in, or its hook file, should say; raise where CRI-O would not read that so."""
     runtimes, default = _merge(files)
     if default not in {*runtimes, *BUILT_IN, *(entry.name for entry in entries)}:
-        raise InstallerError(
-            f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
-            remedy="define that runtime, or remove default_runtime",
-        )
+        problem = f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)'
+        raise InstallerError(problem, remedy="define that runtime, or remove default_runtime")
     # CRI-O looks a runtime without a path up in $PATH by its name.
     wrappable = _list_wrappable(runtimes, default)
     low_level = low_level_words(runtimes.get(name, {}).get("runtime_path") or name for name in wrappable)

@@ -152,11 +152,8 @@ def refuse_changed(
         broken = f"cannot {error.problem}"
     if broken:
         verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
-        raise NotBegunError(
-            f"{verb} {engine.title} ({broken})",
-            remedy=f"look at what has just been written to the config of {engine.title}, then run again",
-            code="config-changed",
-        )
+        remedy = f"look at what has just been written to the config of {engine.title}, then run again"
+        raise NotBegunError(f"{verb} {engine.title} ({broken})", remedy=remedy, code="config-changed")
 
 
 def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, str]) -> str:

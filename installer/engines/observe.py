@@ -251,11 +251,9 @@ def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
     if engine.not_restarted is not None and engine.not_restarted.code == "restart-moves-engine":
         yield engine.not_restarted
     else:
-        yield InstallerError(
-            f"configure {engine.title} in {now} (at its next start {engine.unit} gives it {later})",
-            remedy=f"restart {engine.unit} at a time of your choice, then run again",
-            code="engine-flags",
-        )
+        problem = f"configure {engine.title} in {now} (at its next start {engine.unit} gives it {later})"
+        remedy = f"restart {engine.unit} at a time of your choice, then run again"
+        yield InstallerError(problem, remedy=remedy, code="engine-flags")
 
 
 def refuse_unknown(host: Host, engine: EngineState) -> None:
@@ -276,11 +274,9 @@ def refuse_generated(engine: EngineState) -> None:
     if names:
         whose = " or ".join(ENGINES[name].title for name in names)
         flags = " or ".join(f"--runtime {name}" for name in names)
-        raise InstallerError(
-            f"configure the containerd of {whose} (it writes {engine.config} itself)",
-            remedy=f"run toolkit-installer with {flags}",
-            code="engine-generates-config",
-        )
+        problem = f"configure the containerd of {whose} (it writes {engine.config} itself)"
+        remedy = f"run toolkit-installer with {flags}"
+        raise InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
 
 def drop_unused(

@@ -167,11 +167,9 @@ def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> boo
     """Log, or raise, that an engine was stopped that was to read its configs."""
     stopped = systemd.look_at_unit(host, engine.unit).active == "inactive"  # else by itself, or by a config
     if stopped and not patience.may_rest:
-        raise EngineStoppedError(
-            f"verify that {engine.title} serves our runtimes ({engine.unit} was stopped)",
-            remedy=f"start {engine.unit}, then run again",
-            code="engine-not-proven",
-        )
+        problem = f"verify that {engine.title} serves our runtimes ({engine.unit} was stopped)"
+        remedy = f"start {engine.unit}, then run again"
+        raise EngineStoppedError(problem, remedy=remedy, code="engine-not-proven")
     if stopped:
         log.info("engine left stopped", engine=engine.name, reason="it reads its configs when it starts")
     return stopped
@@ -214,11 +212,9 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd
         if not _is_left_stopped(host, engine, patience):  # it has failed: what it refused is what was mended
             return unit_jobs.restart(host, engine.unit, patience)
     else:
-        raise InstallerError(
-            f"reload {engine.title} (nothing answers on {engine.socket})",
-            remedy=f"check that {engine.title} is well",
-            code="engine-not-answering",
-        )
+        problem = f"reload {engine.title} (nothing answers on {engine.socket})"
+        remedy = f"check that {engine.title} is well"
+        raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
     return None
 
 

@@ -101,11 +101,8 @@ def explain_overruling(
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
     if found:
         words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
-        yield InstallerError(
-            f"configure {name} ({whose} with {words})",
-            remedy=f"move {' and '.join(found)} from its command line to its config, and restart it",
-            code="engine-flags",
-        )
+        remedy = f"move {' and '.join(found)} from its command line to its config, and restart it"
+        yield InstallerError(f"configure {name} ({whose} with {words})", remedy=remedy, code="engine-flags")
 
 
 def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Started | None:

@@ -77,11 +77,8 @@ def shell_of(host: Host) -> Tools:
 
 
 def _unusable(reason: str) -> InstallerError:
-    return InstallerError(
-        f"make a test container from the node's files ({reason})",
-        remedy="run a GPU pod of your own instead",
-        code="verify-failed",
-    )
+    problem = f"make a test container from the node's files ({reason})"
+    return InstallerError(problem, remedy="run a GPU pod of your own instead", code="verify-failed")
 
 
 @contextmanager
@@ -157,11 +154,8 @@ def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["Client"]:
             yield client
     except (DockerException, OSError, AnswerError) as error:
         words = str(getattr(error, "explanation", None) or error)[:500]
-        raise InstallerError(
-            f"{verb} a container by the dockerd on {socket} ({words})",
-            remedy="see the log of dockerd",
-            code="verify-failed",
-        ) from error
+        problem = f"{verb} a container by the dockerd on {socket} ({words})"
+        raise InstallerError(problem, remedy="see the log of dockerd", code="verify-failed") from error
 
 
 @contextmanager
@@ -223,11 +217,8 @@ def _image(calls: Calls, sandbox: str) -> str:
         image = json.loads(answer["info"].get("info", "")).get("image")
         if isinstance(image, str) and image:
             return image
-    raise InstallerError(
-        "find the image of a sandbox (the engine does not name it)",
-        remedy="see its log",
-        code="verify-failed",
-    )
+    problem = "find the image of a sandbox (the engine does not name it)"
+    raise InstallerError(problem, remedy="see its log", code="verify-failed")
 
 
 def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> bytes:

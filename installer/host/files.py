@@ -96,11 +96,8 @@ class Host:
         with suppress(UnicodeEncodeError):
             if b"\0" not in os.fsencode(path):
                 return follow_links(path, self._link_target, last=last)
-        raise InstallerError(
-            f"look at {str(path)!a:.200} (no file can have such a name)",
-            remedy="correct what names it",
-            code="path-unusable",
-        )
+        problem = f"look at {str(path)!a:.200} (no file can have such a name)"
+        raise InstallerError(problem, remedy="correct what names it", code="path-unusable")
 
     def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return the uppermost directory where others than root can change what leads there, if any."""
@@ -129,11 +126,9 @@ class Host:
         except OSError:
             return None
         if not _placed_by_root(directory, status):
-            raise InstallerError(
-                f"follow the link {path} (a user other than root could have placed it)",
-                remedy=f"remove it, or let root alone write {path.parent}",
-                code="path-unusable",
-            )
+            problem = f"follow the link {path} (a user other than root could have placed it)"
+            remedy = f"remove it, or let root alone write {path.parent}"
+            raise InstallerError(problem, remedy=remedy, code="path-unusable")
         return PurePosixPath(target)
 
     def local_path(self, path: PurePosixPath, *, last: bool = True) -> Path:
@@ -178,11 +173,9 @@ class Host:
                 code="file-not-replaceable",
             )
         if is_mount_point(local):
-            raise InstallerError(
-                f"replace {path} (it is mounted as a single file)",
-                remedy=f"mount {path.parent} into the container instead",
-                code="file-not-replaceable",
-            )
+            problem = f"replace {path} (it is mounted as a single file)"
+            remedy = f"mount {path.parent} into the container instead"
+            raise InstallerError(problem, remedy=remedy, code="file-not-replaceable")
 
     def replace(self, path: PurePosixPath, file: File) -> None:
         """Put ``file`` at ``path`` so that a reader sees the old or the new one, also after a power failure.
@@ -328,11 +321,8 @@ def _read(fd: int, path: PurePosixPath) -> File:
     with os.fdopen(fd, "rb", closefd=False) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise InstallerError(
-            f"read {path} (it has more than {MOST_BYTES >> 20} MiB)",
-            remedy="make it smaller, or move it away",
-            code="file-operation-failed",
-        )
+        problem = f"read {path} (it has more than {MOST_BYTES >> 20} MiB)"
+        raise InstallerError(problem, remedy="make it smaller, or move it away", code="file-operation-failed")
     xattrs: tuple[tuple[str, bytes], ...] = ()
     with suppress(OSError):  # not every file system has them
         xattrs = tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
@@ -340,11 +330,8 @@ def _read(fd: int, path: PurePosixPath) -> File:
 
 
 def _no_file(path: PurePosixPath, found: str) -> InstallerError:
-    return InstallerError(
-        f"read {path} (it is {found})",
-        remedy="put a file in its place, or move it away",
-        code="file-not-replaceable",
-    )
+    remedy = "put a file in its place, or move it away"
+    return InstallerError(f"read {path} (it is {found})", remedy=remedy, code="file-not-replaceable")
 
 
 def _beside(place: Place) -> Place:

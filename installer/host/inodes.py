@@ -92,11 +92,8 @@ def follow_links(path: PurePosixPath, link_target: LinkTarget, *, last: bool = T
         if target is not None:
             followed += 1
             if followed > MAX_LINKS:
-                raise InstallerError(
-                    f"follow {path} (its links go round in a circle)",
-                    remedy="correct the links",
-                    code="path-unusable",
-                )
+                problem = f"follow {path} (its links go round in a circle)"
+                raise InstallerError(problem, remedy="correct the links", code="path-unusable")
             rest.extend(reversed([part for part in target.parts if part != target.anchor]))
             done = ROOT if target.is_absolute() else above
     return done

@@ -130,11 +130,9 @@ def refuse_few_files() -> None:
     """Let this process have as many files open as an install and its undo need, or raise."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY not in (soft, hard) and hard < FEWEST_FILES:
-        raise InstallerError(
-            f"start (this process may have no more than {hard} files open)",
-            remedy=f"allow {ENOUGH_FILES}: ulimit -n, or LimitNOFILE= of the unit",
-            code="open-files-limit",
-        )
+        problem = f"start (this process may have no more than {hard} files open)"
+        remedy = f"allow {ENOUGH_FILES}: ulimit -n, or LimitNOFILE= of the unit"
+        raise InstallerError(problem, remedy=remedy, code="open-files-limit")
     if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
         most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -144,11 +142,9 @@ def refuse_little_memory() -> None:
     """Raise, before anything is loaded or made, where ``ulimit -v`` leaves no room for that."""
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < LEAST_BYTES:
-        raise InstallerError(
-            f"start (this process may use no more than {space >> 20} MiB of memory)",
-            remedy=f"allow {LEAST_BYTES >> 20} MiB or more: ulimit -v, or LimitAS= of the unit",
-            code="no-memory",
-        )
+        problem = f"start (this process may use no more than {space >> 20} MiB of memory)"
+        remedy = f"allow {LEAST_BYTES >> 20} MiB or more: ulimit -v, or LimitAS= of the unit"
+        raise InstallerError(problem, remedy=remedy, code="no-memory")
 
 
 def find_free_memory(proc: Path = CGROUP, cgroups: Path = CGROUPS) -> int:

@@ -51,11 +51,9 @@ class Api(Struct, frozen=True):
         """Return the API of the cluster that this process is a pod of; raise where it is none."""
         host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
         if not host or not port.isdecimal() or not (ACCOUNT / "token").is_file():
-            raise InstallerError(
-                f"find the Kubernetes API ({HOST}, {PORT} and {ACCOUNT}/token are not all there)",
-                remedy="run it in a pod, with a service account whose token is mounted",
-                code="kubernetes-api",
-            )
+            problem = f"find the Kubernetes API ({HOST}, {PORT} and {ACCOUNT}/token are not all there)"
+            remedy = "run it in a pod, with a service account whose token is mounted"
+            raise InstallerError(problem, remedy=remedy, code="kubernetes-api")
         return cls(host, int(port), ACCOUNT)
 
     @property
@@ -109,11 +107,9 @@ def report_answer(asked: str) -> Iterator[None]:
     try:
         yield
     except (OSError, HTTPException, ValueError, RecursionError) as error:
-        raise InstallerError(
-            f"{asked} (the Kubernetes API does not answer: {error})",
-            remedy="see whether the API server is well, and no network policy keeps this pod from it",
-            code="kubernetes-api",
-        ) from error
+        problem = f"{asked} (the Kubernetes API does not answer: {error})"
+        remedy = "see whether the API server is well, and no network policy keeps this pod from it"
+        raise InstallerError(problem, remedy=remedy, code="kubernetes-api") from error
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -78,21 +78,16 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
         except OSError as error:
             if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
                 raise
-            raise InstallerError(
-                f"use {path} (it is not a directory but a link or a file)",
-                remedy="move it away, then run again",
-                code="install-dir-unusable",
-            ) from error
+            problem = f"use {path} (it is not a directory but a link or a file)"
+            remedy = "move it away, then run again"
+            raise InstallerError(problem, remedy=remedy, code="install-dir-unusable") from error
         owners = {os.fstat(directory).st_uid}
         with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
             owners.add(os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid)
         if owners.isdisjoint(trusted_uids()):
-            raise InstallerError(
-                f"use {path} (it belongs to another user)",
-                remedy="move it away; or if it was ours, and its ledger names only that: "
-                f"chown -R root {path}",
-                code="install-dir-unusable",
-            )
+            problem = f"use {path} (it belongs to another user)"
+            remedy = f"move it away; or if it was ours, and its ledger names only that: chown -R root {path}"
+            raise InstallerError(problem, remedy=remedy, code="install-dir-unusable")
         for fd in inherited:
             if has_name(fd, home / LOCK):
                 return fd

@@ -94,11 +94,9 @@ def peer_of(
         except (ConnectionResetError, BrokenPipeError):
             return Silent("the connection was closed without an answer")
         except OSError as error:
-            raise InstallerError(
-                f"connect to {socket_path} ({error.strerror or error})",
-                remedy="check the path and run as root with that socket mounted",
-                code="engine-not-answering",
-            ) from error
+            problem = f"connect to {socket_path} ({error.strerror or error})"
+            remedy = "check the path and run as root with that socket mounted"
+            raise InstallerError(problem, remedy=remedy, code="engine-not-answering") from error
     if not answer:
         return Silent("the connection was closed without an answer")
     # Those of the answer: SO_PEERCRED names who called listen(2), under socket activation systemd.
@@ -115,29 +113,22 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
     Nor is it where it has gone, is another process now, or its comm is none of ``expected``.
     """
     if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or ourselves)
-        raise InstallerError(
-            f"signal pid {peer.pid}",
-            remedy="run in the node's pid namespace (hostPID)",
-            code="engine-not-signalled",
-        )
+        remedy = "run in the node's pid namespace (hostPID)"
+        raise InstallerError(f"signal pid {peer.pid}", remedy=remedy, code="engine-not-signalled")
 
     def prove() -> None:
         name = _name(proc / str(peer.pid))
         if name not in expected or started_of(peer.pid, proc) != peer.started:
-            raise InstallerError(
-                f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
-                remedy="try again; if a proxy serves the engine's socket, name the engine's own",
-                code="engine-not-signalled",
-            )
+            problem = f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)"
+            remedy = "try again; if a proxy serves the engine's socket, name the engine's own"
+            raise InstallerError(problem, remedy=remedy, code="engine-not-signalled")
 
     try:
         send_signal(peer.pid, number, prove)
     except OSError as error:
-        raise InstallerError(
-            f"send {number.name} to {peer.name} (pid {peer.pid}: {error.strerror or error})",
-            remedy="check that it runs, and run as root in the node's pid namespace (hostPID)",
-            code="engine-not-signalled",
-        ) from error
+        problem = f"send {number.name} to {peer.name} (pid {peer.pid}: {error.strerror or error})"
+        remedy = "check that it runs, and run as root in the node's pid namespace (hostPID)"
+        raise InstallerError(problem, remedy=remedy, code="engine-not-signalled") from error
 
 
 def send_signal(pid: int, number: signals.Signals, prove: Callable[[], None]) -> None:

@@ -187,10 +187,8 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
 
 def late(purpose: str, timeout_s: float) -> PendingError:
     """Return that systemd has not done something in time, and may still do it."""
-    return PendingError(
-        f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
-        remedy="see systemctl list-jobs on the node",
-    )
+    problem = f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)"
+    return PendingError(problem, remedy="see systemctl list-jobs on the node")
 
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:

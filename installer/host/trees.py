@@ -65,11 +65,9 @@ def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPa
     for name in names:
         if point := _mounted_below(directory, name):
             there = path.parent / point
-            raise InstallerError(
-                f"remove {path} (something is mounted at {there})",
-                remedy=f"say umount {there} on the host, then run again",
-                code="file-not-replaceable",
-            )
+            problem = f"remove {path} (something is mounted at {there})"
+            remedy = f"say umount {there} on the host, then run again"
+            raise InstallerError(problem, remedy=remedy, code="file-not-replaceable")
 
 
 def _switch(directory: int, staged: str, name: str, *, exchange: bool = False) -> None:
@@ -145,11 +143,9 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
                 os.fsync(fd)
             mark = mark_of(str(path), top)
             if digest_of(str(path), top) != digest:
-                raise InstallerError(
-                    f"copy {source} (it changed while it was copied, or since its {SUMS} was written)",
-                    remedy=f"run again, with a {SUMS} that sha256sum has written since, or without one",
-                    code="file-operation-failed",
-                )
+                problem = f"copy {source} (it changed while it was copied, or since its {SUMS} was written)"
+                remedy = f"run again, with a {SUMS} that sha256sum has written since, or without one"
+                raise InstallerError(problem, remedy=remedy, code="file-operation-failed")
             if mark:
                 noted.append(f"{mark} {digest}\n")
         case Text(path, content, mode):

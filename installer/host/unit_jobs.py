@@ -131,11 +131,8 @@ def _restart(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
 
 def _refuse_failed(verb: str, unit: str, now: Unit, result: str) -> None:
     if now.active != "active" or result not in {"", "success"}:
-        raise InstallerError(
-            f"{verb} {unit} (unit {now.active}/{now.sub}, {result or 'no result'})",
-            remedy=f"see journalctl -u {unit} on the node",
-            code="unit-failed",
-        )
+        problem = f"{verb} {unit} (unit {now.active}/{now.sub}, {result or 'no result'})"
+        raise InstallerError(problem, remedy=f"see journalctl -u {unit} on the node", code="unit-failed")
 
 
 def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]) -> Unit:

@@ -370,11 +370,9 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
     options = work.options
     yield from plan.pending.values()
     if options.serves_nri and not is_registered(work.host, options.nri):
-        yield InstallerError(
-            "serve pods over NRI (no engine has taken the NRI plugin)",
-            remedy="wait for it; if that lasts, see status, and whether the engine has NRI switched on",
-            code="nri-unusable",
-        )
+        problem = "serve pods over NRI (no engine has taken the NRI plugin)"
+        remedy = "wait for it; if that lasts, see status, and whether the engine has NRI switched on"
+        yield InstallerError(problem, remedy=remedy, code="nri-unusable")
     left = [plan.engines[name] for name in plan.unproven if options.restart_mode is RestartMode.NONE]
     for title in (each.title for each in left if each.hook is None and each.serving is not None):
         yield InstallerError(

@@ -35,10 +35,8 @@ from installer.payload.installed import install_dir_obstacles, refuse_strangers_
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     if options.serves_nri:
-        raise UsageError(
-            "install with the NRI plugin (it runs as long as run does)",
-            remedy="use run, or install with --mode cdi and start toolkit-installer nri beside it",
-        )
+        remedy = "use run, or install with --mode cdi and start toolkit-installer nri beside it"
+        raise UsageError("install with the NRI plugin (it runs as long as run does)", remedy=remedy)
     host = Host.under(options.host_root, options.mounts)
     for obstacle in install_dir_obstacles(host, options.install_dir):  # before our own directory is made
         raise obstacle

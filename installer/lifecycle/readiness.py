@@ -88,11 +88,9 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
         """What becomes of that at its next start."""
         if not self.refused:
             return None
-        return InstallerError(
-            f"start {ENGINES[self.name].title} again with the configs that it has now ({self.refused})",
-            remedy=f"correct them{' before its next start: it serves until then' * bool(self.serves)}",
-            code="config-refused",
-        )
+        problem = f"start {ENGINES[self.name].title} again with the configs that it has now ({self.refused})"
+        remedy = f"correct them{' before its next start: it serves until then' * bool(self.serves)}"
+        return InstallerError(problem, remedy=remedy, code="config-refused")
 
 
 class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):

@@ -114,11 +114,8 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         apply_undo(context, plan, supervision.raise_if_orphan)
         plugin_state.remove_plugin(host, plugin)
     if plan.in_use:
-        raise UndoIncompleteError(
-            f"undo everything (our runtime runs {names_of(plan.in_use)})",
-            remedy="run uninstall again when that has ended",
-            code="in-use",
-        )
+        problem = f"undo everything (our runtime runs {names_of(plan.in_use)})"
+        raise UndoIncompleteError(problem, remedy="run uninstall again when that has ended", code="in-use")
     for need in plan.needed:
         raise UndoIncompleteError.because(need)
     log.info("undo complete", steps=len(plan.steps))
@@ -273,11 +270,9 @@ def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
 def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
     spec = ENGINES[made.engine]
     if not host.exists(made.socket) or is_held(host, spec, made.socket, made.unit):
-        raise InstallerError(
-            f"reach {spec.title} on {made.socket} (it does not run)",
-            remedy=f"start it, and remove {made.name} by hand",
-            code="engine-not-answering",
-        )
+        problem = f"reach {spec.title} on {made.socket} (it does not run)"
+        remedy = f"start it, and remove {made.name} by hand"
+        raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
     return REMOVE[spec.api](host.local_path(made.socket), made.name, timeout_s=timeout_s)
 
 

@@ -216,10 +216,8 @@ def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:
 def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
     """Raise where a custom name would replace a runtime that is not NVIDIA's (compatibility.md#d34)."""
     if name not in STANDARD_NAMES and binary and not is_ours(binary):
-        raise InstallerError(
-            f"use {path} (a runtime named {name} is there already and starts {binary})",
-            remedy=Remedy("choose another name with ", Option("runtime-name")),
-        )
+        problem = f"use {path} (a runtime named {name} is there already and starts {binary})"
+        raise InstallerError(problem, remedy=Remedy("choose another name with ", Option("runtime-name")))
 
 
 class ReloadMethod(StrEnum):

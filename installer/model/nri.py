@@ -26,10 +26,8 @@ class Allowed(NamedTuple):
         """Return what ``NAMESPACE=VENDOR/CLASS`` says. Raises UsageError: it says something else."""
         found = _ALLOWED.fullmatch(text)
         if found is None:
-            raise UsageError(
-                f"allow {text!r} over NRI",
-                remedy="write NAMESPACE=VENDOR/CLASS, such as gpu-operator=management.nvidia.com/gpu",
-            )
+            remedy = "write NAMESPACE=VENDOR/CLASS, such as gpu-operator=management.nvidia.com/gpu"
+            raise UsageError(f"allow {text!r} over NRI", remedy=remedy)
         return cls(found["namespace"], found["kind"])
 
     def __str__(self) -> str:
@@ -46,10 +44,8 @@ class Identity(NamedTuple):
     def of(cls, name: str, order: str) -> "Identity":
         """Return an identity; UsageError where engines would refuse it."""
         if not _NAME.fullmatch(name):
-            raise UsageError(
-                f"call the plugin {name!r} (NRI takes letters, digits and _ . + - alone)",
-                remedy="choose another --nri-name",
-            )
+            problem = f"call the plugin {name!r} (NRI takes letters, digits and _ . + - alone)"
+            raise UsageError(problem, remedy="choose another --nri-name")
         if not _INDEX.fullmatch(order):
             raise UsageError(f"use {order!r} as --nri-index", remedy="give 0 to 99")
         return cls(name, order)
@@ -70,11 +66,8 @@ class Nri(NamedTuple):
     def refuse_idle(self) -> None:
         """Raise ``UsageError`` where no namespace may ask for anything."""
         if not self.allowed:
-            raise UsageError(
-                "serve pods over NRI (none is allowed to ask for anything)",
-                remedy="give --nri-allow NAMESPACE=VENDOR/CLASS, "
-                "such as gpu-operator=management.nvidia.com/gpu",
-            )
+            remedy = "give --nri-allow NAMESPACE=VENDOR/CLASS, such as gpu-operator=management.nvidia.com/gpu"
+            raise UsageError("serve pods over NRI (none is allowed to ask for anything)", remedy=remedy)
 
     @property
     def lock(self) -> PurePosixPath:

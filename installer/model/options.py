@@ -171,10 +171,8 @@ class Options(Struct, frozen=True):
         if self.install_dir == ROOT:
             raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
         if self.runtime_name in {"runc", "crun"} or not self.runtime_name.strip():
-            raise UsageError(
-                f"name our runtime {self.runtime_name!r}",
-                remedy="choose a name that no other runtime has, such as nvidia",
-            )
+            remedy = "choose a name that no other runtime has, such as nvidia"
+            raise UsageError(f"name our runtime {self.runtime_name!r}", remedy=remedy)
         if AUTO in self.engines and len(self.engines) > 1:
             raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")
         if self.serves_nri:
@@ -189,16 +187,12 @@ class Options(Struct, frozen=True):
             if not path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"write {path}", remedy="give an absolute path without ..")
         if self.metrics_textfile and self.metrics_textfile.suffix != ".prom":
-            raise UsageError(
-                f"write metrics to {self.metrics_textfile}",
-                remedy="give a file whose name ends in .prom: node_exporter reads no other",
-            )
+            remedy = "give a file whose name ends in .prom: node_exporter reads no other"
+            raise UsageError(f"write metrics to {self.metrics_textfile}", remedy=remedy)
         labels = self.nfd_features
         if labels and (labels.suffix in {".prom", ".openmetrics", ".sock"} or labels.name[:1] == "."):
-            raise UsageError(
-                f"write labels to {labels}",
-                remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
-            )
+            remedy = "give a file of NFD's directory features.d, without a leading dot and not *.prom"
+            raise UsageError(f"write labels to {labels}", remedy=remedy)
 
     @property
     def serves_nri(self) -> bool:

@@ -49,11 +49,9 @@ def _remove_programs(facts: Facts) -> Part:
 
 def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | None:
     if not (nri_name := engine.spec.nri_name):
-        return InstallerError(
-            f"serve {engine.title} by NRI (it has no NRI)",
-            remedy="use another mode for it: its containers take devices by --device",
-            code="nri-unusable",
-        )
+        problem = f"serve {engine.title} by NRI (it has no NRI)"
+        remedy = "use another mode for it: its containers take devices by --device"
+        return InstallerError(problem, remedy=remedy, code="nri-unusable")
     try:
         if engine.version:
             refuse_dropping(nri_name, ".".join(map(str, engine.version)))
@@ -61,9 +59,7 @@ def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | 
         return error
     with suppress(InstallerError):  # its config is not understood: the plugin is registered or not
         if ask is not None and ask(engine, {}).nri is False:
-            return InstallerError(
-                f"serve {engine.title} by NRI (its config has NRI switched off)",
-                remedy=f"switch it on there, restart {engine.title}, or use another mode",
-                code="nri-unusable",
-            )
+            problem = f"serve {engine.title} by NRI (its config has NRI switched off)"
+            remedy = f"switch it on there, restart {engine.title}, or use another mode"
+            return InstallerError(problem, remedy=remedy, code="nri-unusable")
     return None

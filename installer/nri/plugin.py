@@ -148,10 +148,8 @@ class Plugin:
         """See to it that lock and state are there; raise where another process holds the lock."""
         renewed = self._lock.renew()
         if renewed is None:
-            raise LockedError(
-                f"go on (another instance holds {self._place.lock})",
-                remedy="remove no pidfile of a plugin that runs",
-            )
+            remedy = "remove no pidfile of a plugin that runs"
+            raise LockedError(f"go on (another instance holds {self._place.lock})", remedy=remedy)
         if renewed:
             os.ftruncate(self._lock.fd, 0)
             os.pwrite(self._lock.fd, f"{os.getpid()}\n".encode(), 0)

@@ -70,10 +70,8 @@ def requested_devices(
         )
     names = tuple(dict.fromkeys(name for each in value.split(",") if (name := each.strip())))
     if not names:
-        raise RefusedError(
-            f"create {where} (its annotation {key} names no device)",
-            remedy="write VENDOR/CLASS=NAME there, or remove the annotation",
-        )
+        remedy = "write VENDOR/CLASS=NAME there, or remove the annotation"
+        raise RefusedError(f"create {where} (its annotation {key} names no device)", remedy=remedy)
     kinds = {allows.kind for allows in allowed if allows.namespace == pod["namespace"]}
     for name in names:
         found = DEVICE.fullmatch(name)

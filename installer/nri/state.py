@@ -107,8 +107,6 @@ def refuse_absent(host: Host, nri: Nri) -> None:
     """Raise where no engine can listen for plugins: the directory of its socket is not there."""
     directory = nri.socket.parent
     if host.kind(directory) is not Kind.DIRECTORY:
-        raise InstallerError(
-            f"reach NRI at {nri.socket} (there is no directory {directory})",
-            remedy="switch NRI on in the engine, and mount that directory, not the socket, where this runs",
-            code="nri-unusable",
-        )
+        problem = f"reach NRI at {nri.socket} (there is no directory {directory})"
+        remedy = "switch NRI on in the engine, and mount that directory, not the socket, where this runs"
+        raise InstallerError(problem, remedy=remedy, code="nri-unusable")

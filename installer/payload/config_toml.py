@@ -122,11 +122,8 @@ def _nest_features(names: Sequence[str]) -> Tree:
     tree: dict[str, Any] = {}
     for name in names:
         if any(other.startswith(f"{name}.") for other in names):
-            raise InstallerError(
-                f"opt in to the feature {name} (another one has a dot where it ends)",
-                remedy="name only one of the two",
-                code="toolkit-config-unusable",
-            )
+            problem = f"opt in to the feature {name} (another one has a dot where it ends)"
+            raise InstallerError(problem, remedy="name only one of the two", code="toolkit-config-unusable")
         *parents, last = name.split(".")
         table = tree
         for parent in parents:
@@ -139,11 +136,9 @@ def _parse_installed(text: str, name: str) -> Tree:
     try:
         return parse(text, Syntax.TOML, name=name)
     except InstallerError as error:
-        raise InstallerError(
-            f"tell what was edited in {name} (it is not valid TOML)",
-            remedy="correct it, or delete it to have it written anew",
-            code="toolkit-config-unusable",
-        ) from error
+        problem = f"tell what was edited in {name} (it is not valid TOML)"
+        remedy = "correct it, or delete it to have it written anew"
+        raise InstallerError(problem, remedy=remedy, code="toolkit-config-unusable") from error
 
 
 def _keys(one: Tree, other: Tree) -> list[Key]:

@@ -93,11 +93,9 @@ def list_payload(
     package manager changes nothing of ours. InstallerError: no search path can name ``toolkit_dir``.
     """
     if ":" in str(toolkit_dir):
-        raise InstallerError(
-            f"install into {toolkit_dir} (in PATH a colon ends a directory)",
-            remedy="choose an install-dir without a colon",
-            code="install-dir-unusable",
-        )
+        problem = f"install into {toolkit_dir} (in PATH a colon ends a directory)"
+        remedy = "choose an install-dir without a colon"
+        raise InstallerError(problem, remedy=remedy, code="install-dir-unusable")
     found = {artifact.name: artifact for artifact in artifacts}
     by_cdi = config_text is None
     files: list[PayloadFile] = [] if config_text is None else [*LINKS, Text(CONFIG, config_text, 0o644)]

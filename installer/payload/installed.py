@@ -145,11 +145,9 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
     """Raise InstallerError where others than root may have written a ledger: it tells root what to write."""
     owned = file.meta.uid in trusted_uids()
     if not owned or file.meta.mode & OTHERS_WRITE:
-        raise InstallerError(
-            f"trust the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})",
-            remedy=f"look whether it names only what is ours, then: chown root {path}; chmod 600 {path}",
-            code="ledger-unusable",
-        )
+        problem = f"trust the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})"
+        remedy = f"look whether it names only what is ours, then: chown root {path}; chmod 600 {path}"
+        raise InstallerError(problem, remedy=remedy, code="ledger-unusable")
 
 
 def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:

@@ -121,25 +121,19 @@ def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
         with Client(address, timeout_s) as client:
             yield client
     except TimeoutError as error:
-        raise InstallerError(
-            f"get an answer from dockerd on {address} within {timeout_s:g} s",
-            remedy="check that dockerd is well",
-            code="engine-not-answering",
-        ) from error
+        problem = f"get an answer from dockerd on {address} within {timeout_s:g} s"
+        remedy = "check that dockerd is well"
+        raise InstallerError(problem, remedy=remedy, code="engine-not-answering") from error
     except (AttributeError, KeyError, RecursionError, TypeError, json.JSONDecodeError) as error:
-        raise InstallerError(
-            f"understand what answers on {address} ({error!r})",
-            remedy="check that it is dockerd's socket",
-            code="engine-unknown",
-        ) from error
+        problem = f"understand what answers on {address} ({error!r})"
+        remedy = "check that it is dockerd's socket"
+        raise InstallerError(problem, remedy=remedy, code="engine-unknown") from error
     except (OSError, ValueError) as error:
         answer = getattr(error, "response", None)
         reason = error if answer is None else f"{answer.status_code} {answer.reason}"
-        raise InstallerError(
-            f"ask dockerd on {address} ({reason})",
-            remedy="check that dockerd runs and that this is its socket",
-            code="engine-not-answering",
-        ) from error
+        problem = f"ask dockerd on {address} ({reason})"
+        remedy = "check that dockerd runs and that this is its socket"
+        raise InstallerError(problem, remedy=remedy, code="engine-not-answering") from error
 
 
 class _OnDisk(Struct, frozen=True, rename="pascal"):

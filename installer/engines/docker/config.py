@@ -129,10 +129,8 @@ class DockerdModel(Struct, frozen=True):
         result = self.reload(in_force or self.start(None), middle)
         if isinstance(result, Refused):
             verb = "would die of it" if result.dies else "would not take it up"
-            raise InstallerError(
-                f"reload Docker with what {self.path} has to say (dockerd {verb}: {result.words})",
-                remedy=result.remedy or f"correct {self.path} and restart Docker",
-            )
+            problem = f"reload Docker with what {self.path} has to say (dockerd {verb}: {result.words})"
+            raise InstallerError(problem, remedy=result.remedy or f"correct {self.path} and restart Docker")
         return (middle,) if target is not None and middle.content == target.content else (middle, target)
 
     def spell_out(self, target: File | None) -> tuple[File, tuple[Edit, ...]]:
@@ -261,17 +259,13 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         table(tree, (RUNTIMES, name, _spell(entry, "options")[-1]), path)
     default = text(tree, DEFAULT, path)
     if BUILT_IN in runtimes:
-        raise InstallerError(
-            f"use {path} (it defines a runtime named runc, which dockerd refuses to start with)",
-            remedy="remove or rename that runtime",
-        )
+        problem = f"use {path} (it defines a runtime named runc, which dockerd refuses to start with)"
+        raise InstallerError(problem, remedy="remove or rename that runtime")
     known = {*runtimes, BUILT_IN, *(entry.name for entry in entries)}
     # A default with a dot names a containerd shim, which needs no entry.
     if default and default not in known and "." not in default:
-        raise InstallerError(
-            f'use {path} (its default-runtime "{default}" is not defined: dockerd would not start)',
-            remedy=f'define it under "{RUNTIMES}" or remove "{DEFAULT}"',
-        )
+        problem = f'use {path} (its default-runtime "{default}" is not defined: dockerd would not start)'
+        raise InstallerError(problem, remedy=f'define it under "{RUNTIMES}" or remove "{DEFAULT}"')
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
     if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
         wants.append(Want((FEATURES, CDI), value=True))
