@@ -2,7 +2,7 @@
 
 from benchmarks.rows import Row
 from installer.change.plan import plan_undo
-from installer.model.record import Record
+from installer.model.facts import Record
 from tests.decide.golden import cases, installed, undo_facts, written
 
 

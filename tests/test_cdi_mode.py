@@ -23,9 +23,8 @@ from installer.host.supervision import own_pid
 from installer.lifecycle.installation import explain_unproven, list_last_check
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import EngineState
+from installer.model.facts import CdiRow, EngineState, Record
 from installer.model.options import Mode
-from installer.model.record import CdiRow, Record
 from tests.support.cdi_site import CdiSite
 from tests.support.site import PROJECT, sentence
 from tests.support.waiting import until, until_it_sleeps

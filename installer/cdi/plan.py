@@ -13,10 +13,20 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import withdraw, without_us
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine_spec import Version
-from installer.model.facts import EngineState, Facts, GpuSpecification, list_some, require
+from installer.model.facts import (
+    OWNER,
+    CdiRow,
+    ConfigRow,
+    EngineState,
+    Facts,
+    GpuSpecification,
+    Record,
+    Saved,
+    list_some,
+    require,
+)
 from installer.model.files import File, Meta
 from installer.model.options import GPU_KIND, NEEDS_RUNTIME, Asked, Mode, Options, RestartMode
-from installer.model.record import OWNER, CdiRow, ConfigRow, Record, Saved
 from installer.model.steps import (
     MakeDeviceNodes,
     Part,

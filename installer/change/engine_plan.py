@@ -32,10 +32,9 @@ from installer.model.engine_spec import (
     find_disturbances,
     is_ours,
 )
-from installer.model.facts import EngineState, Facts
+from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, Saved
 from installer.model.files import DEFAULT_INSTALL_DIR
 from installer.model.options import InUse, Options, RestartMode
-from installer.model.record import ConfigRow, EngineRow, Record, Saved
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part
 
 
@@ -104,7 +103,7 @@ def _explain_pending(choice: Choice, options: Options) -> str:
     if choice.takes_up is TakesUp.LATER:
         return reloading.DUE
     left = options.restart_mode is RestartMode.NONE and engine.hook is None  # its owner restarts it
-    if left and engine.serving is not None and not engine.serves(choice.reload):
+    if left and engine.serving is not None and not choice.reload.is_served_by(engine):
         return reloading.LEFT
     return reloading.explain_pending(engine, options.extras, asks_cdi=choice.way.decision.cdi)
 

@@ -32,9 +32,8 @@ from installer.model.engine_spec import (
     RuntimeEntry,
     find_disturbances,
 )
-from installer.model.facts import EngineState, Facts
+from installer.model.facts import EngineRow, EngineState, Facts
 from installer.model.options import Options, RestartMode
-from installer.model.record import EngineRow
 from installer.model.steps import Neighbour, Reload, Step, WriteConfig
 
 
@@ -258,7 +257,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
     if wish.options.restart_mode is RestartMode.NONE or engine.hook is not None:
         takes_up = TakesUp.LEFT
     elif (
-        engine.serves(reload)
+        reload.is_served_by(engine)
         and not any(change.taken_back for change in way.changes)
         # What it has read names a program that is none.
         and not (way.writes and engine.gone and texts_alone(engine, read_present(engine, wish.facts)).broken)

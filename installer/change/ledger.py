@@ -19,8 +19,8 @@ from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
+from installer.model.facts import OWNER, Record, Saved
 from installer.model.files import File, Kind, Layout, Meta, Text
-from installer.model.record import OWNER, Record, Saved
 from installer.nri import plan as nri
 from installer.payload.installed import refuse_foreign_ledger, restore_access
 

@@ -41,19 +41,20 @@ from installer.host.processes import PROC, HostProcess, list_root_processes, uni
 from installer.host.trees import digests_below, sums_of
 from installer.model.engine_spec import EngineSpec, ReloadMethod
 from installer.model.facts import (
+    OWNER,
     CdiFacts,
     ContainerFacts,
     DriverFacts,
     EngineState,
     Facts,
     PayloadFacts,
+    Record,
     Reference,
     Started,
     ToolkitFacts,
 )
 from installer.model.files import PATH, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options, Places, RestartMode
-from installer.model.record import OWNER, Record
 from installer.payload import installed
 from installer.payload.files import EXECUTABLES, LINKS
 

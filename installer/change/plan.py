@@ -19,10 +19,9 @@ from installer.engines import reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
-from installer.model.facts import Container, EngineState, Facts, names_of, require
+from installer.model.facts import OWNER, Container, EngineState, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import File
 from installer.model.options import Drift, Options, RestartMode
-from installer.model.record import OWNER, Record, ToolkitRow
 from installer.model.steps import (
     TRY_AGAIN,
     MakeDirectory,
@@ -184,7 +183,7 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
             each.engine.name
             for each in chosen
             if each.takes_up is TakesUp.LATER
-            or (each.takes_up is TakesUp.LEFT and not each.engine.serves(each.reload))
+            or (each.takes_up is TakesUp.LEFT and not each.reload.is_served_by(each.engine))
         ),
         seen=facts.digests,
         release=require(facts.payload).version,

@@ -14,10 +14,9 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import RUNTIMES, tree_of
 from installer.errors import InstallerError
 from installer.model.engine_spec import BINARY_NAMES, OUR_BINARIES
-from installer.model.facts import Facts, Reference
+from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.record import ConfigRow
 from installer.model.steps import TRY_AGAIN, Part, Reload, WriteConfig
 
 

@@ -35,10 +35,9 @@ from installer.host.trees import install_tree, remove_tree
 from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
 from installer.model.engine_spec import ReloadMethod
-from installer.model.facts import names_of
+from installer.model.facts import OWNER, Failure, Record, names_of
 from installer.model.files import File, Layout, Meta
 from installer.model.options import RestartMode
-from installer.model.record import OWNER, Failure, Record
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
 

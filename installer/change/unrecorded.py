@@ -21,10 +21,19 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
 from installer.model.engine_spec import is_ours
-from installer.model.facts import EngineState, Facts
+from installer.model.facts import (
+    ADOPTED,
+    OWNER,
+    CdiRow,
+    ConfigRow,
+    EngineRow,
+    EngineState,
+    Facts,
+    Record,
+    ToolkitRow,
+)
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
 from installer.model.options import Options, Places
-from installer.model.record import ADOPTED, OWNER, CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, sum_rows
 
 ID: Final = "adopted"

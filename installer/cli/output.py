@@ -19,9 +19,9 @@ from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.lifecycle import installation
+from installer.model.facts import Record
 from installer.model.files import File, dumps, says
 from installer.model.options import Options
-from installer.model.record import Record
 from installer.model.steps import Part, WriteConfig, describe
 
 Diffs: TypeAlias = Sequence[tuple[PurePosixPath, list[str]]]

@@ -14,9 +14,8 @@ from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
 from installer.model.engine_spec import ConfigFiles, EffectiveConfig, FileWants, is_ours
-from installer.model.facts import EngineState, Facts
+from installer.model.facts import ConfigRow, EngineState, Facts, Saved
 from installer.model.files import File, Meta
-from installer.model.record import ConfigRow, Saved
 from installer.model.steps import WriteConfig
 
 EMPTY: Final = "{}"  # what an edit has made that made a table, or an object

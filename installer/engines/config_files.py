@@ -18,10 +18,9 @@ from installer.host.inodes import REMEDIES
 from installer.host.kernel import find_free_memory
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import EngineState
+from installer.model.facts import ConfigRow, EngineState
 from installer.model.files import PATH, File, Kind
 from installer.model.options import Places
-from installer.model.record import ConfigRow
 from installer.model.steps import WriteConfig
 
 # By how much the program grows with each byte of a dense config, as measured with plan and install. What then

@@ -29,9 +29,8 @@ from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
-from installer.model.facts import Container, EngineState
+from installer.model.facts import Container, EngineRow, EngineState, Record
 from installer.model.files import PATH, Kind, Layout
-from installer.model.record import EngineRow, Record
 
 T = TypeVar("T")
 # Returns the file of the toolkit that a path leads to.

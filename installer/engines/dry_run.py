@@ -29,9 +29,8 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
 from installer.model.engine_spec import Check, EffectiveConfig, Extras, ReloadMethod, Runtime, RuntimeEntry
-from installer.model.facts import EngineState, Facts, Started, ToolkitFacts
+from installer.model.facts import EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
 from installer.model.files import PATH, File, Kind
-from installer.model.record import EngineRow, Record
 from installer.model.steps import Step, WriteConfig
 
 ANSWER_S: Final = 5.0

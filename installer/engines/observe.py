@@ -38,9 +38,8 @@ from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
 from installer.model.engine_spec import EngineSpec, Flags, ReloadMethod, is_ours
-from installer.model.facts import EngineState, Started
+from installer.model.facts import EngineRow, EngineState, Record, Started
 from installer.model.options import Options, Places
-from installer.model.record import EngineRow, Record
 
 PROC: Final = PurePosixPath("/proc")
 POLL_S: Final = 0.1

@@ -14,9 +14,8 @@ from installer.engines.containerd.effective import CDI
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotIdleError
 from installer.model.engine_spec import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
-from installer.model.facts import EngineState, Facts, list_some
+from installer.model.facts import ConfigRow, EngineState, Facts, Record, Saved, list_some
 from installer.model.files import File
-from installer.model.record import ConfigRow, Record, Saved
 from installer.model.steps import Planned, Reload, Step, WriteConfig
 
 PASSING: Final = "dockerd keeps what its file leaves out, so this text names both keys until it is reloaded"

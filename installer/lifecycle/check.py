@@ -29,9 +29,8 @@ from installer.lifecycle.installation import read_installation
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
-from installer.model.facts import EngineState
+from installer.model.facts import EngineRow, EngineState, Record
 from installer.model.options import Drift, Options, Places, RestartMode
-from installer.model.record import EngineRow, Record
 from installer.model.steps import Reload, describe
 from installer.nri.state import is_registered
 from installer.watch import KEPT, THERE, fingerprint

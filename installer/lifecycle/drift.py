@@ -13,9 +13,8 @@ from installer.engines import ENGINES
 from installer.engines.reloading import in_progress
 from installer.errors import InstallerError
 from installer.model.engine_spec import ReloadMethod
-from installer.model.facts import count
+from installer.model.facts import Record, count
 from installer.model.options import Drift
-from installer.model.record import Record
 from installer.model.steps import (
     FindRuntimes,
     InstallVersion,

@@ -18,9 +18,9 @@ from installer.host.files import Host
 from installer.host.kubernetes import is_replica_made
 from installer.host.locks import Lock, announce_wait, is_awaited, is_held_pidfile, lock_directory
 from installer.host.supervision import BARE, START, child_command, current_run, raise_if_stopped
+from installer.model.facts import Record
 from installer.model.files import PATH, File, Kind, Layout, Meta
 from installer.model.options import Options, RestartMode
-from installer.model.record import Record
 
 RECENT_S: Final = 5.0
 SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet waits for its volumes first

@@ -21,9 +21,9 @@ from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
+from installer.model.facts import ConfigRow, Record, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
-from installer.model.record import ConfigRow, Record, ToolkitRow
 from installer.nri.state import describe_plugin as nri_lines
 from installer.payload import installed
 from installer.payload.config_toml import edited_keys

@@ -16,8 +16,8 @@ from installer.host.files import Host, read_json_of_root
 from installer.host.kernel import boot_id
 from installer.host.locks import is_held_pidfile
 from installer.host.supervision import own_pid
+from installer.model.facts import Record
 from installer.model.files import File, Kind, dumps
-from installer.model.record import Record
 
 
 class Ready(Struct, frozen=True):

@@ -19,9 +19,9 @@ from installer.host import supervision
 from installer.host.events import log_failures
 from installer.host.files import Host, read_json_of_root
 from installer.model.engine_spec import ReloadMethod
+from installer.model.facts import EngineRow, Record
 from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import Drift, Options
-from installer.model.record import EngineRow, Record
 from installer.nri import state as plugin_state
 
 if TYPE_CHECKING:

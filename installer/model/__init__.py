@@ -1,4 +1,4 @@
-"""The words of the house as data: options, paths, files, effective configs, facts, steps, the record.
+"""The words of the house as data: options, paths, files, effective configs, the record, facts, steps.
 
-Imports errors and config_text. Begin with facts.py, what is observed, then steps.py, what is done about it.
+Imports errors and config_text. Begin with facts.py, what is held and observed, then steps.py.
 """

@@ -11,9 +11,9 @@ from installer.config_text import Edit
 from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, ReloadMethod, Runtime, RuntimeEntry
+from installer.model.facts import ConfigRow, DeviceNode, EngineState, Record
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi
-from installer.model.record import ConfigRow, DeviceNode, Record
 
 
 class MakeDirectory(Struct, frozen=True):
@@ -90,6 +90,13 @@ class Reload(Struct, frozen=True):
     others: tuple[Neighbour, ...] = ()  # which have to be served as they were
     defaults: frozenset[str] = frozenset()  # one of these has to be its default, where any are given
     cdi: bool = False  # CDI has to be served, where the engine tells of it at all
+
+    def is_served_by(self, engine: EngineState) -> bool:
+        """Tell whether an engine says that it serves what this is to bring about, of configs it has read."""
+        serving = engine.serving
+        if engine.hook is not None:  # in a directory that it names, which is checked before
+            return serving is not None and bool(serving.hook_dirs)
+        return serving is not None and not engine.outdated and self.satisfied_by(serving)
 
     def satisfied_by(self, serving: EffectiveConfig) -> bool:
         """Tell whether an engine that serves this needs no reload any more."""

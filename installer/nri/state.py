@@ -9,10 +9,10 @@ from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.events import log
 from installer.host.files import Host, read_json_of_root
+from installer.model.facts import Record
 from installer.model.files import Kind
 from installer.model.nri import UNSEEN, Nri, PluginState, name_missed
 from installer.model.options import Options
-from installer.model.record import Record
 
 WHAT: Final = "NRI plugin"
 WITHOUT: Final = "containers that ask for devices by annotation start without them"

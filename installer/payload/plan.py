@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.facts import Facts, names_of, require
+from installer.model.facts import ADOPTED, NAME, STAND_IN, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import VERSIONS, Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import InUse, Options
-from installer.model.record import ADOPTED, NAME, STAND_IN, Record, ToolkitRow
 from installer.model.steps import (
     TRY_AGAIN,
     InstallVersion,

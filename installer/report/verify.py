@@ -27,10 +27,9 @@ from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
 from installer.lifecycle.uninstall import Made, record_made, remove_made
 from installer.model.engine_spec import Api
-from installer.model.facts import count
+from installer.model.facts import EngineRow, Record, count
 from installer.model.files import dumps
 from installer.model.options import Options
-from installer.model.record import EngineRow, Record
 from installer.payload.files import real_name
 from installer.report.doctor.read import read_driver
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from installer.cdi.generate import absent_node, change_device_nodes, held_node
 from installer.host.files import Host
-from installer.model.record import DeviceNode
+from installer.model.facts import DeviceNode
 from installer.model.steps import RemoveDeviceNodes
 
 NODE = PurePosixPath("/dev/nvidiactl")

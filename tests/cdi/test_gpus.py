@@ -15,10 +15,9 @@ from installer.errors import StoppedError
 from installer.host.files import Host
 from installer.host.supervision import STOP
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import EngineState, GpuSpecification
+from installer.model.facts import CdiRow, ConfigRow, EngineState, GpuSpecification, Record
 from installer.model.files import File
 from installer.model.options import Mode, Options
-from installer.model.record import CdiRow, ConfigRow, Record
 
 HOOK = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 OWN = "run/cdi/nvidia.com-gpu.json"

@@ -15,9 +15,9 @@ from installer.config_text import Edit
 from installer.errors import InstallerError, NotIdleError
 from installer.host.events import log
 from installer.model.engine_spec import RuntimeEntry
+from installer.model.facts import Record
 from installer.model.files import Layout
 from installer.model.options import RestartMode
-from installer.model.record import Record
 from installer.model.steps import Part, Reload, WriteConfig
 from tests.support.live import CREATED, ONE, Live, containerd, live
 

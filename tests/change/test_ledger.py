@@ -9,9 +9,9 @@ from installer.change.ledger import Ledger, hold, is_ledger_lost, read_record, r
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.lifecycle.installation import read_installation
+from installer.model.facts import ConfigRow, Record, Saved
 from installer.model.files import File, Layout, Meta
 from installer.model.options import Options
-from installer.model.record import ConfigRow, Record, Saved
 
 LAYOUT = Layout()
 CONFIG = PurePosixPath("/etc/docker/daemon.json")

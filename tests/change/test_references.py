@@ -14,10 +14,18 @@ from installer.engines import ENGINES
 from installer.engines.containers import SCRIPT_BYTES, leads_to
 from installer.host.files import MOST_BYTES, Host
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts
+from installer.model.facts import (
+    OWNER,
+    ConfigRow,
+    DeviceNode,
+    EngineState,
+    Facts,
+    Record,
+    Reference,
+    ToolkitFacts,
+)
 from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.record import OWNER, ConfigRow, DeviceNode, Record
 
 ROW, DOCKER = ENGINES["containerd"], ENGINES["docker"]
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))

@@ -12,7 +12,7 @@ from msgspec.structs import fields
 from installer.change.ledger import dumps, loads
 from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
-from installer.model.record import (
+from installer.model.facts import (
     ADOPTED,
     OWNER,
     STAND_IN,

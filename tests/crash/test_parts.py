@@ -19,8 +19,8 @@ from installer.errors import InstallerError
 from installer.host import supervision
 from installer.lifecycle import install as daemon
 from installer.lifecycle.uninstall import uninstall
+from installer.model.facts import OWNER
 from installer.model.options import Cdi, Options, RestartMode
-from installer.model.record import OWNER
 from installer.model.steps import (
     InstallVersion,
     MakeDeviceNodes,

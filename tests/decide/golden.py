@@ -16,10 +16,17 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.engines.restart import parse_version
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import CdiFacts, DriverFacts, EngineState, Facts, PayloadFacts, ToolkitFacts
+from installer.model.facts import (
+    CdiFacts,
+    DriverFacts,
+    EngineState,
+    Facts,
+    PayloadFacts,
+    Record,
+    ToolkitFacts,
+)
 from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, RestartMode
-from installer.model.record import Record
 from installer.model.steps import WriteConfig
 from installer.payload.files import LIBRARIES, REQUIRED
 from tests.support.golden import REWRITE, golden

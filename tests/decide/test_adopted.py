@@ -6,10 +6,9 @@ import pytest
 
 from installer.change.unrecorded import find_leftovers
 from installer.engines import ENGINES
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options
-from installer.model.record import Record
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"

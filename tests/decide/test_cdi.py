@@ -6,10 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_undo
-from installer.model.facts import CdiFacts, Facts
+from installer.model.facts import OWNER, CdiFacts, ConfigRow, DeviceNode, Facts, Record, Saved
 from installer.model.files import File
 from installer.model.options import Cdi, Options
-from installer.model.record import OWNER, ConfigRow, DeviceNode, Record, Saved
 from installer.model.steps import RemoveDeviceNodes, Step, WriteConfig
 from tests.decide.golden import Case, cases
 

@@ -6,7 +6,7 @@ from installer.config_text import Syntax, Want
 from installer.engines import ENGINES
 from installer.engines.config_edits import change_config
 from installer.model.engine_spec import FileWants
-from installer.model.record import EngineRow, Record, Saved
+from installer.model.facts import EngineRow, Record, Saved
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")

@@ -11,10 +11,9 @@ from installer.cli.flags import FLAGS, options_from
 from installer.engines import ENGINES
 from installer.errors import InstallerError, UsageError
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
-from installer.model.facts import Container, ContainerFacts, EngineState, Facts, ToolkitFacts
+from installer.model.facts import Container, ContainerFacts, EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import Kind
 from installer.model.options import InUse, Options
-from installer.model.record import Record
 from installer.model.steps import MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
 from tests.decide.golden import cases
 from tests.decide.serving import served

@@ -13,10 +13,9 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, texts_alone
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, Flags, Runtime, find_disturbances
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Record
 from installer.model.files import File
 from installer.model.options import RestartMode
-from installer.model.record import Record
 from installer.model.steps import Neighbour, Reload, WriteConfig
 from tests.decide.golden import Case, Disk, accepted, cases, installed, undo_facts, written
 from tests.decide.serving import served

@@ -8,8 +8,8 @@ from installer.config_text.change import undo
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of
 from installer.errors import InstallerError
+from installer.model.facts import Record
 from installer.model.options import RestartMode
-from installer.model.record import Record
 from installer.model.steps import WriteConfig
 from tests.decide.golden import Case, cases, expected, installed, sentence, shape, undo_facts, written
 from tests.decide.serving import served

@@ -14,9 +14,8 @@ from installer.engines.config_edits import Texts, syntax_of, text_of, texts_alon
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Record
 from installer.model.files import File
-from installer.model.record import Record
 from tests.decide.golden import Case, Disk, accepted, cases, undo_facts, written
 
 SHIM = "io.containerd.runc.v2"

@@ -9,10 +9,18 @@ from installer.cdi.plan import CHANGED, GIVES_WAY, GPUS, NEW, REMOVED, STALE, WI
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.lifecycle.drift import Drifted, select_specification
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import CdiFacts, Facts, GpuSpecification, PayloadFacts
+from installer.model.facts import (
+    OWNER,
+    CdiFacts,
+    CdiRow,
+    ConfigRow,
+    Facts,
+    GpuSpecification,
+    PayloadFacts,
+    Record,
+)
 from installer.model.files import File
 from installer.model.options import Mode, Options
-from installer.model.record import OWNER, CdiRow, ConfigRow, Record
 from installer.model.steps import FindRuntimes, InstallVersion, MakeDirectory, Reload, WriteConfig
 from tests.decide.golden import Case, artifacts, cases
 

@@ -8,9 +8,8 @@ import pytest
 from installer.change.plan import plan_install, plan_undo
 from installer.engines.config_edits import texts_alone
 from installer.errors import InstallerError
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Record
 from installer.model.files import File
-from installer.model.record import Record
 from tests.decide.golden import Case, accepted, cases, undo_facts, written
 
 CONFIG = PurePosixPath("/etc/docker/daemon.json")

@@ -9,9 +9,8 @@ from installer.cdi.plan import against_cdi, highest_read, lacking, mode_of
 from installer.change.plan import plan_install
 from installer.engines import ENGINES
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import Container, ContainerFacts, EngineState
+from installer.model.facts import Container, ContainerFacts, EngineRow, EngineState, Record
 from installer.model.options import Mode, Options
-from installer.model.record import EngineRow, Record
 from tests.decide.golden import cases
 
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))

@@ -12,10 +12,9 @@ from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, tree_of
 from installer.model.engine_spec import EffectiveConfig, Runtime
-from installer.model.facts import Facts
+from installer.model.facts import Facts, Record
 from installer.model.files import File, Kind
 from installer.model.options import RestartMode
-from installer.model.record import Record
 from installer.model.steps import Reload, WriteConfig
 from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
 

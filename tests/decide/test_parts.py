@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, entries_for, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import CdiFacts, EngineState, Facts, PayloadFacts
+from installer.model.facts import CdiFacts, DeviceNode, EngineState, Facts, PayloadFacts, Record
 from installer.model.files import File
 from installer.model.options import Cdi, RestartMode
-from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
 from tests.decide.golden import Case, cases, installed, undo_facts
 from tests.decide.serving import served

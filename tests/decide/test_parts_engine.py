@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import plan_install
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.record import EngineRow, Record
+from installer.model.facts import EngineRow, Record
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")

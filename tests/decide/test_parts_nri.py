@@ -6,11 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import ConfigRow, EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Meta
 from installer.model.nri import Allowed, Nri
 from installer.model.options import Mode, Options
-from installer.model.record import ConfigRow, Record
 from installer.model.steps import WriteConfig, describe
 from installer.nri import plan as nri
 

@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from installer.change.ledger import dumps, loads
 from installer.change.plan import plan_install
 from installer.engines.reloading import in_progress
-from installer.model.facts import Facts, ToolkitFacts
+from installer.model.facts import ADOPTED, STAND_IN, ConfigRow, Facts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Entry, File, Kind
 from installer.model.options import Options
-from installer.model.record import ADOPTED, STAND_IN, ConfigRow, Record, ToolkitRow
 from installer.model.steps import RemoveToolkit, RemoveVersion, SwitchToolkit, WriteConfig
 from installer.payload import plan as toolkit
 from tests.decide.golden import Case, cases

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, entries_for, plan_install
 from installer.errors import Exit
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
-from installer.model.facts import Facts, PayloadFacts, ToolkitFacts
+from installer.model.facts import Facts, Failure, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Copy, Entry, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
-from installer.model.record import Failure, Record, ToolkitRow
 from installer.model.steps import InstallVersion, Reload, SwitchToolkit
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR

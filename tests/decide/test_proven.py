@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install
 from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.facts import Record
 from installer.model.files import File
-from installer.model.record import Record
 from installer.model.steps import WriteConfig
 from tests.decide.golden import Disk, cases, written
 

@@ -14,9 +14,8 @@ from installer.engines.reloading import (
     list_unwanted_defaults,
 )
 from installer.model.engine_spec import EffectiveConfig, Extras, Runtime, RuntimeEntry
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import EngineRow, EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Layout
-from installer.model.record import EngineRow, Record
 from installer.model.steps import WriteConfig
 
 OURS = Layout().toolkit / "nvidia-container-runtime"

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from installer.change.plan import entries_for, plan_undo
 from installer.engines import ENGINES
 from installer.engines.reloading import not_idle
+from installer.model.facts import Record
 from installer.model.files import File
 from installer.model.options import RestartMode
-from installer.model.record import Record
 from tests.decide.golden import cases, installed, undo_facts
 from tests.decide.serving import served
 

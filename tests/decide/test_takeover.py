@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from installer.change.plan import plan_undo
 from installer.engines import ENGINES
+from installer.model.facts import Record
 from installer.model.files import File
 from installer.model.options import RestartMode
-from installer.model.record import Record
 from installer.model.steps import Reload, Step, WriteConfig
 from tests.decide.engines.configs import NVIDIA
 from tests.decide.golden import Case, installed, undo_facts

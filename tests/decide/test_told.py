@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.engines import ENGINES
-from installer.model.facts import Container, ContainerFacts, Facts
+from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import InUse, Options, RestartMode
-from installer.model.record import Record
 from installer.model.steps import describe
 from tests.decide.golden import GOLDEN, Case, cases, undo_facts, written
 from tests.decide.serving import served

@@ -11,10 +11,9 @@ from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
-from installer.model.facts import Container, ContainerFacts, Facts, names_of
+from installer.model.facts import Container, ContainerFacts, Facts, Record, names_of
 from installer.model.files import Kind, Symlink
 from installer.model.options import InUse, RestartMode
-from installer.model.record import Record
 from installer.model.steps import (
     InstallVersion,
     ProveUnused,

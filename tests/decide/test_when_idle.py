@@ -6,9 +6,8 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.errors import InstallerError
 from installer.lifecycle.drift import Drifted, find_refusal
-from installer.model.facts import Facts
+from installer.model.facts import Facts, Failure, Record
 from installer.model.options import Drift, Options, RestartMode
-from installer.model.record import Failure, Record
 from installer.model.steps import FindRuntimes, Reload, WriteConfig
 from installer.payload import plan as toolkit
 from tests.decide.golden import Case, Disk, cases, undo_facts, written

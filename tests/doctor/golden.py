@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from installer.config_text import Tree
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.facts import CdiRow
 from installer.model.options import Options
-from installer.model.record import CdiRow
 from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Toolkit
 from installer.report.doctor.read import read_node
 

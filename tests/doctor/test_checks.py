@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
-from installer.model.record import CdiRow
+from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
 from installer.report.doctor.read import read_unit_state
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node

@@ -15,9 +15,8 @@ from installer.engines import ENGINES
 from installer.engines.observe import with_start
 from installer.host.files import Host
 from installer.host.processes import HostProcess
-from installer.model.facts import Started
+from installer.model.facts import EngineRow, Record, Started
 from installer.model.options import Options, Places
-from installer.model.record import EngineRow, Record
 from installer.report.doctor.model import EngineExam
 from installer.report.doctor.read import explain_next_start, read_engines, read_node, read_unit_state
 from tests.doctor import golden

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from installer.change.ledger import dumps
+from installer.model.facts import CdiRow, Record
 from installer.model.nri import UNSEEN, PluginState
-from installer.model.record import CdiRow, Record
 from installer.nri.plugin import publish
 from installer.report.doctor.verb import CHECKS
 from tests.doctor import golden

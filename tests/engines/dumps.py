@@ -15,10 +15,17 @@ from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_du
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import CdiFacts, DriverFacts, EngineState, Facts, PayloadFacts, ToolkitFacts
+from installer.model.facts import (
+    CdiFacts,
+    DriverFacts,
+    EngineState,
+    Facts,
+    PayloadFacts,
+    Record,
+    ToolkitFacts,
+)
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
-from installer.model.record import Record
 from installer.model.steps import WriteConfig
 from tests.decide.golden import artifacts
 

@@ -18,8 +18,8 @@ from installer.config_text.change import apply, parse
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
+from installer.model.facts import Record
 from installer.model.options import Options, RestartMode
-from installer.model.record import Record
 from installer.model.steps import WriteConfig
 from tests.engines.conftest import COVERED
 from tests.engines.dumps import OURS, Node

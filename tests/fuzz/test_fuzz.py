@@ -44,11 +44,10 @@ from installer.host.processes import started_of, unit_in
 from installer.host.systemd import Unit
 from installer.host.trees import read_noted_digests, sums_of
 from installer.lifecycle.readiness import is_ready
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import VERSIONS, File, Kind
 from installer.model.nri import Allowed, Identity, Nri
 from installer.model.options import GPU_KIND, Options, RestartMode
-from installer.model.record import Record
 from installer.nri.session import Given, Message, Session, encoded
 from installer.nri.state import describe_plugin as nri_lines
 from installer.payload.config_toml import edited_keys

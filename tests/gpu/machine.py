@@ -19,8 +19,8 @@ from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT
 from installer.lifecycle import install as daemon
 from installer.lifecycle import uninstall
+from installer.model.facts import Record
 from installer.model.options import Options
-from installer.model.record import Record
 from installer.payload.installed import find_artifact, find_mount_flaws, install_dir_obstacles
 from tests.engines.cache import PROJECT
 from tests.gpu.bundle import config, python_root, with_device

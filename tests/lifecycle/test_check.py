@@ -22,9 +22,8 @@ from installer.lifecycle.installation import read_installation
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
-from installer.model.facts import EngineState
+from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
-from installer.model.record import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import fingerprint as signature
 from tests.host.servers import FakeSystemd, FakeUnit, serving

@@ -17,9 +17,9 @@ from installer.lifecycle.drift import (
     retry_s,
     select_recent,
 )
+from installer.model.facts import Record
 from installer.model.files import File
 from installer.model.options import Drift
-from installer.model.record import Record
 from installer.model.steps import (
     FindRuntimes,
     InstallVersion,

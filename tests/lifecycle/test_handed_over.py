@@ -14,10 +14,9 @@ from installer.lifecycle.check import list_places as places
 from installer.lifecycle.check import list_published as told
 from installer.lifecycle.check import list_signs as signs
 from installer.lifecycle.readiness import LastCheck
-from installer.model.facts import EngineState
+from installer.model.facts import CdiRow, ConfigRow, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
 from installer.model.options import Options
-from installer.model.record import CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 
 LAYOUT = Layout()
 NAMES = '[nvidia-container-runtime]\nruntimes = ["crun", "/opt/runc"]\n'

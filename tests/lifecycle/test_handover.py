@@ -10,9 +10,9 @@ from installer.engines import ENGINES
 from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.lifecycle.handover import TAKEN_S, await_successor, hand_over, open_within
+from installer.model.facts import EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
 from installer.model.options import Options, RestartMode
-from installer.model.record import EngineRow, Record, ToolkitRow
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
 HELD = Record(toolkit=ToolkitRow("digest", None, ""))

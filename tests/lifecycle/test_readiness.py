@@ -7,8 +7,8 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.locks import lock_pidfile, write_pid
 from installer.lifecycle import readiness as ready
+from installer.model.facts import DeviceNode, Record
 from installer.model.options import Options
-from installer.model.record import DeviceNode, Record
 from installer.report.status import show_status
 
 READY, PIDFILE = PurePosixPath("/ready"), PurePosixPath("/toolkit.pid")

@@ -14,8 +14,8 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.metrics import snapshot as monitoring
 from installer.metrics.snapshot import Counts
+from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.options import Drift, Options
-from installer.model.record import ConfigRow, EngineRow, Record
 from installer.model.steps import MakeDirectory, Part
 
 TEXTFILE = PurePosixPath("/prom/toolkit-installer.prom")

@@ -14,9 +14,8 @@ from installer.engines.restart import ask, limit_s
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.facts import EngineState, Started
+from installer.model.facts import EngineState, Record, Started
 from installer.model.options import Options
-from installer.model.record import Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 SLOW = ENGINES["microk8s"]

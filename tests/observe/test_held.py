@@ -16,10 +16,9 @@ from installer.engines.trial_containers import MARK, Tools
 from installer.host.files import Host
 from installer.host.processes import HostProcess
 from installer.lifecycle import uninstall
-from installer.model.facts import EngineState
+from installer.model.facts import EngineRow, EngineState, Record
 from installer.model.files import Layout
 from installer.model.options import Options, Places
-from installer.model.record import EngineRow, Record
 from installer.report import verify
 from installer.report.doctor.read import read_engines
 from tests.host.servers import FakeSystemd, FakeUnit, serving

@@ -17,10 +17,9 @@ from installer.engines.observe import drop_unused, refuse_generated, refuse_unkn
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
-from installer.model.facts import EngineState
+from installer.model.facts import EngineRow, EngineState, Record
 from installer.model.files import File, Layout
 from installer.model.options import Options
-from installer.model.record import EngineRow, Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import ONE, PODS, containerd, live
 

@@ -15,9 +15,8 @@ from installer.engines.observe import find_engines, locate, with_process
 from installer.engines.startup import read_start
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.facts import EngineState
+from installer.model.facts import EngineRow, EngineState, Record
 from installer.model.options import Options, Places
-from installer.model.record import EngineRow, Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import ASKED, SOCKET, UNIT, containerd, live
 

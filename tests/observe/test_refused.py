@@ -9,8 +9,8 @@ from installer.engines.config_edits import digest_of
 from installer.engines.crio import CRIO
 from installer.engines.dry_run import compare_configs
 from installer.host.files import Host
+from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.files import File
-from installer.model.record import ConfigRow, EngineRow, Record
 from tests.support.live import UNIT_PROPERTIES, live
 
 CONFIG = PurePosixPath("/etc/docker/daemon.json")

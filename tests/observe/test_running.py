@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from installer.engines.containers import find_in_use
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
-from installer.model.facts import Container, EngineState
+from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
-from installer.model.record import EngineRow, Record, ToolkitRow
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))

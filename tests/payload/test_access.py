@@ -9,8 +9,8 @@ import pytest
 
 from installer.host.events import log
 from installer.host.files import Host
+from installer.model.facts import OWNER, ConfigRow, Record
 from installer.model.files import Layout
-from installer.model.record import OWNER, ConfigRow, Record
 from installer.payload.installed import list_exposed, restore_access
 
 LAYOUT = Layout()

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.host.files import Host
+from installer.model.facts import ADOPTED, OWNER, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
-from installer.model.record import ADOPTED, OWNER, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.payload.installed import drop_foreign, is_foreign_toolkit
 
 LAYOUT = Layout()

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from installer.config_text import Syntax
 from installer.engines.trial_containers import MARK
+from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.options import Options
-from installer.model.record import ConfigRow, EngineRow, Record
 from installer.report.verify import END, Observed, Wanted, ask_container, choose_runtimes, judge
 
 BINARY = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")

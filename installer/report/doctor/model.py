@@ -12,8 +12,7 @@ from installer.config_text import Tree, value_at
 from installer.engines.containerd.config import CONTAINERD
 from installer.engines.containerd.effective import RUNC_TYPE
 from installer.model.engine_spec import EffectiveConfig, is_ours
-from installer.model.facts import EngineState, list_some
-from installer.model.record import CdiRow
+from installer.model.facts import CdiRow, EngineState, list_some
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")

@@ -41,10 +41,9 @@ from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import LAST_CHECK, Installation, Line, read_installation
 from installer.model.engine_spec import Api, EngineSpec
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
-from installer.model.record import Record
 from installer.nri.state import describe_plugin as plugin_lines
 from installer.report.doctor import model, system
 
