@@ -1,7 +1,4 @@
-"""What is watched while ``run`` waits: the fingerprint of places, and locks, which may lose their names.
-
-The standard library alone: ``supervisor`` compares it every other second, and a check says what to compare.
-"""
+"""What is watched while ``run`` waits: fingerprints and locks. It imports the standard library alone."""
 
 import os
 from contextlib import suppress
@@ -28,10 +25,7 @@ class HeldLock:
         os.set_inheritable(fd, False)
 
     def renew(self) -> bool | None:
-        """Take it anew where its name was lost, or leads to another file; tell whether that was done.
-
-        None where another process has the lock that has the name now.
-        """
+        """Take it anew where it lost its name; tell whether it did, None where another process has it."""
         if has_name(self.fd, self.path):
             return False
         with suppress(OSError):  # its directory is gone, something else stands there, or no more locks

@@ -1,7 +1,4 @@
-"""The spans of JSON text: where a key's value stands, and how its neighbours are written.
-
-Every function takes text that ``load`` has accepted.
-"""
+"""The spans of JSON text that ``load`` took: where a value stands, and how its neighbours are written."""
 
 import json
 import re

@@ -1,7 +1,4 @@
-"""A config as it may be shown: values under names of secrets and passwords in addresses are masked.
-
-The lines stay what they are, one for one, so that a diff of the texts can be shown in masked lines.
-"""
+"""A config as it may be shown, line for line: secrets, and passwords in addresses, are masked."""
 
 import itertools
 import re

@@ -149,10 +149,7 @@ class RemoveDeviceNodes(Struct, frozen=True):
 
 
 class WriteSpecification(Struct, frozen=True):
-    """Write the CDI specification that the toolkit's nvidia-ctk generates once the device nodes are there.
-
-    It is carried out as a ``WriteConfig``, once its text is known.
-    """
+    """Write the CDI specification that nvidia-ctk generates; its text makes it a ``WriteConfig``."""
 
     cdi: Cdi
     source: PurePosixPath

@@ -56,11 +56,7 @@ class Config(Struct, frozen=True):
 
 
 def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
-    """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
-
-    ``without_version`` is the schema of a root file that has text but no version. Raises InstallerError for a
-    value of another type than containerd counts on.
-    """
+    """Return what the configs say together; ``without_version`` is the schema of a root file without one."""
     path = files.config
     tree = files.trees.get(path, {})
     schema = schema_of(path, tree, without_version if tree else NEW_SCHEMA)
