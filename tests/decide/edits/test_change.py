@@ -1,0 +1,481 @@
+"""What becomes of a text that is edited and of one that is undone, where neither a real config nor a property shows it."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from installer.config_text import ABSENT, Edit, Key, Syntax, Want, json, toml
+from installer.config_text.change import apply, finish, open_draft, parse, undo
+from installer.errors import InstallerError
+
+JSON, TOML = Syntax.JSON, Syntax.TOML
+NAME = "/etc/config"
+PATH = Want(("runtimes", "nvidia", "path"), "/x")
+DEFAULT = Want(("default-runtime",), "nvidia")
+CRI = ("plugins", "io.containerd.grpc.v1.cri", "containerd")
+TYPE = Want((*CRI, "runtimes", "nvidia", "runtime_type"), "io")
+BINARY = Want((*CRI, "runtimes", "nvidia", "options", "BinaryName"), "/x")
+NVIDIA = Want((*CRI, "default_runtime_name"), "nvidia")
+VERSION = Want(("version",), 2)
+IMPORT = Want(("imports",), "/ours", member=True)
+KEY = Want(("a", "ours"), 1)
+Changed = tuple[str, tuple[Edit, ...]]
+
+
+def changed(syntax: Syntax, text: str, wants: Sequence[Want]) -> Changed:
+    return apply(text, wants, syntax, name=NAME)
+
+
+def undone(syntax: Syntax, text: str, edits: Sequence[Edit]) -> Changed:
+    return undo(text, edits, syntax, name=NAME)
+
+
+def there_and_back(syntax: Syntax, text: str, wants: list[Want]) -> str:
+    """Return the text after an edit that is done once and undone to the byte."""
+    new, edits = changed(syntax, text, wants)
+    assert changed(syntax, new, wants) == (new, ())
+    assert undone(syntax, new, edits) == (text, ())
+    return new
+
+
+@pytest.mark.parametrize(
+    ("text", "want", "expected"),
+    [
+        pytest.param("{ }\n", DEFAULT, '{ "default-runtime": "nvidia" }\n', id="a space on both sides"),
+        pytest.param('{"runtimes": {"a": {}}}', Want(("runtimes",), {}), '{"runtimes": {}}', id="emptied"),
+        pytest.param(
+            "{}", Want(("é",), 'ü"\\\n\x01'), '{"é": "ü\\"\\\\\\n\\u0001"}', id="escaped if need be"
+        ),
+        pytest.param('{\n"a":\n1}', Want(("b",), 2), '{\n"a":\n1,\n"b": 2}', id="no line end after a colon"),
+        pytest.param('{"a": 1}', Want(("a",), value=True), '{"a": true}', id="one is not true"),
+        pytest.param("{}", Want(("args",), ["-a", 1]), '{"args": ["-a", 1]}', id="a list on one line"),
+        pytest.param('{"a": {"x": 1}}', Want(("a",), "b"), '{"a": "b"}', id="a value for an object"),
+    ],
+)
+def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, expected: str) -> None:
+    assert there_and_back(JSON, text, [want]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "want", "expected"),
+    [
+        pytest.param("\ufeff\r\n", VERSION, "\ufeff\r\nversion = 2\r\n", id="an empty line"),
+        pytest.param("[a]\n", VERSION, "version = 2\n\n[a]\n", id="a first key above the first header"),
+        pytest.param(
+            '[a]\nx = """\n[b]\n"""\n# about b\n[b]\n',
+            *(KEY, '[a]\nx = """\n[b]\n"""\nours = 1\n# about b\n[b]\n'),
+            id="a header in a string is none",
+        ),
+        pytest.param("a = {}\n", Want(("a", "b", "c"), 1), "a = {b = { c = 1 }}\n", id="a table in braces"),
+        pytest.param("a.x = 1\nz = 2\n[c]\n", KEY, "a.x = 1\na.ours = 1\nz = 2\n[c]\n", id="a dotted name"),
+        pytest.param("a.x = 1\na.y = 2", KEY, "a.x = 1\na.y = 2\na.ours = 1", id="the last dotted name"),
+        pytest.param(
+            "[c]\n  'a' . \"b\".x = 1\n",
+            *(Want(("c", "a", "b", "d", "e f"), 1), '[c]\n  \'a\' . "b".x = 1\n  \'a\'."b".d."e f" = 1\n'),
+            id="a sub-table of a dotted name is dotted and quoted alike",
+        ),
+        pytest.param(
+            "[[c]]\nx = 1\n", KEY, "[[c]]\nx = 1\n\n[a]\nours = 1\n", id="not in an array of tables"
+        ),
+        pytest.param("[a.b]\nx = 1\n", KEY, "[a.b]\nx = 1\n\n[a]\nours = 1\n", id="its sub-table names it"),
+        pytest.param("[[a.b]]", KEY, "[[a.b]]\n\n[a]\nours = 1", id="an array in it names it"),
+        pytest.param(
+            *("[[c]]\n[c.a]\nx = 1\n[a]\n", KEY, "[[c]]\n[c.a]\nx = 1\n[a]\nours = 1\n"),
+            id="not the table in an array",
+        ),
+        pytest.param("[a]\nours = nan\n", KEY, "[a]\nours = 1\n", id="not a number gives way"),
+        pytest.param("x = 1\n", Want(("a",), {}), "x = 1\n\n[a]\n", id="an empty table is a header"),
+        pytest.param("a.x = 1", Want(("a", "b"), {}), "a.x = 1\na.b = {}", id="or inline"),
+        pytest.param("", Want(("a",), 'é"\\\n\x7f'), 'a = "é\\"\\\\\\n\\u007F"\n', id="escaped if need be"),
+        pytest.param("", Want(("a",), [True, {"b c": 1.5}]), 'a = [true, { "b c" = 1.5 }]\n', id="in lists"),
+        pytest.param("imports = [ ]", IMPORT, 'imports = ["/ours" ]', id="a member of none"),
+        pytest.param("imports = ['a',]", IMPORT, "imports = ['a', \"/ours\",]", id="a comma at the end"),
+        pytest.param("imports = [\r\n]", IMPORT, 'imports = [\r\n  "/ours",\r\n]', id="an open array"),
+        pytest.param(
+            *("imports = [\r\n  'a',\r\n]", IMPORT, "imports = [\r\n  'a',\r\n  \"/ours\",\r\n]"),
+            id="line ends of two characters",
+        ),
+        pytest.param(
+            "imports = [\n\t'a', # c,\n\t'b' # d, e\n]",
+            *(IMPORT, "imports = [\n\t'a', # c,\n\t'b', # d, e\n\t\"/ours\"\n]"),
+            id="a comma in a comment is none",
+        ),
+    ],
+)
+def test_a_want_is_written_where_toml_allows_it(text: str, want: Want, expected: str) -> None:
+    assert there_and_back(TOML, text, [want]) == expected
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "wants", "rows"),
+    [
+        (
+            *(JSON, '{"runtimes": null}', [PATH]),
+            [(("runtimes",), "null", "{}"), (("runtimes", "nvidia"), None, "{}"), (PATH.key, None, '"/x"')],
+        ),
+        (
+            *(TOML, "[a]\n", [Want(("a", "b", "c", "d"), 1)]),
+            [(("a", "b"), None, "{}"), (("a", "b", "c"), None, "{}"), (("a", "b", "c", "d"), None, "1")],
+        ),
+        (TOML, "[a.b]\n", [KEY], [(("a",), None, "{}"), (KEY.key, None, "1")]),
+    ],
+    ids=["in the place of null", "in a table", "a table that was only named"],
+)
+def test_each_created_container_is_an_edit(
+    syntax: Syntax, text: str, wants: list[Want], rows: list[tuple[Key, str | None, str]]
+) -> None:
+    assert changed(syntax, text, wants)[1] == tuple(Edit(*row) for row in rows)
+
+
+def test_two_members_are_two_edits_and_a_header_is_one() -> None:
+    new, edits = changed(TOML, "", [IMPORT, Want(("imports",), "/more", member=True)])
+
+    assert new == 'imports = ["/ours", "/more"]\n'
+    assert undone(TOML, new, edits) == ("", ())
+    assert undone(TOML, new, edits[1:]) == ('imports = ["/ours"]\n', ())
+    assert undone(TOML, new, edits[:1]) == ('imports = ["/more"]\n', ())
+    assert [edit.key for edit in changed(TOML, "", [TYPE, NVIDIA])[1]].count(CRI) == 1
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "wants"),
+    [
+        pytest.param(JSON, '{"default-runtime": "nvi\\u0064ia"}', [DEFAULT], id="escaped"),
+        pytest.param(JSON, '{"a": {"y": [1], "x": {}}}', [Want(("a",), {"x": {}, "y": [1]})], id="order"),
+        pytest.param(JSON, '{"a": 1.50}', [Want(("b",), ABSENT), Want(("a", "b"), ABSENT)], id="absent"),
+        pytest.param(JSON, "", [Want(("b",), ABSENT)], id="nothing in nothing"),
+        pytest.param(TOML, "[a]\nours = 0x1\n", [KEY], id="another spelling of the number"),
+        pytest.param(TOML, "a = { 'ours' = 1 }\n", [KEY], id="inline"),
+        pytest.param(TOML, "a.b.x = 1\n", [Want(("a",), {"b": {"x": 1}})], id="a whole table"),
+        pytest.param(TOML, "imports = ['''/ours''']", [IMPORT], id="a member, quoted otherwise"),
+        pytest.param(TOML, "a = [1]", [Want(("a", "b"), ABSENT), Want(("c",), ABSENT)], id="absent already"),
+    ],
+)
+def test_a_key_that_is_already_right_causes_no_edit(syntax: Syntax, text: str, wants: list[Want]) -> None:
+    assert changed(syntax, text, wants) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "key", "without", "back"),
+    [
+        pytest.param(JSON, '{"a": 1, "b": [2]}', ("b",), '{"a": 1}', '{"a": 1, "b": [2]}', id="the last"),
+        pytest.param(JSON, '{"a": 1, "b": [2]}', ("a",), '{"b": [2]}', '{"b": [2], "a": 1}', id="the first"),
+        pytest.param(
+            JSON, '{ "a": {"b": 7} }', ("a", "b"), '{ "a": {} }', '{ "a": {"b": 7} }', id="the only"
+        ),
+        pytest.param(
+            TOML, "[a]\nb = 1\nc = 2\n", ("a", "b"), "[a]\nc = 2\n", "[a]\nc = 2\nb = 1\n", id="line"
+        ),
+        pytest.param(
+            TOML,
+            "a = { b = 1, c = 2 }\n",
+            ("a", "b"),
+            "a = { c = 2 }\n",
+            "a = { c = 2, b = 1 }\n",
+            id="inline",
+        ),
+        pytest.param(TOML, "x = 1\na.b = 1 # c\n", ("a", "b"), "x = 1\n# c\n", None, id="dotted, a comment"),
+    ],
+)
+def test_a_deleted_key_comes_back_at_the_end(
+    syntax: Syntax, text: str, key: Key, without: str, back: str | None
+) -> None:
+    new, edits = changed(syntax, text, [Want(key, ABSENT)])
+
+    assert new == without
+    found, left = undone(syntax, new, edits)
+    assert left == ()
+    assert found == back or back is None
+    assert parse(found, syntax, name=NAME) == parse(text, syntax, name=NAME)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "want", "problem"),
+    [
+        pytest.param(JSON, '{"runtimes": []}', PATH, "runtimes is an array, but an object", id="array"),
+        pytest.param(JSON, '{"runtimes": {"nvidia": "x"}}', PATH, "runtimes.nvidia is a string", id="string"),
+        pytest.param(JSON, '{"runtimes": 1e999}', PATH, "runtimes is a number, but", id="number"),
+        pytest.param(JSON, '{"runtimes": {}, "runtimes": {}}', PATH, "runtimes is there twice", id="doubled"),
+        pytest.param(
+            *(JSON, '{"runtimes": {"nvidia": {"path": 1, "path": 2}}}', PATH),
+            *("runtimes.nvidia.path is there twice",),
+            id="a doubled key",
+        ),
+        pytest.param(TOML, "a = 'x'", KEY, "a is a string, but a table belongs there", id="no table"),
+        pytest.param(TOML, "[[a]]", KEY, "a is an array of tables, but a table", id="array of tables"),
+        pytest.param(TOML, "a = 1979-05-27", KEY, "a is a date, but a table", id="date"),
+        pytest.param(TOML, "[a.ours]", KEY, "a.ours is a table, but a value belongs there", id="a table"),
+        pytest.param(TOML, "[a]\nx = 1", Want(("a",), ABSENT), "a is a table, but a value", id="deleted"),
+        pytest.param(TOML, "[a]\nx = 1", Want(("a",), {}), "a is a table, but a value", id="emptied"),
+        pytest.param(TOML, "imports = 'x'", IMPORT, "imports is a string, but an array", id="no array"),
+        pytest.param(TOML, "[[imports]]", IMPORT, "imports is a table, but a value", id="tables, no array"),
+        pytest.param(TOML, "['a.b']\nc = 1", Want(("a.b", "c", "d"), 1), '"a.b".c is a number', id="a dot"),
+    ],
+)
+def test_what_is_in_the_way_is_named(syntax: Syntax, text: str, want: Want, problem: str) -> None:
+    with pytest.raises(InstallerError) as caught:
+        changed(syntax, text, [want])
+
+    assert caught.value.problem.startswith(f"edit {NAME} ({problem}")
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "reason"),
+    [
+        pytest.param(JSON, '{\n  "a": 1\n  "b": 2}', "line 3, column 3: expecting ',' delimiter", id="comma"),
+        pytest.param(JSON, "{} x", "line 1, column 4: extra data", id="trailing text"),
+        pytest.param(JSON, "[]", "line 1, column 1: expected an object", id="not an object"),
+        pytest.param(JSON, '{"a": 1} // c', "line 1, column 10: comments are not allowed", id="comment"),
+        pytest.param(JSON, "/* a */ {}", "line 1, column 1: comments are not allowed", id="comment before"),
+        pytest.param(JSON, '{ # a\n"a": 1}', "line 1, column 3: comments are not allowed", id="hash"),
+        pytest.param(JSON, '{"a": NaN}', "line 1, column 7: NaN is not JSON", id="not a number"),
+        pytest.param(JSON, '{"a": ["NaN", -Infinity]}', "line 1, column 15: -Infinity is not", id="infinity"),
+        pytest.param(
+            JSON, '{"a": "\x00"}', "line 1, column 8: invalid control character at", id="NUL within"
+        ),
+        pytest.param(JSON, "\x00", "line 1, column 1: expecting value", id="NUL"),
+        pytest.param(JSON, '{"a": "\\x"}', "line 1, column 8: invalid \\escape", id="bad escape"),
+        pytest.param(JSON, '{"a": "\udc80"}', "character 8: half a surrogate pair", id="lone surrogate"),
+        pytest.param(JSON, "[" * 100_000, "nested too deeply", id="too deep an array"),
+        pytest.param(JSON, '{"a":' * 100_000, "nested too deeply", id="too deep an object"),
+        pytest.param(JSON, "\u00a0", "line 1, column 1: expecting value", id="a space JSON does not know"),
+        pytest.param(TOML, "a = 1\nb 2\n", "line 2, column 3: expected '=' after a key", id="no equals sign"),
+        pytest.param(TOML, "a = 1\n[a]\n", "line 2, column 3: cannot ", id="defined twice"),
+        pytest.param(TOML, "a = [1", "end of document: unclosed array", id="unclosed"),
+        pytest.param(TOML, "a = '\x00'", "line 1, column 6: found invalid character", id="NUL in TOML"),
+        pytest.param(TOML, "a = '\udc80'", "character 6: half a surrogate pair", id="surrogate in TOML"),
+        pytest.param(TOML, "a = " + "9" * 5000, "a number has more than 4300 digits", id="endless integer"),
+        pytest.param(TOML, "a = " + "[" * 100_000, "nested too deeply", id="too deep"),
+        pytest.param(TOML, "\ufeff\ufeffa = 1", "line 1, column 1: invalid statement", id="two marks"),
+    ],
+)
+def test_invalid_text_is_refused_with_its_place(syntax: Syntax, text: str, reason: str) -> None:
+    with pytest.raises(InstallerError) as caught:
+        parse(text, syntax, name=NAME)
+
+    assert caught.value.problem.lower().startswith(f"read {NAME} as {syntax.upper()} ({reason}".lower())
+    assert caught.value.remedy == "correct the file, then run again"
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"),
+    [
+        *((JSON, '{"a":' * depth + "{}" + "}" * depth) for depth in (100, 300, 900)),
+        *(
+            (TOML, text)
+            for text in ("a." * 5000 + "a = 1\n", f"[{'a.' * 400}a]\n", f"a = {'[' * 200}{']' * 200}\n")
+        ),
+    ],
+    ids=["100", "300", "900", "a dotted name", "a header", "an array"],
+)
+def test_depth_never_ends_in_a_traceback(syntax: Syntax, text: str) -> None:
+    try:
+        new, edits = changed(syntax, text, [VERSION])
+    except InstallerError:
+        return
+    assert undone(syntax, new, edits) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        pytest.param("\ufeff \r\n", {}, id="nothing"),
+        pytest.param('{"a": 1, "b": [true, null, "x"]}', {"a": 1, "b": [True, None, "x"]}, id="values"),
+        pytest.param('{"a": 1, "a": {"b": 1, "b": 2}}', {"a": {"b": 2}}, id="of a doubled name the last"),
+        pytest.param('{"a": {"b": 1, "c": 1}, "a": {"b": 2}}', {"a": {"b": 2, "c": 1}}, id="doubled object"),
+        pytest.param(
+            '{"a": 123456789012345678901234567890}', {"a": 123456789012345678901234567890}, id="big"
+        ),
+    ],
+)
+def test_json_is_read_as_go_reads_it(text: str, tree: dict[str, Any]) -> None:
+    assert parse(text, JSON, name=NAME) == tree
+
+
+@pytest.mark.parametrize(
+    ("syntax", "empty", "text"),
+    [
+        (JSON, "{}", '{"a": 1.50, "b": 1e999, "c": -0}'),
+        (TOML, "", "a = 1.50\nb = -inf\nc = 1_0.0\nd = 7\n"),
+    ],
+)
+def test_a_number_is_copied_as_it_was_written(syntax: Syntax, empty: str, text: str) -> None:
+    tree: dict[str, Any] = dict(parse(text, syntax, name=NAME))
+
+    assert changed(syntax, empty, [Want((name,), value) for name, value in tree.items()])[0] == text
+
+
+IN_JSON = changed(JSON, '{\n  "a": 1\n}\n', [PATH, DEFAULT])
+
+
+@pytest.mark.parametrize(
+    ("now", "back", "left"),
+    [
+        pytest.param(
+            IN_JSON[0].replace('"/x"', '"/theirs"'),
+            '{\n  "a": 1,\n  "runtimes": {\n    "nvidia": {\n      "path": "/theirs"\n    }\n  }\n}\n',
+            [PATH.key],
+            id="a value they changed stays and is reported",
+        ),
+        pytest.param(
+            IN_JSON[0].replace('"/x"', '"/x",\n      "theirs": 1'),
+            '{\n  "a": 1,\n  "runtimes": {\n    "nvidia": {\n      "theirs": 1\n    }\n  }\n}\n',
+            [],
+            id="a key they added keeps our container",
+        ),
+        pytest.param('{"a": 1}', '{"a": 1}', [], id="gone already"),
+        pytest.param("", "", [], id="an emptied file"),
+        pytest.param('{"runtimes": []}', '{"runtimes": []}', [("runtimes",)], id="something else there"),
+    ],
+)
+def test_an_undo_of_json_removes_only_what_is_still_ours(now: str, back: str, left: list[Key]) -> None:
+    text, remaining = undone(JSON, now, IN_JSON[1])
+
+    assert text == back
+    assert [edit.key for edit in remaining] == left
+
+
+IN_TOML = changed(TOML, "x = 1\n\n[z]\n", [TYPE, BINARY, NVIDIA])
+
+
+@pytest.mark.parametrize(
+    ("edit", "back", "left"),
+    [
+        pytest.param({'"/x"': '"/theirs"'}, None, [BINARY.key], id="a value they changed is reported"),
+        pytest.param(
+            {'"/x"': '"/x"\ntheirs = 1 # c'},
+            'x = 1\n\n[z]\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+            "theirs = 1 # c\n",
+            [],
+            id="a key they added keeps its header",
+        ),
+        pytest.param(
+            {'"/x"': '"/x" # why', "[z]\n": "[z]\n# end of z\n"},
+            *("x = 1\n\n[z]\n# end of z\n# why\n", []),
+            id="comments they wrote stay",
+        ),
+        pytest.param({" = ": "=", "[plugins": "\t[ plugins"}, "x=1\n\n[z]\n", [], id="white space"),
+        pytest.param({"\n": "\r\n"}, "x = 1\r\n\r\n[z]\r\n", [], id="line ends they changed"),
+        pytest.param({"x = 1\n\n[z]\n": ""}, "\n", [], id="all else taken out"),
+    ],
+)
+def test_an_undo_of_toml_removes_only_what_is_still_ours(
+    edit: dict[str, str], back: str | None, left: list[Key]
+) -> None:
+    now = IN_TOML[0]
+    for old, new in edit.items():
+        now = now.replace(old, new)
+
+    text, remaining = undone(TOML, now, IN_TOML[1])
+
+    assert [edit.key for edit in remaining] == left
+    assert back is None or text == back
+    assert undone(TOML, text, IN_TOML[1]) == (text, remaining)
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "back"),
+    [
+        pytest.param("", "imports = ['/b', \"/ours\", '/c']\n", "imports = ['/b', '/c']\n", id="between"),
+        pytest.param("", "imports = ['/ours' , '/c']\n", "imports = ['/c']\n", id="quoted otherwise"),
+        pytest.param("", "imports = [\n]\n", "", id="taken out by others"),
+        pytest.param("", "imports = ['/c']\n", "imports = ['/c']\n", id="replaced by others"),
+        pytest.param("imports = []", "imports = [\n'/ours' # c\n]", "imports = [\n# c\n]", id="comment"),
+        pytest.param(
+            *("imports = ['a']", "imports = [\n'a', # a\n'/ours'\n]", "imports = [\n'a' # a\n]"),
+            id="the comma and the line go with it",
+        ),
+        pytest.param("imports = ['a']", "imports = ['/ours',\n'b',]", "imports = [\n'b',]", id="at the head"),
+    ],
+)
+def test_only_our_member_leaves_an_array_that_others_edited(text: str, now: str, back: str) -> None:
+    _, edits = changed(TOML, text, [IMPORT])
+
+    assert undone(TOML, now, edits) == (back, ())
+    assert undone(TOML, "[[imports]]\n", edits) == ("[[imports]]\n", edits)
+
+
+@pytest.mark.parametrize("doubled", ['"default-runtime": 1', '"runtimes": {}'])
+def test_an_undo_refuses_what_others_have_doubled(doubled: str) -> None:
+    with pytest.raises(InstallerError, match="is there twice"):
+        undone(JSON, f"{{{doubled}, {doubled}}}", IN_JSON[1])
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "wants"),
+    [
+        pytest.param(
+            *(JSON, '{"default-runtime": "r\\u0075nc", "runtimes": {"a": {"path" : 1}}}'),
+            *([DEFAULT, Want(("runtimes",), {})],),
+            id="JSON",
+        ),
+        pytest.param(TOML, "[a]\nours = '''\n0''' # c\r\n", [KEY], id="TOML"),
+    ],
+)
+def test_a_replaced_value_returns_as_it_was_written(syntax: Syntax, text: str, wants: list[Want]) -> None:
+    new, edits = changed(syntax, text, wants)
+
+    assert undone(syntax, new, edits) == (text, ())
+    assert undone(syntax, text, edits) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "want"), [("null", PATH), ("{}", PATH), ('{"a": {}}', Want(("runtimes",), {}))]
+)
+def test_what_others_put_into_an_object_of_ours_stays(before: str, want: Want) -> None:
+    _, edits = changed(JSON, f'{{"runtimes": {before}}}', [want])
+    theirs = '{"runtimes": {"b": {}}}'
+
+    assert undone(JSON, theirs, edits) == (theirs, ())
+
+
+def test_an_undo_does_not_depend_on_the_order_of_the_edits() -> None:
+    assert undone(JSON, IN_JSON[0], IN_JSON[1][::-1]) == ('{\n  "a": 1\n}\n', ())
+
+
+def test_members_are_for_toml() -> None:
+    with pytest.raises(ValueError, match="only TOML"):
+        changed(JSON, "{}", [Want(("a",), "b", member=True)])
+
+
+def spoilt(syntax: Syntax, text: str, wrong: str, key: Key, literal: str | None) -> None:
+    """Change one key with a grammar that makes ``wrong`` of every text."""
+    with open_draft(text, syntax, NAME) as draft:
+        grammar: dict[str, Any] = vars(toml if syntax is TOML else json)
+        draft.grammar = cast(
+            "Any", SimpleNamespace(**{**grammar, "insert": lambda *_: wrong, "remove": lambda *_: wrong})
+        )
+        if literal is None:
+            draft.replace(key, None)
+        else:
+            draft.insert(key, literal)
+        finish(draft, text, [Edit(key, None, "1")] if literal is None else [])
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "wrong"),
+    [
+        pytest.param(TOML, "a = nan\n", "a = inf\nours = 1\n", id="another value changed"),
+        pytest.param(TOML, "a = 1\n", "a = 1.0\nours = 1\n", id="another type"),
+        pytest.param(TOML, "a = true\n", "a = 1\nours = 1\n", id="true is not one"),
+        pytest.param(TOML, "[a]\n[b]\n", "ours = 1\n[a]\n", id="an empty table lost"),
+        pytest.param(TOML, "[a]\nb = 1\n", "[a]\nb = 1\nours = 1\n", id="our key elsewhere"),
+        pytest.param(TOML, "a = 1\n", "a = 1\nours = \n", id="not TOML any more"),
+        pytest.param(JSON, '{"a": 1.0}', '{"a": 1.00, "ours": 1}', id="a number written otherwise"),
+        pytest.param(JSON, '{"a": 1, "a": 1}', '{"a": 1, "ours": 1}', id="a doubled name lost"),
+        pytest.param(JSON, '{"a": 1}', '{"a": 1, "ours": 1, "ours": 1}', id="our name doubled"),
+        pytest.param(JSON, '{"a": 1}', '{"a": 1, "ours": 2}', id="not our value"),
+    ],
+)
+def test_a_text_that_differs_in_anything_else_is_not_let_out(syntax: Syntax, text: str, wrong: str) -> None:
+    with pytest.raises(InstallerError, match="edit /etc/config without touching anything else") as caught:
+        spoilt(syntax, text, wrong, ("ours",), "1")
+
+    assert "report this as a bug" in caught.value.remedy
+
+
+def test_an_object_does_not_vanish_with_its_last_key() -> None:
+    with pytest.raises(InstallerError, match="without touching anything else"):
+        spoilt(JSON, '{"a": {"ours": 1}}', "{}", ("a", "ours"), None)
