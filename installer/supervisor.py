@@ -24,7 +24,10 @@ ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
 
 
 class Kept:
-    """A child that runs during the wait, started again after its end or, if ``asked`` for life, a hang."""
+    """A child that runs during the wait, and is started again when it has ended or hangs.
+
+    One that is ``asked`` for a sign of life wakes every other second by itself: the kernel counts its waits.
+    """
 
     def __init__(self, verb: str, run: "Supervisor", *, asked: bool) -> None:
         self.verb, self._run, self._asked = verb, run, asked

@@ -1,4 +1,7 @@
-"""What is watched while ``run`` waits: fingerprints and locks. It imports the standard library alone."""
+"""What is watched while ``run`` waits: the fingerprint of places, and locks, which may lose their names.
+
+The standard library alone: ``supervisor`` compares it every other second, and a check says what to compare.
+"""
 
 import os
 from contextlib import suppress
@@ -25,7 +28,10 @@ class HeldLock:
         os.set_inheritable(fd, False)
 
     def renew(self) -> bool | None:
-        """Take it anew where it lost its name; tell whether it did, None where another process has it."""
+        """Take it anew where its name was lost, or leads to another file; tell whether that was done.
+
+        None where another process has the lock that has the name now.
+        """
         if has_name(self.fd, self.path):
             return False
         with suppress(OSError):  # its directory is gone, something else stands there, or no more locks

@@ -1,4 +1,7 @@
-"""What the payload's nvidia-ctk makes, beside what stands there: control device nodes, CDI specifications."""
+"""What the payload's nvidia-ctk makes: the driver's control device nodes and CDI specifications.
+
+Nodes are removed where they were not made anew. The GPUs' specification is made beside what is there of it.
+"""
 
 import time
 from collections import Counter

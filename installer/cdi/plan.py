@@ -1,4 +1,7 @@
-"""How containers get their GPUs on this node; CDI's parts of a plan: device nodes and specifications."""
+"""How containers get their GPUs on this node, in the words of its engines; and CDI's parts of a plan.
+
+Those are the driver's device nodes, and specifications for management and of the GPUs.
+"""
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath

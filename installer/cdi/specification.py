@@ -206,7 +206,11 @@ _VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 
 
 def read_devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
-    """Return the devices of this kind that engines read of a text, up to version ``highest``, if known."""
+    """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
+
+    They read none of a later version than ``highest``, None if unknown. InstallerError where it is
+    out of the bounds within which one is read.
+    """
     around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
     if not around.search(text) and "\\" not in text:
@@ -251,7 +255,10 @@ _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 def read_yaml(text: str) -> Any:
-    """Return tables, lists, texts, ``Plain`` words and None; ValueError where no engine reads it."""
+    """Return tables, lists, texts and None; a word without quotes is ``Plain``.
+
+    ValueError where no engine reads it, InstallerError where it is out of bounds, or engines read more of it.
+    """
     import yaml  # most nodes have no such file
     from yaml.events import DocumentStartEvent
 

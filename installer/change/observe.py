@@ -102,7 +102,10 @@ class Node(Struct, frozen=True):
         seeks_references: bool = False,
         **of_verb: Any,
     ) -> Facts:
-        """Return the facts; ``deep`` hashes the payload; ``writes``, besides the ledger's, may be written."""
+        """Return the facts: what every verb depends on, and what is ``of_verb`` alone.
+
+        ``deep`` hashes the payload in place; ``writes`` are files besides the ledger's that may be written.
+        """
         host, layout, rows = self.host, self.options.layout, self.record.configs
         relinked = config_files.find_new_links(host, rows)
         references = tuple(self.find_references()) if seeks_references else ()

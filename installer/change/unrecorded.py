@@ -45,7 +45,10 @@ CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # where drop-in
 
 
 def find_leftovers(facts: Facts, options: Options, *, ours: bool = False) -> Part:
-    """Return rows and notes for NVIDIA's leftovers; for ``ours``, of a lost ledger, keys and import alone."""
+    """Return rows, and a note for each, for NVIDIA's runtimes, drop-ins, imports and directory.
+
+    If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
+    """
     toolkit_dir = options.layout.toolkit
     parts = [_Leftovers(engine, facts, toolkit_dir, ours=ours).as_part() for engine in facts.engines]
     rows, found = sum_rows(parts), [note for part in parts for note in part.notes]

@@ -1,4 +1,8 @@
-"""NVIDIA's flags and environment by nvidia.toml, in its tool's grammar (compatibility.md#grammar)."""
+"""NVIDIA's command line and environment, from nvidia.toml, read as NVIDIA's tool reads them.
+
+Click has another grammar: here an empty variable counts, a bool takes no word, long names take one dash
+(compatibility.md#grammar).
+"""
 
 import re
 import shlex

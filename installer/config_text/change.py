@@ -140,7 +140,10 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
 
 
 def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
-    """Return the edits whose key holds something else now; of two of one key one is enough."""
+    """Return the edits whose key does not hold what they have put there; of two of one key one is enough.
+
+    InstallerError where the text is not valid, or a key on the way is there twice.
+    """
     with open_draft(text, syntax, name) as draft:
         values = [edit for edit in edits if edit.key and edit.after != "{}"]
         held = {(edit.key, edit.member) for edit in values if _holds(draft, edit)}
@@ -172,7 +175,10 @@ def finish(draft: Draft, original: str, edits: Sequence[Edit]) -> str:
 
 
 def _walk(draft: Draft, key: Key) -> tuple[Any, int]:
-    """Return what a key holds, and its length; or what is in its way, and how far that is."""
+    """Return what a key holds, and its length; or what is in the way of it, and how far that is.
+
+    InstallerError where one on the way is there twice.
+    """
     now: Any = draft.tree
     for depth, part in enumerate(key):
         if not isinstance(now, dict):

@@ -1,4 +1,7 @@
-"""The spans of JSON text that ``load`` took: where a value stands, and how its neighbours are written."""
+"""The spans of JSON text: where a key's value stands, and how its neighbours are written.
+
+Every function takes text that ``load`` has accepted.
+"""
 
 import json
 import re

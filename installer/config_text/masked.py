@@ -1,4 +1,7 @@
-"""A config as it may be shown, line for line: secrets, and passwords in addresses, are masked."""
+"""A config as it may be shown: values under names of secrets and passwords in addresses are masked.
+
+The lines stay what they are, one for one, so that a diff of the texts can be shown in masked lines.
+"""
 
 import itertools
 import re

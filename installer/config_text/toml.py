@@ -252,7 +252,11 @@ def close(text: str, key: Key) -> str:
 
 
 def insert(text: str, key: Key, literal: str) -> str:
-    """Return ``text`` with ``key`` where TOML allows it, below a header of its own if need be."""
+    """Return ``text`` with ``key`` where TOML allows it, written like its neighbours.
+
+    That is behind the last pair of its table, between the braces of an inline
+    one, beside a dotted one, and else below a header of its own at the end.
+    """
     found = tables(text, key)
     for depth in range(len(key) - 1, -1, -1):
         parent, rest = key[:depth], key[depth:]

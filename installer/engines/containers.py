@@ -78,7 +78,10 @@ class _Spec(Struct, frozen=True):
 def find_running_containers(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[Container, ...]:
-    """Return the containers on our runtimes, or with a hook still to run; an undone engine may have some."""
+    """Return the containers on runtimes of this install-dir, or with a hook of it still to run.
+
+    An engine that has been undone may still run some: a forced undo leaves them links.
+    """
     if record.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
@@ -230,7 +233,11 @@ def list_shim_containers(
     binaries: frozenset[PurePosixPath],
     leads: Leads = lambda _: None,
 ) -> Iterator[Container]:
-    """Yield the containers whose shim starts one of ``binaries``, or that have a hook of the toolkit."""
+    """Yield the containers whose shim starts one of ``binaries``, or that have a hook of the toolkit.
+
+    ``states`` says to which engine a state directory of containerd's belongs, but for a namespace that is of
+    another alone.
+    """
     known = _known(host, binaries)
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
         for namespace in host.names(tasks):

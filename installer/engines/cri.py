@@ -70,7 +70,10 @@ class CriStatus(Struct, frozen=True):
 
 
 def ask_status(socket_path: Path, *, timeout_s: float) -> CriStatus:
-    """Ask the engine what it serves; a CRI-O that was reloaded errs (engine-facts.md#crio-reload)."""
+    """Ask the engine what it serves; raise one of the errors above, or InstallerError for another answer.
+
+    CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
+    """
     with open_calls(socket_path, timeout_s) as engine:
         about = engine.call("Version", answer=_ABOUT)
         answer = engine.call("Status", _VERBOSE, _STATUS)

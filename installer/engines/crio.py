@@ -124,7 +124,10 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
 
 
 def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
-    """Yield the programs, and words of its PATH, that a start looks for; true for those that it runs."""
+    """Yield the programs that a config names, and the words that CRI-O looks for in its PATH.
+
+    Its start runs a monitor, with a bool of True, and asks of another path only whether something is there.
+    """
     runtime, runtimes = table(tree, RUNTIME, SOURCE), table(tree, RUNTIMES, SOURCE)
     yield from ((word, True) for word in (CONMON, CONMON_RS, runtime.get(CONMON)))
     yield from ((word, False) for word in (PINNS, *BUILT_IN, runtime.get(PINNS_PATH), *runtimes))
@@ -135,7 +138,10 @@ def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
 def _find_missing(
     files: ConfigFiles, runtimes: Mapping[str, Tree], default: str, said: Tree
 ) -> Iterator[str]:
-    """Yield the programs without which CRI-O does not start (engine-facts.md#crio-conmon)."""
+    """Yield the programs that are none, and without which CRI-O does not start (engine-facts.md#crio-conmon).
+
+    A runtime whose own program is none is passed over, unless it is the default.
+    """
     needed = [("its pinns_path", said.get(PINNS_PATH) or PINNS)]
     for name in dict.fromkeys((_find_built_in(files.version), default, *runtimes)):
         one = runtimes.get(name, {})
@@ -196,7 +202,10 @@ def _find_built_in(version: Version | None) -> str:
 
 
 def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
-    """Yield what our entry holds: the keys of ``like``, for CRI-O replaces an entry ``there`` whole."""
+    """Yield what our entry holds: the keys of ``like``, as CRI-O replaces an entry of an earlier file whole.
+
+    ``there`` is what an entry of that name holds in our file already.
+    """
     key = (*RUNTIMES, entry.name)
     yield Want((*key, "runtime_path"), str(entry.binary))
     # With type pod the monitor is conmon-rs, which takes no other; a VM is no runtime of ours.
@@ -278,7 +287,10 @@ def _want_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWa
 
 
 def read_effective(tree: Tree) -> EffectiveConfig:
-    """Return what a whole config of CRI-O has in force; KeyError where it is none of CRI-O's."""
+    """Return what a whole config of CRI-O has in force; raise KeyError where it is none of CRI-O's.
+
+    What ``crio config`` leaves out, or comments out, is CRI-O's default.
+    """
     storage, runtime = table(tree, ("crio",), SOURCE), table(tree, ("crio", "runtime"), SOURCE)
     if not runtime:
         raise KeyError("crio.runtime")

@@ -61,7 +61,10 @@ class Dependencies(Struct, frozen=True):
 def find_dependencies(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: Dependencies
 ) -> Dependencies:
-    """Return what an engine that answers starts containers with; raise where it could start none."""
+    """Return what an engine that answers starts containers with; raise where it could start none.
+
+    Where no monitor was ever found an engine may have its own, in a place that is not known here.
+    """
     for place in (*((engine.state,) if engine.state else ()), *usual_states(engine.name)):
         _refuse_unwritable(host, engine, place, STATE)
     _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
@@ -95,7 +98,10 @@ def explain_silence(host: Host, engine: EngineState) -> str:
 
 
 def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosixPath | None:
-    """Return the socket of the containerd that Docker uses, as dockerd chooses it; else None."""
+    """Return where the containerd listens that Docker uses; None for other engines.
+
+    As dockerd itself decides: what it is given, else one that it has started, else one that is there.
+    """
     if engine.spec.api is not Api.DOCKER:
         return None
     named = find_place(host, CONTAINERDS_SOCKET, engine.words, engine.config)
@@ -138,7 +144,13 @@ def _refuse_unwritable(host: Host, engine: EngineState, place: PurePosixPath | N
 def _find_monitor(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: str
 ) -> PurePosixPath | None:
-    """Return the program that is to hold a container, None if unknown; raise where it has gone."""
+    """Return the program that is to hold a container: as its runtime says, else where it is looked for.
+
+    None where it is looked for, and was not found ``before``.
+
+    Raises:
+        InstallerError: it is not there for the default runtime, or for one of ours.
+    """
     started = read_start(host, engine) if engine.pid else None
     places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
     program, keys = MONITORS[engine.spec.monitor]
@@ -246,7 +258,10 @@ def read_os_release(host: Host) -> dict[str, str]:
 
 
 def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
-    """Return where the host finds the driver, a container's first; and a note if it is on the host."""
+    """Return where the host finds the driver, and a note where it is on the host itself.
+
+    A container's driver goes first, as it does for the GPU Operator; where there is none, one may come yet.
+    """
     usual = str(DEFAULT_DRIVER_ROOT)
     named = usual if options.driver_root == AUTO else options.driver_root
     if named != usual or host.names(DEFAULT_DRIVER_ROOT):

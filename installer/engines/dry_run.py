@@ -136,7 +136,11 @@ class Trials:
 def refuse_changed(
     host: Host, engine: EngineState, seen: Mapping[PurePosixPath, str], done: Iterable[Step]
 ) -> None:
-    """Raise NotBegunError where an engine would not come up with what others wrote since the gate."""
+    """Raise NotBegunError where an engine would not come up with what was written since the gate was asked.
+
+    ``seen`` are the digests of what was read then, ``done`` the steps since. One that is signalled is refused
+    in any case: it is not known what it makes of such a text.
+    """
     if error := with_start(host, engine).not_restarted:
         raise NotBegunError(error.problem, remedy=error.remedy, code=error.code)
     writes = (step for step in done if isinstance(step, WriteConfig))

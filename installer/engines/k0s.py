@@ -47,7 +47,10 @@ DEFAULTS: Final[Tree] = {
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
-    """Yield the ways by the drop-in alone, for the root file is k0s's own; raise where that takes none."""
+    """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
+
+    Raises InstallerError where that is not there, or is another's and does not take the drop-in.
+    """
     if files.config not in files.trees:
         raise InstallerError(
             f"configure k0s in {files.drop_in} ({files.config} is not there: k0s writes it when it starts)",

@@ -56,7 +56,11 @@ class RunningEngines(Struct, frozen=True):
 
 
 def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
-    """Return the engines asked for that run, one that crashed within ``crash_s`` too; raise for none."""
+    """Return the engines that are asked for and run here, and what is to be said of them.
+
+    One that has crashed, and that systemd is about to start again, is waited for ``crash_s``. Raises
+    InstallerError where none of them runs here, or one cannot be taken for what it is.
+    """
     engines: list[EngineState] = []
     notes: list[str] = []
     overruled: list[InstallerError] = []
@@ -277,7 +281,10 @@ def refuse_generated(engine: EngineState) -> None:
 def drop_unused(
     host: Host, record: Record, engines: tuple[EngineState, ...]
 ) -> tuple[tuple[EngineState, ...], tuple[str, ...]]:
-    """Return the engines less a containerd that serves Docker alone, be that stopped; and a note of it."""
+    """Return the engines less a containerd that only serves Docker, with CRI or without; and a note of it.
+
+    A Docker of the ledger may be stopped.
+    """
     user = next((each for each in (*engines, *record.engines) if each.spec.uses), None)
     beside = next((each for each in engines if user and each.name == user.spec.uses), None)
     if user is None or beside is None or record.engine(beside.name) is not None:

@@ -106,7 +106,10 @@ def explain_overruling(
 
 
 def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Started | None:
-    """Return how an engine that runs was started; None if unknown. ``unit`` is its own, if read."""
+    """Return how the engine that runs was started; None where that is not known.
+
+    ``unit`` is its own, where that was read already.
+    """
     process = process_path(host, engine, unit)
     words = _strings(process / "cmdline") if process else ()
     if process is None or not words:
@@ -182,7 +185,10 @@ def _strings(here: Path) -> tuple[str, ...]:
 def find_refusals(
     host: Host, engine: EngineState, unit: systemd.UnitStart, process: Path | None
 ) -> Iterator[InstallerError]:
-    """Yield why an engine of this ``process`` below /proc is not restarted; what is not seen is no reason."""
+    """Yield why an engine is not restarted by us; what cannot be looked at from here is no reason.
+
+    ``process`` is its own, a directory of /proc; None where that is not seen.
+    """
 
     def refuse(reason: str, remedy: str, code: Code = "unit-failed") -> InstallerError:
         problem = f"restart {engine.title} ({reason})"

@@ -1,4 +1,7 @@
-"""Events, of constant text and fields, and the standard streams: no slow or gone reader delays a stop."""
+"""Events, and the standard streams: no reader that is gone or slow delays a stop.
+
+An event is a constant text in the past tense, and facts as its fields; ``cli.log`` chooses how they look.
+"""
 
 import errno
 import io
@@ -114,7 +117,10 @@ def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
 
 
 def write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
-    """Write what has room, so that nothing blocks, while it ``goes_on``; tell whether all went."""
+    """Write in parts that fit whole where poll(2) sees room, so that nothing blocks; tell whether all went.
+
+    ``goes_on`` is asked again and again while there is no room. OSError where the other side takes nothing.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     waits_s = 0.0

@@ -42,7 +42,10 @@ READ_ONLY, NOEXEC = "read-only", "noexec"
 
 
 class Host:
-    """What stands at the host's paths, seen through this process's mounts: the longest prefix decides."""
+    """What stands at the host's paths, seen through the mounts of this process: the longest prefix decides.
+
+    A name is changed in the directory that was opened for it.
+    """
 
     def __init__(self, mounts: dict[PurePosixPath, Path]) -> None:
         self._mounts = mounts
@@ -140,7 +143,10 @@ class Host:
         return Kind.ABSENT
 
     def read(self, path: PurePosixPath) -> File | None:
-        """Return the regular file at ``path``, None where there is nothing; raise for anything else."""
+        """Return the regular file at ``path``, or None where there is nothing.
+
+        InstallerError where something other than a file stands there, or it cannot be read, or is too large.
+        """
         with translated("read", path), if_there:
             try:
                 with (
@@ -295,7 +301,10 @@ class Host:
 
 
 def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
-    """Tell whether root alone can have put a name there, or has yet to (as protected_symlinks in proc(5))."""
+    """Tell whether root alone can have put a name into a directory (as protected_symlinks in proc(5)).
+
+    ``name`` is None where root has yet to make it.
+    """
     if directory.st_uid not in trusted_uids():
         return False
     # A group that may write it was given that by root (``staff`` in Debian's /usr/local).

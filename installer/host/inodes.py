@@ -57,7 +57,10 @@ class Place(Struct, frozen=True):
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, str]]:
-        """Yield a descriptor of the directory it is in, and its name there; a link on the way is ENOTDIR."""
+        """Yield a descriptor of the directory it is in, and its name there; no link on the way is followed.
+
+        OSError where a part of the way is gone, or is a link now (ENOTDIR).
+        """
         fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
         try:
             # A directory that is only a step cannot be synced.
@@ -74,7 +77,10 @@ LinkTarget: TypeAlias = Callable[[PurePosixPath], PurePosixPath | None]
 
 
 def follow_links(path: PurePosixPath, link_target: LinkTarget, *, last: bool = True) -> PurePosixPath:
-    """Return ``path`` without ``..`` and links, but for one in the last place unless ``last``."""
+    """Return ``path`` without ``..`` and links; ``link_target`` tells where one leads, None for what is none.
+
+    With ``last`` false a link in the last place is kept. InstallerError where the links go round in a circle.
+    """
     rest, done, followed = list(reversed(path.parts[1:])), ROOT, 0
     while rest:
         part = rest.pop()
@@ -208,7 +214,10 @@ def copy_label(local: Path, meta: Meta) -> Meta:
 
 
 def staged_name(local: Path) -> Path:
-    """Return the fixed name for its next content, in no ``*.d`` (engine-facts.md#crio-drop-ins)."""
+    """Return the name for the next content of ``local``: a fixed one, so that the next run sweeps it.
+
+    It stays out of every ``*.d``: CRI-O parses each file there (engine-facts.md#crio-drop-ins).
+    """
     name = f".{local.name}{STAGED}"
     for directory in local.parents:
         if not directory.name.endswith(".d"):

@@ -97,7 +97,10 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
 
 
 def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
-    """Lock the pidfile, made where there is none; LockedError if it is held, and no other file is taken."""
+    """Lock the pidfile at ``path``, making it where there is none; its content is not touched.
+
+    LockedError where another process holds it, InstallerError where it is not a pidfile of ours.
+    """
     with translated("lock", path):
         local = host.local_path(path)
         return _lock(host, local, path, lambda: _open_or_make_pidfile(local, path))
@@ -132,7 +135,11 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
 
 
 def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], int | None]) -> Lock:
-    """Lock a file that keeps its name; one that others could lock, as NVIDIA's, is made anew unless held."""
+    """Open and lock a file until what is locked has its name: a lock on one that lost it excludes no process.
+
+    One that others than root could lock, as NVIDIA's pidfiles, is removed and so made anew, unless a process
+    of root's holds it.
+    """
     # Ours shows the processes of this pid namespace alone; the host's may be mounted.
     procs = {PROC, host.local_path(PurePosixPath(PROC))}
     for _ in range(TRIES):

@@ -1,4 +1,7 @@
-"""Processes: the kernel proves who answers on a socket; of the others root's alone are looked at."""
+"""Processes: who answers on a socket is proven by the kernel, and only the proven one is ever signalled.
+
+Of the others on the host, root's alone are looked at, and the programs that they run.
+"""
 
 import errno
 import mmap
@@ -105,7 +108,10 @@ def peer_of(
 
 
 def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], proc: Path = _PROC) -> None:
-    """Send a signal to ``peer``; raise where it has gone, is another one, or its comm is not ``expected``."""
+    """Send a signal to ``peer``, or raise InstallerError where it may not be signalled.
+
+    Nor is it where it has gone, is another process now, or its comm is none of ``expected``.
+    """
     if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or ourselves)
         remedy = "run in the node's pid namespace (hostPID)"
         raise InstallerError(f"signal pid {peer.pid}", remedy=remedy, code="engine-not-signalled")

@@ -92,7 +92,10 @@ def run_in(
 def run_until_stopped(
     program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float
 ) -> Ran | None:
-    """Run a program of ours with ``text`` as input, until a stop or ``timeout_s`` (LateError)."""
+    """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``.
+
+    It may take long: it is ended at a stop (StoppedError), and after ``timeout_s`` (LateError).
+    """
     # Not by a pipe: communicate() takes a text once, and gives none of it on when it is called again.
     with os.fdopen(os.memfd_create("text"), "wb+") as file:
         file.write(text.encode())

@@ -229,7 +229,10 @@ def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
 
 
 def digest_of(path: str, directory: int | None = None, check: Callable[[], None] = lambda: None) -> str:
-    """Return the sha256 of a regular file; "" for anything else; ``check`` is called between blocks."""
+    """Return the sha256 of the regular file at ``path``, which may be below an open directory; else "".
+
+    ``check`` is called between two blocks, and may raise.
+    """
     try:
         # Not what a link leads to, and no wait for the other end of a FIFO.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)

@@ -73,7 +73,10 @@ class Installation(Struct, frozen=True):
 
 
 def read_installation(host: Host, options: Options, *, deep: bool = False) -> Installation:
-    """Return what is installed, or left without a ledger; ``deep`` reads programs."""
+    """Return what is installed, or, without a ledger, what is left of it; ``deep`` reads programs.
+
+    InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
+    """
     options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)
     ignores = seen is not None and seen.current and seen.ignores
@@ -100,7 +103,10 @@ def _repaired_by_run(line: Line) -> Line:
 def list_files(
     host: Host, options: Options, record: Record | None, *, deep: bool, ignores: bool
 ) -> Iterator[Line]:
-    """Yield what lies on the disk; what others did to configs comes later if ``run`` ``ignores`` drift."""
+    """Yield what is installed; without a ledger what is left of it, and the configs that name our toolkit.
+
+    What others did to configs comes later where ``run`` ``ignores`` drift.
+    """
     if record is not None:
         yield from _list_held(host, options.layout, record, deep=deep, ignores=ignores)
         return

@@ -167,7 +167,10 @@ def read_counts(host: Host, layout: Layout) -> Counts:
 def publish_success(
     host: Host, options: Options, ledger: Ledger, plan: Plan, refused: Collection[str] | None = None
 ) -> None:
-    """Tell that an install went well, or a check, by which engines ``refused`` their configs."""
+    """Tell the end of an install that went well, or of a check of the node while ``run`` waits.
+
+    After a check ``refused`` are the engines that would not come up with their configs.
+    """
     if not ledger.held.published:
         return
     now = time.time()

@@ -37,7 +37,10 @@ class ToolkitConfig(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """Where metrics are asked for: a unix socket ``*.sock`` of the host, or an address and a port."""
+    """Where metrics are asked for: a unix socket at a ``path`` of the host, or an address and a port.
+
+    UsageError where the socket has a name that others may have for something else.
+    """
 
     path: PurePosixPath | None = None
     address: str = ""
@@ -124,7 +127,10 @@ class Cdi(Struct, frozen=True):
 
 
 class Options(Struct, frozen=True):
-    """One run of the program, by the host's paths but for ``toolkit_source`` and ``mounts[*][1]``."""
+    """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
+
+    UsageError where the combination makes no sense.
+    """
 
     engines: tuple[str, ...] = (AUTO,)  # () for the payload alone
     mode: Mode = Mode.RUNTIME

@@ -31,7 +31,10 @@ def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
 
 
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
-    """Return the fields of ``schema`` in a message, empty ones too; ValueError for no protobuf."""
+    """Return the fields of ``schema`` that a message has, the others as if empty; unknown ones are skipped.
+
+    Raises ValueError for what is no protobuf, or a field of another type.
+    """
     values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
     for number, value in read_fields(content):
         if number not in schema:

@@ -149,7 +149,10 @@ class RemoveDeviceNodes(Struct, frozen=True):
 
 
 class WriteSpecification(Struct, frozen=True):
-    """Write the CDI specification that nvidia-ctk generates; its text makes it a ``WriteConfig``."""
+    """Write the CDI specification that the toolkit's nvidia-ctk generates once the device nodes are there.
+
+    It is carried out as a ``WriteConfig``, once its text is known.
+    """
 
     cdi: Cdi
     source: PurePosixPath

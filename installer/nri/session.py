@@ -273,7 +273,10 @@ class Session:
         return encoded(Message(RUNTIME, FIRST_STREAM, REQUEST, content))
 
     def hear(self, content: bytes) -> Iterator[tuple[bytes, News | None]]:
-        """Yield for each whole message what to send, at once, then what to tell; WireError for no NRI."""
+        """Yield for each message that is whole with ``content`` what to send, at once, and then what to tell.
+
+        WireError where it is not NRI, InstallerError where the engine refuses us, or has no use for us.
+        """
         for message in self._messages.of(content):
             if message.connection == PLUGIN and message.kind == REQUEST:
                 yield self._answer(message)

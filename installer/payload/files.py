@@ -109,7 +109,11 @@ def list_payload(
 
 
 def version_of(files: Iterable[PayloadFile]) -> str:
-    """Return the name of the version of ``files``, with the config as rendered: no edit makes another."""
+    """Return the name of the version that holds ``files``: equal names, equal trees.
+
+    To stay the same until something of ours changes it must be taken from files with the config as it was
+    rendered; an administrator's edits live on inside a version and do not make a new one.
+    """
     # 16 hex digits: they only tell the few versions on one node apart. A copy is checked by its full digest.
     rows = json.dumps(sorted((str(file.path), *_identify(file)) for file in files))
     return hashlib.sha256(rows.encode()).hexdigest()[:16]

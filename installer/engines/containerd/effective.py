@@ -56,7 +56,11 @@ class Config(Struct, frozen=True):
 
 
 def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
-    """Return what the configs say together; ``without_version`` is the schema of a root file without one."""
+    """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
+
+    ``without_version`` is the schema of a root file that has text but no version. Raises InstallerError for a
+    value of another type than containerd counts on.
+    """
     path = files.config
     tree = files.trees.get(path, {})
     schema = schema_of(path, tree, without_version if tree else NEW_SCHEMA)

@@ -1,4 +1,7 @@
-"""A node as ``doctor`` judges it: reads only, programs of root's alone are started, what fails is open."""
+"""A node as ``doctor`` judges it: reads only, each question with an end, what fails is left open.
+
+Of programs, only those that root alone can have written are started.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -358,7 +361,10 @@ def ask_runc(host: Host) -> dict[str, tuple[model.Version, str]]:
 def read_engines(
     host: Host, options: Options, processes: Sequence[HostProcess], active: Collection[str] = ()
 ) -> tuple[model.EngineExam, ...]:
-    """Return the engines whose process or unit runs: a connection could start one that does not."""
+    """Return each engine whose process or unit runs; a connection could start one that does not.
+
+    ``active`` names those whose unit runs, be it a program of another name.
+    """
     running = {each.name for each in processes}
     specs = (spec for spec in ENGINES.values() if spec.process in running or spec.name in active)
     exams = (_examine(host, options, spec) for spec in specs)

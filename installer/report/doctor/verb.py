@@ -58,7 +58,10 @@ def judge_node(node: Node) -> Iterator[Finding]:
 
 
 def doctor(options: Options, columns: int, *, as_json: bool, show_all: bool = False) -> Exit:
-    """Print what is wrong, then what is good, and if asked what does not apply; FAILED where one is bad."""
+    """Print what is wrong, then what is good; FAILED where a check is bad. The node is only read.
+
+    What does not apply is shown where ``show_all``.
+    """
     findings = [*judge_node(read_node(Host.under(options.host_root, options.mounts), options))]
     count = Counter(finding.level for finding in findings)
     worst = next((level for level in (Level.BAD, Level.WARN) if count[level]), Level.OK)
