@@ -27,7 +27,6 @@ from installer.errors import InstallerError
 from installer.model.engine_spec import (
     Decision,
     EffectiveConfig,
-    ReloadMethod,
     Runtime,
     RuntimeEntry,
     find_disturbances,
@@ -252,6 +251,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         expect_others(engine, after, ours),
         expect_defaults(engine, after, ours),
         cdi=decision.cdi,
+        when_idle=wish.options.restart_mode is RestartMode.WHEN_IDLE,
     )
     takes_up = TakesUp.NOW
     if wish.options.restart_mode is RestartMode.NONE or engine.hook is not None:
@@ -263,7 +263,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         and not (way.writes and engine.gone and texts_alone(engine, read_present(engine, wish.facts)).broken)
     ):
         takes_up = TakesUp.SERVES
-    elif engine.creating and engine.spec.reload is ReloadMethod.RESTART:
+    elif engine.creating:
         takes_up = TakesUp.LATER
     steps: Sequence[Step] = way.writes
     if takes_up is TakesUp.NOW:

@@ -21,7 +21,7 @@ from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoI
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import OWNER, Container, EngineState, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import File
-from installer.model.options import Drift, Options, RestartMode
+from installer.model.options import Options, RestartMode
 from installer.model.steps import (
     TRY_AGAIN,
     MakeDirectory,
@@ -222,12 +222,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         engines.append(
             (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
         )
-    asked = replace(
-        options, retry=False, drift=Drift.AUTO, metrics_textfile=None, nfd_features=None, metrics_listen=None
-    )
-    if asked.restart_mode is RestartMode.WHEN_IDLE:  # when it is restarted changes nothing of its answer
-        asked = replace(asked, restart_mode=RestartMode.AUTO)
-    words = repr((engines, payload.version if payload else "", asked))
+    words = repr((engines, payload.version if payload else "", options.of_answers))
     return sha256(words.encode()).hexdigest()
 
 

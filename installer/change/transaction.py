@@ -37,7 +37,6 @@ from installer.model import steps
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import OWNER, Failure, Record, names_of
 from installer.model.files import File, Layout, Meta
-from installer.model.options import RestartMode
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
 
@@ -50,7 +49,6 @@ class Context(Struct, frozen=True):
     timeout_s: float
     until_s: float = inf  # when a pod's grace runs out, on the clock that only goes on
     rolls_back: bool = False  # it takes back what another plan has begun
-    restart_mode: RestartMode = RestartMode.AUTO
 
     def patience(self, check: Callable[[], None]) -> Patience:
         """Return for how long a step may wait that begins now."""
@@ -260,11 +258,7 @@ def _reload(context: Context, plan: Plan, step: Reload, check: Callable[[], None
     """Return whether the engine was reloaded; the ledger counts that also where it did not end well."""
     host, engine = context.host, plan.engines[step.engine]
     done = takewhile(lambda each: each is not step, plan.steps)
-    patience = replace(
-        context.patience(check),
-        may_rest=context.rolls_back or not step.present,
-        when_idle=context.restart_mode is RestartMode.WHEN_IDLE and not context.rolls_back,
-    )
+    patience = replace(context.patience(check), may_rest=context.rolls_back or not step.present)
     begun = True
     try:
         begun = reload(host, engine, step, patience, partial(refuse_changed, host, engine, plan.seen, done))

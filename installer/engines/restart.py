@@ -83,7 +83,7 @@ def reload(
     """
     deadline = time.monotonic() + limit_s(engine.spec, patience)
     if engine.spec.reload is ReloadMethod.RESTART:
-        await_idle(host, engine, patience)
+        await_idle(host, engine, patience, when_idle=reload.when_idle)
         if patience.may_rest and _is_left_stopped(host, engine, patience):
             return False
     gate()
@@ -236,7 +236,7 @@ IDLE_ASK_S: Final = 1.0
 IDLE_POLL_S: Final = 0.1
 
 
-def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
+def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle: bool = False) -> None:
     """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
 
     Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
@@ -245,7 +245,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
     """
     deadline = time.monotonic() + min(IDLE_S, patience.start_s / 2)
     while waiting := _list_creating(host, engine):
-        if time.monotonic() > deadline and patience.when_idle:
+        if time.monotonic() > deadline and when_idle:
             raise not_idle(engine, waiting)
         if time.monotonic() > deadline:
             names = [each[:12] for each in waiting]

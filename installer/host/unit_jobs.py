@@ -48,7 +48,6 @@ class Patience(Struct, frozen=True):
     # that ends has no time for that, and gives 0.
     stop_s: float = STOP_S
     may_rest: bool = False  # where its owner has stopped it: it reads its configs when it starts
-    when_idle: bool = False
 
     @property
     def hurried(self) -> bool:

@@ -1,6 +1,6 @@
 """One check of the node while ``run`` waits: what differs from the install, and what is done about it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from time import monotonic, sleep
@@ -124,7 +124,8 @@ class _Check:
             plan = self.work.plan()
         except InstallerError as error:
             if error.code == "engine-not-found":  # one of those that were configured is named instead
-                refuse_stopped(self.host, self.record.engines)
+                for row in self.record.engines:
+                    raise explain_stopped(self.host, row) from error
             raise
         drifted = drift.Drifted.of(plan, self.record, self.before.edited)
         if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
@@ -297,7 +298,8 @@ class _Check:
         """
         stopped = self.find_stopped(plan)
         if asking:
-            refuse_stopped(self.host, stopped)
+            for row in stopped:
+                raise explain_stopped(self.host, row)
             self.find_low_level()
         known = {each.name: each for each in self.before.engines}
         depends = {name: Dependencies() for name in plan.engines}
@@ -381,19 +383,18 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
         )
 
 
-def refuse_stopped(host: Host, rows: Iterable[EngineRow]) -> None:
-    """Raise where an engine that we have configured does not run, or has no CRI: it would not be asked."""
-    for row in rows:
-        title, reason = row.spec.title, "it does not run: nothing answers on its socket"
-        remedy = f"start {title}; if it runs, its socket was removed: restart both"
-        if systemd.look_at_unit(host, row.unit).start.masked:
-            remedy = f"say systemctl unmask {row.unit}, then start it"
-        # A connection to docker.socket would start a Docker that its owner has stopped.
-        if row.spec.api is Api.CRI and ask(host, engine_of_row(row)).disabled:
-            reason = "its CRI is switched off"
-            remedy = "take cri out of disabled_plugins in its config, then restart it"
-        problem = f"verify that {title} serves our runtimes ({reason})"
-        raise InstallerError(problem, remedy=remedy, code="engine-not-proven")
+def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
+    """Return why an engine that we have configured cannot be asked: it does not run, or has no CRI."""
+    title, reason = row.spec.title, "it does not run: nothing answers on its socket"
+    remedy = f"start {title}; if it runs, its socket was removed: restart both"
+    if systemd.look_at_unit(host, row.unit).start.masked:
+        remedy = f"say systemctl unmask {row.unit}, then start it"
+    # A connection to docker.socket would start a Docker that its owner has stopped.
+    if row.spec.api is Api.CRI and ask(host, engine_of_row(row)).disabled:
+        reason = "its CRI is switched off"
+        remedy = "take cri out of disabled_plugins in its config, then restart it"
+    problem = f"verify that {title} serves our runtimes ({reason})"
+    return InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
 
 def list_places(host: Host, options: Options, record: Record, last: readiness.LastCheck) -> tuple[str, ...]:

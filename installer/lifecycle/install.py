@@ -209,7 +209,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
     if plan.reloaded:
         readiness.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.held:
-        context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
+        context = Context(host, options.layout, ledger, options.timeout_s)
         undo_follows = supervision.current_run().pid > 0 and options.on_exit is OnExit.UNDO
         with _stale_withdrawn(host, options, ledger):
             apply(context, plan, supervision.raise_if_stopped, undo_follows=undo_follows)

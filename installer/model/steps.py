@@ -90,6 +90,7 @@ class Reload(Struct, frozen=True):
     others: tuple[Neighbour, ...] = ()  # which have to be served as they were
     defaults: frozenset[str] = frozenset()  # one of these has to be its default, where any are given
     cdi: bool = False  # CDI has to be served, where the engine tells of it at all
+    when_idle: bool = False  # it is given up where the engine goes on creating containers
 
     def is_served_by(self, engine: EngineState) -> bool:
         """Tell whether an engine says that it serves what this is to bring about, of configs it has read."""

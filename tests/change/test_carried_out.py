@@ -9,15 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.ledger import Ledger
-from installer.change.plan import Plan
+from installer.change.plan import Plan, plan_rollback
 from installer.change.transaction import Context, apply, carry_out, never_stop
 from installer.config_text import Edit
 from installer.errors import InstallerError, NotIdleError
 from installer.host.events import log
-from installer.model.engine_spec import RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Record
 from installer.model.files import Layout
-from installer.model.options import RestartMode
 from installer.model.steps import Part, Reload, WriteConfig
 from tests.support.live import CREATED, ONE, Live, containerd, live
 
@@ -35,7 +34,6 @@ def node(tmp_path: Path) -> Iterator[Live]:
 def carried_out(
     node: Live,
     step: Reload,
-    mode: RestartMode = RestartMode.AUTO,
     *,
     rolls_back: bool = False,
     until_s: float = inf,
@@ -43,7 +41,7 @@ def carried_out(
     """Carry out a plan of one reload; return the engines that were reloaded."""
     ledger = Ledger.open(node.host, Layout())
     try:
-        context = Context(node.host, Layout(), ledger, 0.5, until_s, rolls_back=rolls_back, restart_mode=mode)
+        context = Context(node.host, Layout(), ledger, 0.5, until_s, rolls_back=rolls_back)
         engine = replace(containerd(), files=())
         held = Record(directories=ledger.held.directories)
         plan = Plan((Part("containerd", ((step, "why"),)),), held, held, {"containerd": engine})
@@ -53,25 +51,23 @@ def carried_out(
         ledger.lock.release()
 
 
-@pytest.mark.parametrize(
-    ("mode", "rolls_back", "restarted"),
-    [
-        (RestartMode.AUTO, False, True),
-        (RestartMode.WHEN_IDLE, False, False),
-        (RestartMode.WHEN_IDLE, True, True),
-    ],
-)
-def test_a_restart_waits_for_idle_where_that_was_asked_for_but_not_on_the_way_back(
-    node: Live, mode: RestartMode, *, rolls_back: bool, restarted: bool
-) -> None:
+@pytest.mark.parametrize("when_idle", [True, False])
+def test_a_restart_waits_for_idle_where_that_was_asked_for(node: Live, *, when_idle: bool) -> None:
     node.answers[CREATED] = ONE
 
-    if restarted:
-        assert carried_out(node, GIVEN, mode, rolls_back=rolls_back) == ["containerd"]
-    else:
+    if when_idle:
         with pytest.raises(NotIdleError):
-            carried_out(node, GIVEN, mode)
-    assert node.restarted is restarted
+            carried_out(node, replace(GIVEN, when_idle=True))
+    else:
+        assert carried_out(node, GIVEN) == ["containerd"]
+    assert node.restarted is not when_idle
+
+
+def test_on_the_way_back_a_restart_does_not_wait_for_idle() -> None:
+    engine = replace(containerd(), serving=EffectiveConfig({}, "runc"))
+    plan = Plan((), Record(), Record(), {"containerd": engine})
+    back = plan_rollback(plan, (replace(GIVEN, when_idle=True),), Record())
+    assert [step.when_idle for step in back.steps if isinstance(step, Reload)] == [False]
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_one_that_stays_as_it_is_keeps_the_restart_only_where_that_was_asked_for
 
     if when_idle:
         with pytest.raises(NotIdleError, match="created containers that are not started: ffffffffffff"):
-            reloaded(node, patience=replace(HASTY, when_idle=True))
+            reloaded(node, replace(WANTED, when_idle=True), HASTY)
     else:
         assert reloaded(node, patience=HASTY)
 
@@ -255,7 +255,7 @@ def test_one_that_stays_as_it_is_keeps_the_restart_only_where_that_was_asked_for
 def test_where_cri_does_not_answer_nothing_is_stranded(node: Live) -> None:
     del node.answers[CREATED]
 
-    assert reloaded(node, patience=replace(PATIENT, when_idle=True))
+    assert reloaded(node, replace(WANTED, when_idle=True))
 
 
 @pytest.mark.parametrize(
