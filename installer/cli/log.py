@@ -88,9 +88,9 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
         for error in (each for each in fields.values() if isinstance(each, InstallerError)):
             spelt["code"] = error.code
         event = (spoken or {}).get(event, event)
+        if "problem" in spelt:  # of an ``InstallerError``
+            spelt["problem"] = f"cannot {spelt['problem']}"
         if _speech.readable:
-            if "problem" in spelt:  # for programs it is the one of ``InstallerError``
-                spelt["problem"] = f"cannot {spelt['problem']}"
             _write_line(_render(level, event, spelt, colors=terminal and "NO_COLOR" not in os.environ))
         else:
             _write_line(line(level, event, spelt))

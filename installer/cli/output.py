@@ -53,7 +53,7 @@ class Obstacle(Struct, frozen=True):
 
     part: OfPart
     code: Annotated[str, says("What kind of problem it is: docs/troubleshooting.md lists the codes.")]
-    problem: Annotated[str, says("What cannot be done, after the word cannot.")]
+    problem: Annotated[str, says("What cannot be done: cannot ... (reason).")]
     remedy: Annotated[str, says("What to do about it.")]
 
 
@@ -140,7 +140,7 @@ def document_of(plan: Plan, diffs: Diffs, *, changes: bool) -> PlanDocument:
         ),
         plan.notes,
         tuple(
-            Obstacle(part.id, each.code, each.problem, str(each.remedy))
+            Obstacle(part.id, each.code, f"cannot {each.problem}", str(each.remedy))
             for part in plan.parts
             for each in part.obstacles
         ),

@@ -135,9 +135,14 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
     @property
     def generation(self) -> InstallerError | None:
         """Why there is no new specification of the GPUs: the one that is there, if one is, still holds."""
-        if not self.unmade:
-            return None
-        return InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
+        error = InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
+        return error if self.unmade else None
+
+    @property
+    def spoken(self) -> Self:
+        """The check in whole sentences."""
+        texts = {"problem": self.problem, "unmade": self.unmade}
+        return replace(self, **{name: f"cannot {text}" for name, text in texts.items() if text})
 
     def with_error(self, error: InstallerError | None) -> Self:
         """Return the check with what is not as it should be."""

@@ -64,7 +64,7 @@ def main(words: Sequence[str]) -> int:
         if not isinstance(error, LockedError):  # the state is that of another plugin
             plugin.tell_state(UNSEEN | {"problem": str(error)})
         write_termination_log(str(error))
-        log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
+        log.error("failed", code=error.code, problem=f"cannot {error.problem}", remedy=str(error.remedy))
         return int(error.exit)
     log.info("stopped", reason="asked to")
     for path in (place.state, place.lock):

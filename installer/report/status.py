@@ -121,7 +121,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     engines = record.served if record else ()
     if as_json:
         held = convert(found.lines, tuple[HeldDocument, ...], from_attributes=True)
-        look = convert(seen, CheckDocument | None, from_attributes=True)
+        look = convert(seen.spoken, CheckDocument, from_attributes=True) if seen else None
         document = StatusDocument(record is not None, not reason, reason, mode, engines, held, look)
         sys.stdout.write(dumps(document, indent=2).decode())
     elif record is None and not found.lines:
@@ -156,7 +156,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     refusals = (engine.refusal for engine in answer.engines)
     problems = [each for each in (answer.error, *refusals, answer.generation) if each is not None]
     if as_json:
-        look = convert(answer, CheckDocument, from_attributes=True)
+        look = convert(answer.spoken, CheckDocument, from_attributes=True)
         sys.stdout.write(dumps(look, indent=2).decode())
         return Exit.FAILED if problems else Exit.OK
     if answer.error is None:
