@@ -152,7 +152,6 @@ class Node(Struct, frozen=True):
         host, options = self.host, self.options
         if self.engines:
             yield from served_by_image(host)
-        yield from installed.find_mount_flaws(host, options.install_dir)
         yield from installed.install_dir_obstacles(host, options.install_dir)
         if not by_cdi:
             yield from unit_obstacles(host, options, self.engines)

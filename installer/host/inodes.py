@@ -34,7 +34,7 @@ WATCHED: Final = re.compile(r"^inotify wd:([0-9a-f]+)", re.MULTILINE)
 REMEDIES: Final = {
     errno.EACCES: "run as root",
     errno.EPERM: "run as root, and look for an immutable attribute with lsattr",
-    errno.EROFS: "mount the host's directory writable, or choose another one",
+    errno.EROFS: "mount its file system writable, or use a path on another one",
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "raise the quota or free some space there",
     errno.ENAMETOOLONG: "choose a shorter path",

@@ -92,7 +92,13 @@ def restore_access(host: Host, layout: Layout, record: Record) -> None:
 
 
 def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
-    """Yield why programs that root runs cannot be below ``path``: they would be exchanged or lost."""
+    """Yield why programs that root runs cannot be below ``path``, which need not exist."""
+    for word in host.mounted(path):
+        yield InstallerError(
+            f"install into {path} (its file system is mounted {word})",
+            remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
+            code="install-dir-unusable",
+        )
     entry = entry_of(host, host.resolve(path))
     # What is staged there has names that anybody could take first in a sticky directory.
     everybodys = entry is not None and entry.directory and entry.mode & STICKY and entry.mode & EVERYBODY
@@ -104,16 +110,6 @@ def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[Installer
         yield InstallerError(
             f"install into {path} (a restart of the node empties {gone}, and the configs still name it then)",
             remedy=Remedy("choose another ", Option("install-dir")),
-            code="install-dir-unusable",
-        )
-
-
-def find_mount_flaws(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
-    """Yield why nothing could be installed or run below ``path``, which need not exist."""
-    for word in host.mounted(path):
-        yield InstallerError(
-            f"install into {path} (its file system is mounted {word})",
-            remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
             code="install-dir-unusable",
         )
 

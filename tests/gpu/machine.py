@@ -21,7 +21,7 @@ from installer.lifecycle import install as daemon
 from installer.lifecycle import uninstall
 from installer.model.facts import Record
 from installer.model.options import Options
-from installer.payload.installed import find_artifact, find_mount_flaws, install_dir_obstacles
+from installer.payload.installed import find_artifact, install_dir_obstacles
 from tests.engines.cache import PROJECT
 from tests.gpu.bundle import config, python_root, with_device
 
@@ -56,7 +56,7 @@ def place() -> Path | None:
     """Return a directory to install below; None where there is none."""
     for each in PLACES:
         path = PurePosixPath(each)
-        if each.parent.is_dir() and not [*install_dir_obstacles(HOST, path), *find_mount_flaws(HOST, path)]:
+        if each.parent.is_dir() and not [*install_dir_obstacles(HOST, path)]:
             each.mkdir(exist_ok=True)
             return each
     return None
