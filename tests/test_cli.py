@@ -117,6 +117,12 @@ def test_words_are_read_as_everywhere(
         pytest.param("run", {"TIMEOUT": "soon"}, "'soon' is not a valid float.", id="a number's variable"),
         pytest.param("run", {"RUNTIME": "docker,x"}, "'x' is not one of", id="one of a variable's values"),
         pytest.param("status --mount x", {}, "cannot mount 'x'; write --mount HOST=HERE", id="half a mount"),
+        pytest.param(
+            "plan --runtime docker --socket foo=/x --log-format text",
+            {},
+            "cannot tell which engine --socket foo=/x is for; write --socket ENGINE=PATH, with one of: docker,",
+            id="the socket of no engine",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_said_in_a_sentence_and_is_code_2(

@@ -56,8 +56,8 @@ def read_record(host: Host, layout: Layout) -> Record | None:
     except ValueError as error:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
-            remedy="use the version of this program that wrote it, or move it away and run uninstall, which "
-            f"restores from {layout.backups}: saved configs that match no config stay in {layout.unclaimed}",
+            remedy="use the version of this program that wrote it, or move it away and run uninstall: that "
+            f"removes what it recognises as ours, and leaves unused saved configs in {layout.unclaimed}",
             code="ledger-unusable",
         ) from error
 

@@ -244,11 +244,13 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
         held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
         found = (*found, str(specification.path))
     if not held.empty:
-        remedy = "compare the configs with copies of your own: what was there before us is not known"
+        remedy = (
+            f"after an uninstall compare the configs with your copies; remove {options.install_dir} if empty"
+        )
         log.warning("ledger lost", found=list(found), remedy=remedy)
         for row in held.configs:
             if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
-                remedy = "set the default runtime that it had before us, if it was another"
+                remedy = "after an uninstall set the default runtime that it had before the install"
                 log.warning("default not known", engine=row.engine, path=str(row.path), remedy=remedy)
         known = ledger.held
         ledger.write(replace(held, directories=known.directories, published=known.published))

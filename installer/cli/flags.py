@@ -256,9 +256,9 @@ def _places(flag: str, texts: Sequence[str], engines: Sequence[str]) -> dict[str
         name, equals, path = text.partition("=")
         if equals and name in ENGINES:
             found[name] = PurePosixPath(path)
-        elif len(engines) == 1 and engines[0] in ENGINES:
+        elif len(engines) == 1 and engines[0] in ENGINES and (not equals or "/" in name):
             found[engines[0]] = PurePosixPath(text)
         else:
             problem = f"tell which engine --{flag} {text} is for"
-            raise UsageError(problem, remedy=f"write --{flag} ENGINE={text}")
+            raise UsageError(problem, remedy=f"write --{flag} ENGINE=PATH, with one of: {', '.join(ENGINES)}")
     return found

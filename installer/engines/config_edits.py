@@ -19,7 +19,7 @@ from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
 
 EMPTY: Final = "{}"  # what an edit has made that made a table, or an object
-DEFAULT: Final = "the default"  # the key that names the default runtime, whatever the engine calls it
+DEFAULT: Final = "the default runtime"  # the key that names the default runtime, whatever the engine calls it
 RUNTIMES: Final = "runtimes"  # the table of the runtimes, in all engines
 BUILT_IN: Final = "runc"
 # What makes a runtime start something, spelled without case and underscores.

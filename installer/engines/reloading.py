@@ -18,8 +18,8 @@ from installer.model.facts import ConfigRow, EngineState, Facts, Record, Saved, 
 from installer.model.files import File
 from installer.model.steps import Planned, Reload, Step, WriteConfig
 
-PASSING: Final = "dockerd keeps what its file leaves out, so this text names both keys until it is reloaded"
-PASSED: Final = "the text that named both keys for the reload has done its part"
+PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
+PASSED: Final = "the reload that needed the intermediate text is done"
 DUE: Final = "its restart, which waits until it creates no container (--restart-mode when-idle)"
 LEFT: Final = "that it reads its configs again, which --restart-mode none leaves to you"
 
@@ -196,7 +196,7 @@ def explain_install(
 def explain_undo(steps: Sequence[Step], engine: EngineState) -> Planned:
     """Return the steps of an undo, each with its reason."""
     writes = (step for step in steps if isinstance(step, WriteConfig))
-    reasons = {step.path: f"an install {'changed' if step.after else 'made'} it" for step in writes}
+    reasons = {step.path: f"reverts what install {'changed' if step.after else 'made'}" for step in writes}
     return _explain_steps(steps, engine, reasons, "its config is restored")
 
 
@@ -218,16 +218,16 @@ def _explain_steps(
 def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:
     """Return why a file is written: what it does not hold yet, or holds still."""
     if change.row is None:
-        return "an earlier install wrote it, and this one has no part for it"
+        return "an earlier install wrote it, and this one does not use it"
     engine, now = change.row.engine, {edit.key: edit.after for edit in change.row.edits}
     before = {edit.key: edit.after for edit in held.edits} if held else {}
     wanted = {group_of(key, engine) for key, text in now.items() if text != "{}" and before.get(key) != text}
     held_groups = {group_of(key, engine) for key, text in before.items() if text != "{}"}
     gone = held_groups - {group_of(key, engine) for key in now} - {""}
     if wanted:
-        return f"it does not hold {', '.join(sorted(wanted))} as asked for"
+        return f"missing there, or with another value: {', '.join(sorted(wanted))}"
     return (
-        f"it holds {', '.join(sorted(gone))}, not asked for any more"
+        f"it still has {', '.join(sorted(gone))}, which this install does not ask for"
         if gone
         else "our keys there differ from what is asked for"
     )

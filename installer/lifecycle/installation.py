@@ -126,7 +126,7 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     elif installed.is_foreign_toolkit(host, layout):
         yield Line(str(layout.toolkit), THEIRS)
     if unclaimed := host.names(layout.unclaimed):
-        state = f"{len(unclaimed)} configs as they were before an install whose ledger is lost: see uninstall"
+        state = f"{len(unclaimed)} saved configs whose ledger is lost: uninstall says what to do"
         yield Line(str(layout.unclaimed), state, good=True)
     yield from _list_mount_flaws(host, layout, record)
     for path in (path for path in record.published if is_foreign(host, path)):
@@ -305,9 +305,10 @@ def explain_unproven(
     host: Host, pid_file: PurePosixPath, record: Record | None, seen: readiness.LastCheck | None
 ) -> str:
     """Return why a node is not ready that has nothing else to say against it."""
+    waits = is_held_pidfile(host.local_path(pid_file))
     if record is None:
-        return "nothing is installed: wait for run to finish, or see its log"
-    if not is_held_pidfile(host.local_path(pid_file)):
+        return f"nothing is installed: {'run is at work, see its log' if waits else 'use install or run'}"
+    if not waits:
         return (
             f"no run waits on this node ({pid_file} is not locked): after install that is normal; "
             "else start run, or see the log of the last one"

@@ -235,7 +235,7 @@ def _find_lack_of_room(
         sizes = (free_bytes, need)
         has, takes = (f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB" for size in sizes)
         yield InstallerError(
-            f"install into {options.install_dir} ({has} are free, two payloads take {takes})",
+            f"install into {options.install_dir} ({has} are free, {takes} are needed)",
             remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
             code="no-space",
         )

@@ -150,10 +150,10 @@ def test_a_write_is_told_with_what_the_file_does_not_hold() -> None:
     undone = plan_undo(undo_facts(CONTAINERD, disk, first.final), CONTAINERD.options)
 
     assert _why(first, WriteConfig) == [
-        "it does not hold gpu, nvidia-cdi, nvidia-legacy, the default as asked for"
+        "missing there, or with another value: gpu, nvidia-cdi, nvidia-legacy, the default runtime"
     ]
-    assert _why(second, WriteConfig) == ["it does not hold mine, the default as asked for"]
-    assert _why(undone, WriteConfig) == ["an install changed it"]
+    assert _why(second, WriteConfig) == ["missing there, or with another value: mine, the default runtime"]
+    assert _why(undone, WriteConfig) == ["reverts what install changed"]
 
 
 def test_a_write_that_repairs_an_edited_key_says_that_it_was_changed() -> None:
@@ -168,7 +168,7 @@ def test_a_write_that_repairs_an_edited_key_says_that_it_was_changed() -> None:
     fewer, _ = installed(without, disk, first.final)
 
     assert _why(repair, WriteConfig) == ["our keys there differ from what is asked for"]
-    assert _why(fewer, WriteConfig) == ["it holds the default, not asked for any more"]
+    assert _why(fewer, WriteConfig) == ["it still has the default runtime, which this install does not ask for"]
 
 
 def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:

@@ -67,8 +67,8 @@ def test_why_a_config_is_written_back() -> None:
 
     assert [reason for _, reason in explain_undo([passing, other, removed], serves())] == [
         PASSING,
-        "an install changed it",
-        "an install made it",
+        "reverts what install changed",
+        "reverts what install made",
     ]
 
 

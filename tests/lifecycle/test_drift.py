@@ -33,7 +33,7 @@ from installer.model.steps import (
 )
 
 CONFIG = "/etc/containerd/config.toml"
-WHY = "it does not hold the runtime nvidia as asked for"
+WHY = "missing there, or with another value: the runtime nvidia"
 FILE = Drifted({CONFIG: WHY})
 RESTART = Drifted({CONFIG: WHY, "containerd": "it does not serve nvidia"}, ("containerd",))
 RELOAD = Drifted({"docker": "it does not serve nvidia"}, ("docker",))
