@@ -346,7 +346,7 @@ def test_reconcile_tells_why_it_could_not_and_ends_with_1(site: Site) -> None:
         child.kill()
     said = json.loads(done.stderr.splitlines()[-1])
     assert done.returncode == 1
-    assert said["problem"].startswith("read /etc/docker/daemon.json as JSON")
+    assert said["problem"].startswith("cannot read /etc/docker/daemon.json as JSON")
     assert said["remedy"]
     assert told.returncode == 1
     assert json.loads(told.stdout)["problem"] == said["problem"]
@@ -567,7 +567,7 @@ def test_a_probe_says_why_a_node_is_not_ready_that_has_no_bad_line(site: Site) -
         child.kill()
 
     assert [each.returncode for each in (nothing, installed, unasked)] == [1, 1, 1]
-    assert nothing.stdout == "nothing is installed: wait for run to finish, or see its log\n"
+    assert nothing.stdout == "nothing is installed: use install or run\n"
     assert installed.stdout.startswith(
         "no run waits on this node (/run/nvidia/toolkit/toolkit.pid is not locked)"
     )

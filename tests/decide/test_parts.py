@@ -168,7 +168,9 @@ def test_a_write_that_repairs_an_edited_key_says_that_it_was_changed() -> None:
     fewer, _ = installed(without, disk, first.final)
 
     assert _why(repair, WriteConfig) == ["our keys there differ from what is asked for"]
-    assert _why(fewer, WriteConfig) == ["it still has the default runtime, which this install does not ask for"]
+    assert _why(fewer, WriteConfig) == [
+        "it still has the default runtime, which this install does not ask for"
+    ]
 
 
 def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:

@@ -19,7 +19,7 @@ def served(node: Node) -> tuple[set[str], str]:
 def sentence(stderr: str) -> str:
     """Return the error in which a run of the installer ended; other problems follow it."""
     said = next(each for line in stderr.splitlines() if (each := json.loads(line))["event"] == "failed")
-    return f"cannot {said['problem']}; {said['remedy']}"
+    return f"{said['problem']}; {said['remedy']}"
 
 
 def starts(node: Node, unit: str = "containerd") -> int:

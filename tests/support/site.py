@@ -73,4 +73,4 @@ def waits(child: "subprocess.Popen[str]") -> None:
 
 def sentence(done: "subprocess.CompletedProcess[str]") -> str:
     said = json.loads(done.stderr.splitlines()[-1])
-    return f"cannot {said['problem']}; {said['remedy']}"
+    return f"{said['problem']}; {said['remedy']}"

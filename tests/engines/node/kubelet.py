@@ -230,4 +230,4 @@ def problem(log: str) -> str:
     """Return the sentence in which the installer ended, from whatever surrounds it in the log."""
     said = [line[line.index("{") :] for line in log.splitlines() if "{" in line]
     found = [json.loads(line) for line in said if '"problem"' in line]
-    return f"cannot {found[-1]['problem']}; {found[-1]['remedy']}" if found else log
+    return f"{found[-1]['problem']}; {found[-1]['remedy']}" if found else log
