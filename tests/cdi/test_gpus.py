@@ -1,4 +1,4 @@
-"""The specification of the GPUs as it is found: whose it is, who else has one, and what tells of another."""
+"""What is found of the GPUs' specification, its neighbours and the devices, and how nvidia-ctk is asked for it."""
 
 import json
 import signal
@@ -9,15 +9,24 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.generate import gpu_specification, list_watched, roots
+from installer.cdi.generate import (
+    absent_node,
+    change_device_nodes,
+    gpu_specification,
+    held_node,
+    list_watched,
+    management_specification,
+    roots,
+)
 from installer.change.observe import observe_install
 from installer.errors import StoppedError
 from installer.host.files import Host
 from installer.host.supervision import STOP
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import CdiRow, ConfigRow, EngineState, GpuSpecification, Record
-from installer.model.files import File
-from installer.model.options import Mode, Options
+from installer.model.files import File, Layout
+from installer.model.options import Cdi, Mode, Options
+from installer.model.steps import RemoveDeviceNodes
 
 HOOK = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 OWN = "run/cdi/nvidia.com-gpu.json"
@@ -89,26 +98,22 @@ def paths(found: GpuSpecification) -> list[str]:
     return [node.get("hostPath", node["path"]), said["containerEdits"]["mounts"][0]["hostPath"]]
 
 
-@pytest.mark.parametrize(
-    ("link", "driver_root"), [("", "/driver"), ("", "/driver/"), ("link", "/link"), ("link", "/link/")]
-)
+@pytest.mark.parametrize("own_devices", [False, True], ids=["", "its own devices"])
+@pytest.mark.parametrize("driver_root", ["/driver", "/driver/", "/link", "/link/"])
 def test_the_hosts_paths_are_named_however_the_drivers_root_is_given(
-    node: Node, link: str, driver_root: str
+    node: Node, driver_root: str, *, own_devices: bool
 ) -> None:
-    (node.root / (link or "unused")).symlink_to("driver")
+    (node.root / "link").symlink_to("driver")
+    for name in ("nvidiactl", "nvidia0") if own_devices else ():
+        node.write(f"driver/dev/{name}")
 
     found = node.found(driver_root=driver_root)
 
-    assert paths(found) == ["/dev/nvidia0", "/driver/usr/lib64/libcuda.so.1"]
+    device = "/driver/dev/nvidia0" if own_devices else "/dev/nvidia0"
+    assert paths(found) == [device, "/driver/usr/lib64/libcuda.so.1"]
     assert found.lacking == ""
-
-
-def test_devices_are_those_of_the_drivers_root_where_it_has_its_own(node: Node) -> None:
-    node.write("driver/dev/nvidiactl")
-    node.write("driver/dev/nvidia0")
-
-    assert paths(node.found())[0] == "/driver/dev/nvidia0"
-    assert roots(node.host, node.options()) == (PurePosixPath("/driver"), PurePosixPath("/driver"))
+    there = PurePosixPath("/driver")
+    assert roots(node.host, node.options()) == (there, there if own_devices else PurePosixPath("/"))
 
 
 def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node) -> None:
@@ -119,31 +124,12 @@ def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node)
     assert "no driver" in found.lacking
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "seen"),
-    [
-        pytest.param("nvidia.yaml", THEIRS, True, id="YAML"),
-        pytest.param("nvidia.yml", THEIRS, False, id="an ending that no engine reads"),
-        pytest.param("nvidia.yaml", THEIRS.replace("/gpu", "/gpu.coherent"), False, id="a longer kind"),
-        pytest.param("nvidia.yaml", THEIRS.replace("0.5.0", "9.9.0"), False, id="later than it reads"),
-    ],
-)
-@pytest.mark.parametrize("directory", ["etc/cdi", "run/cdi"])
-def test_a_file_of_somebody_else_with_the_same_kind_is_seen(
-    node: Node, directory: str, name: str, text: str, *, seen: bool
-) -> None:
-    node.write(f"{directory}/{name}", text)
-
-    others = node.found().others
-
-    assert [str(path) for path in others] == ([f"/{directory}/{name}"] if seen else [])
-
-
 def theirs(*names: str) -> str:
     head, _, device = THEIRS.partition("- name: '0'")
     return head + "".join(f"- name: '{name}'{device}" for name in names)
 
 
+ALL = theirs("0", "all")
 ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":["A=b"]}},{"name":"0"')
 
 
@@ -153,9 +139,19 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
         pytest.param({}, "", "", id="nobody else"),
         pytest.param({"etc/cdi/a.yaml": theirs("team-a")}, "", "", id="other devices"),
         pytest.param({"run/cdi/a.yaml": theirs("team-a")}, "", "", id="other devices, beside ours"),
-        pytest.param({"etc/cdi/a.yaml": theirs("0", "all")}, "a.yaml", "", id="all"),
+        pytest.param({"etc/cdi/a.yaml": ALL}, "a.yaml", "", id="all"),
         pytest.param(
             {"run/cdi/a.yaml": theirs("0", "all", "1")}, "a.yaml", "", id="all and more, beside ours"
+        ),
+        pytest.param({"etc/cdi/a.yml": ALL}, "", "", id="an ending that no engine reads"),
+        pytest.param({"etc/cdi/a.yaml": ALL.replace("/gpu", "/gpu.coherent")}, "", "", id="a longer kind"),
+        pytest.param({"etc/cdi/a.yaml": ALL.replace("0.5.0", "9.9.0")}, "", "", id="later than it reads"),
+        pytest.param({"etc/cdi/a.yaml": ALL[: ALL.index("  containerEdits")]}, "", "", id="cut off"),
+        pytest.param({"run/cdi/a.yaml": f"{ALL}}}}}\n"}, "", "", id="braces behind it"),
+        pytest.param(
+            {"etc/cdi/a.yaml": '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devi'},
+            *("", ""),
+            id="JSON cut off",
         ),
         pytest.param({"etc/cdi/a.yaml": theirs("all")}, "a.yaml", "0", id="all GPUs by one name"),
         pytest.param({"etc/cdi/a.yaml": theirs("0")}, "a.yaml", "all", id="one GPU"),
@@ -166,12 +162,12 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
             id="all by two files",
         ),
         pytest.param(
-            {"etc/cdi/a.yaml": theirs("0", "all"), "etc/cdi/b.yaml": theirs("all")},
+            {"etc/cdi/a.yaml": ALL, "etc/cdi/b.yaml": theirs("all")},
             *("a.yaml b.yaml", "all"),
             id="two that engines drop",
         ),
         pytest.param(
-            {"etc/cdi/a.yaml": theirs("0", "all"), "run/cdi/b.yaml": theirs("all")},
+            {"etc/cdi/a.yaml": ALL, "run/cdi/b.yaml": theirs("all")},
             *("b.yaml a.yaml", ""),
             id="one that hides another's",
         ),
@@ -179,7 +175,7 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
             {OWN: theirs("team-a")}, "nvidia.com-gpu.json", "0 all", id="in our place, other devices"
         ),
         pytest.param(
-            {OWN: theirs("team-a"), "etc/cdi/a.yaml": theirs("0", "all")},
+            {OWN: theirs("team-a"), "etc/cdi/a.yaml": ALL},
             *("nvidia.com-gpu.json a.yaml", ""),
             id="in our place, and all elsewhere",
         ),
@@ -196,6 +192,7 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
 
     assert [path.name for path in found.others] == others.split()
     assert found.missing == tuple(missing.split())
+    assert found.text or others
     assert (found.unmade is not None) == ("all" in missing)
     if found.unmade is not None:
         assert str(found.others[0]) in found.unmade.problem
@@ -223,26 +220,6 @@ def test_where_nvidia_ctk_fails_a_file_of_somebody_else_is_enough_if_it_has_all(
     found = node.found()
 
     assert (bool(found.others), found.unmade is None) == (serves, serves)
-
-
-@pytest.mark.parametrize("directory", ["etc/cdi", "run/cdi"])
-@pytest.mark.parametrize(
-    "broken",
-    [
-        pytest.param(THEIRS[: THEIRS.index("  containerEdits")], id="cut off"),
-        pytest.param(f"{THEIRS}}}}}\n", id="braces behind it"),
-        pytest.param('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devi', id="JSON cut off"),
-    ],
-)
-def test_a_broken_file_that_names_our_kind_takes_no_gpu_off_the_node(
-    node: Node, directory: str, broken: str
-) -> None:
-    node.write(f"{directory}/nvidia.yaml", broken)
-
-    found = node.found()
-
-    assert found.others == ()
-    assert found.text
 
 
 @pytest.mark.parametrize(
@@ -345,3 +322,48 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
     }
     assert "/dev/nvidia0" not in places, "a device is written to all the time"
     assert [*list_watched(node.host, node.options(), Record())] == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "dev", "transformed"),
+    [
+        pytest.param("/run/driver", "/", [], id="the host's own paths"),
+        pytest.param("/host/run/driver", "/", ["--from=/host/run/driver --to=/run/driver"], id="one moved"),
+        pytest.param(
+            *("/host/run/driver", "/host"),
+            ["--from=/host/run/driver --to=/run/driver", "--from=/host --to=/"],
+            id="both moved",
+        ),
+        pytest.param("/run/driver", "/run/driver", ["--from=/run/driver/dev --to=/dev"], id="one here"),
+    ],
+)
+def test_paths_of_managements_specification_are_the_hosts(
+    node: Node, driver: str, dev: str, transformed: list[str]
+) -> None:
+    tool = node.source / "usr/bin/nvidia-ctk"
+    tool.write_text('#!/bin/sh\ntest "$2" = transform && cat\necho "$*"\n')  # says how it was called
+    cdi = Cdi(PurePosixPath("/var/run/cdi"), "nvidia.com/x", "/run/driver", driver, "/", dev, nodes=False)
+
+    said = management_specification(PurePosixPath(node.source), Layout(), cdi).splitlines()
+
+    assert said[0].startswith(f"cdi generate --mode=management --driver-root={driver} --dev-root={dev} ")
+    assert said[1:] == [f"cdi transform root {words}" for words in transformed]
+
+
+@pytest.mark.parametrize("since", ["ours", "made anew by the driver", "of another boot", "gone"])
+def test_of_device_nodes_only_those_of_ours_are_removed(node: Node, since: str) -> None:
+    path = PurePosixPath("/dev/nvidiactl")
+    node.write("dev/nvidiactl")
+    ours = held_node(node.host, absent_node(path))
+    assert ours is not None
+    if since == "made anew by the driver":
+        node.write("dev/other")
+        (node.root / "dev/other").rename(node.root / "dev/nvidiactl")
+    elif since == "of another boot":
+        ours = replace(ours, born=f"another-boot {ours.born.split()[1]}")
+    elif since == "gone":
+        (node.root / "dev/nvidiactl").unlink()
+
+    change_device_nodes(node.host, RemoveDeviceNodes((ours,)))
+
+    assert node.host.exists(path) is (since in {"made anew by the driver", "of another boot"})

@@ -1,12 +1,25 @@
-"""GPUs by CDI alone among the steps of a plan: the specification follows the driver, and no engine is changed."""
+"""CDI among the steps of a plan: which mode it is, what becomes of each specification, and no engine is changed."""
 
 from pathlib import PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.plan import CHANGED, GIVES_WAY, GPUS, NEW, REMOVED, STALE, WITHDRAWN
+from installer.cdi.plan import (
+    CHANGED,
+    GIVES_WAY,
+    GPUS,
+    NEW,
+    REMOVED,
+    STALE,
+    WITHDRAWN,
+    against_cdi,
+    highest_read,
+    lacking,
+    mode_of,
+)
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.engines import ENGINES
 from installer.lifecycle.drift import Drifted, select_specification
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import (
@@ -14,32 +27,153 @@ from installer.model.facts import (
     CdiFacts,
     CdiRow,
     ConfigRow,
+    Container,
+    ContainerFacts,
+    DeviceNode,
+    EngineRow,
+    EngineState,
     Facts,
     GpuSpecification,
     PayloadFacts,
     Record,
+    Saved,
 )
 from installer.model.files import File
-from installer.model.options import Mode, Options
-from installer.model.steps import FindRuntimes, InstallVersion, MakeDirectory, Reload, WriteConfig
+from installer.model.options import Cdi, Mode, Options
+from installer.model.steps import (
+    FindRuntimes,
+    InstallVersion,
+    MakeDirectory,
+    Reload,
+    RemoveDeviceNodes,
+    WriteConfig,
+    describe,
+)
 from tests.decide.golden import Case, artifacts, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
-OPTIONS: Options = replace(CASE.options, mode=Mode.CDI, set_as_default=False, runtime_name="nvidia")
 PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
+NEW_FILE, OLD_FILE, THEIR_FILE = File(b"new\n"), File(b"old\n"), File(b"theirs\n")
+DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
+IN_EFFECT = EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS)
+SWITCHED_OFF = "it says that CDI is switched off"
+Writes = list[tuple[PurePosixPath, bytes | None]]
+
+
+def row(now: File = OLD_FILE, original: File | None = None, path: PurePosixPath = PATH) -> ConfigRow:
+    return ConfigRow(OWNER, path, None, Saved.of(original), (now.digest,), ())
+
+
+def writes(plan: Plan) -> Writes:
+    steps = (step for step in plan.steps if isinstance(step, WriteConfig) and step.engine == OWNER)
+    return [(step.path, step.after.content if step.after else None) for step in steps]
+
+
+# Management's
+
+CDI = Cdi(PurePosixPath("/run/cdi"), "management.nvidia.com/gpu", "/d", "/d", "/d", "/d", nodes=True)
+MANAGEMENT = PurePosixPath("/run/cdi/management.nvidia.com-gpu.yaml")
+ELSEWHERE = PurePosixPath("/etc/cdi/x.yaml")
+NODE = DeviceNode(PurePosixPath("/d/dev/nvidiactl"), "boot 7")
+MANAGED: Options = replace(CASE.options, cdi=CDI)
+OURS = row(NEW_FILE, path=MANAGEMENT)
+OLD_ROW = row(path=MANAGEMENT)
+SAVING = row(NEW_FILE, THEIR_FILE, MANAGEMENT)
+
+
+def managed(there: File | None, *rows: ConfigRow) -> Facts:
+    """Return a node with a file in the place of management's specification."""
+    facts = CASE.facts(CASE.before, Record(configs=rows, nodes=(NODE,)), {})
+    contents = {**facts.contents, **{each.path: there for each in rows}}
+    contents[MANAGEMENT] = None if ELSEWHERE in contents else there
+    originals = {each.path: THEIR_FILE if each.original else None for each in rows}
+    return replace(facts, contents=contents, originals=originals, cdi=CdiFacts("new\n"))
+
+
+@pytest.mark.parametrize(
+    ("there", "rows", "wanted", "does", "held"),
+    [
+        pytest.param(None, (), CDI, [(MANAGEMENT, b"new\n")], (OURS,), id="written"),
+        pytest.param(NEW_FILE, (OURS,), CDI, [], (OURS,), id="as it should be"),
+        pytest.param(THEIR_FILE, (), CDI, [(MANAGEMENT, b"new\n")], (SAVING,), id="another's is saved"),
+        pytest.param(OLD_FILE, (OLD_ROW,), None, [(MANAGEMENT, None)], (), id="not wanted any more"),
+        pytest.param(
+            *(OLD_FILE, (row(path=ELSEWHERE),), CDI),
+            *([(ELSEWHERE, None), (MANAGEMENT, b"new\n")], (OURS,)),
+            id="in another directory",
+        ),
+    ],
+)
+def test_managements_specification_comes_to_its_place_and_is_held(
+    there: File | None, rows: tuple[ConfigRow, ...], wanted: Cdi | None, does: Writes, held: tuple[ConfigRow]
+) -> None:
+    plan = plan_install(managed(there, *rows), replace(MANAGED, cdi=wanted))
+
+    assert writes(plan) == does
+    assert plan.final is not None
+    assert tuple(each for each in plan.final.configs if each.engine == OWNER) == held
+    assert {each.path for each in plan.in_progress.configs} >= {path for path, _ in does}
+    assert (THEIR_FILE in plan.backups) is (SAVING in held)
+
+
+@pytest.mark.parametrize(
+    ("there", "held", "does"),
+    [
+        pytest.param(NEW_FILE, OURS, [(MANAGEMENT, None)], id="ours goes"),
+        pytest.param(NEW_FILE, SAVING, [(MANAGEMENT, b"theirs\n")], id="another's comes back"),
+        pytest.param(THEIR_FILE, OURS, [], id="rewritten by somebody since"),
+    ],
+)
+def test_an_undo_removes_specification_and_nodes_with_the_toolkit(
+    there: File, held: ConfigRow, does: Writes
+) -> None:
+    plan = plan_undo(managed(there, held), MANAGED)
+
+    assert writes(plan) == does
+    assert RemoveDeviceNodes((NODE,)) in plan.steps
+    assert plan.final is None
+
+
+@pytest.mark.parametrize("kind", ["management.nvidia.com/gpu", "example.com/class"])
+def test_the_file_is_named_after_its_kind(kind: str) -> None:
+    assert replace(CDI, kind=kind).path == PurePosixPath("/run/cdi", kind.replace("/", "-") + ".yaml")
+
+
+def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:
+    node = DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot absent")
+    facts = replace(managed(None), cdi=CdiFacts(absent_nodes=(node,)), held=Record())
+
+    plan = plan_install(facts, MANAGED)
+    back = plan_rollback(plan, plan.steps, Record())
+
+    (part,) = (part for part in plan.parts if part.id == "device-nodes")
+    assert [(describe(step).text, why) for step, why in part.planned] == [
+        (
+            "make the device nodes /dev/nvidiactl",
+            "they are not there, and the CDI specification is to name them",
+        )
+    ]
+    assert RemoveDeviceNodes((node,)) in back.steps
+    assert {reason for _, reason in back.planned} == {"the install failed"}
+
+
+# The GPUs'
+
+OPTIONS: Options = replace(CASE.options, mode=Mode.CDI, set_as_default=False, runtime_name="nvidia")
 THEIRS = PurePosixPath("/var/run/cdi/nvidia.yaml")
-NEW_FILE, OLD_FILE = File(b"new\n"), File(b"old\n")
-IN_EFFECT = EffectiveConfig({}, "runc", cdi=True, cdi_dirs=(PurePosixPath("/var/run/cdi"),))
-MADE = GpuSpecification(PATH, "new\n")
-LACKING = GpuSpecification(PATH, lacking="no driver")
-
-
-def row(file: File = OLD_FILE) -> ConfigRow:
-    return ConfigRow(OWNER, PATH, None, None, (file.digest,), ())
+CONTAINERD = ("containerd",)
+MADE, LACKING = GpuSpecification(PATH, "new\n"), GpuSpecification(PATH, lacking="no driver")
+STALE_ONE, GONE = replace(MADE, stale=("/lib/a",)), replace(LACKING, stale=("/lib/a",))
+BESIDE, IN_PLACE = replace(MADE, others=(THEIRS,)), replace(MADE, others=(PATH,))
+WITHOUT_SOME = replace(BESIDE, missing=("0", "all"))
+WITHOUT_MANY = replace(BESIDE, missing=("0", "1", "2", "3", "4", "5"))
+WRITTEN, OLD = (row(NEW_FILE),), (row(),)
+THEY_HAVE = f"{THEIRS} has devices of nvidia.com/gpu"
+AFRESH = [(b"new\n", CHANGED)]
 
 
 def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -> Facts:
-    found = CASE.facts(CASE.before, Record(configs=rows, cdi=CdiRow(("containerd",))), {})
+    found = CASE.facts(CASE.before, Record(configs=rows, cdi=CdiRow(CONTAINERD)), {})
     engines = tuple(replace(engine, serving=IN_EFFECT) for engine in found.engines)
     originals = {each.path: None for each in rows}
     contents = {**found.contents, PATH: there}
@@ -48,201 +182,269 @@ def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -
 
 def done(plan: Plan) -> list[tuple[bytes | None, str]]:
     part = next(part for part in plan.parts if part.id == GPUS)
-    assert all(isinstance(step, WriteConfig) and step.path == PATH for step in part.steps)
-    return [
-        (step.after.content if step.after else None, reason)
-        for step, reason in part.planned
-        if isinstance(step, WriteConfig)
-    ]
-
-
-def held(plan: Plan) -> tuple[tuple[ConfigRow, ...], CdiRow | None]:
-    assert plan.final is not None
-    return plan.final.configs, plan.final.cdi
-
-
-THEY_HAVE = f"{THEIRS} has devices of nvidia.com/gpu"
-GONE = replace(LACKING, stale=("/lib/a",))
-BESIDE = replace(MADE, others=(THEIRS,))
-IN_PLACE = replace(MADE, others=(PATH,))
-WRITTEN = (row(NEW_FILE),)
+    found = [(step, reason) for step, reason in part.planned if isinstance(step, WriteConfig)]
+    assert [step.path for step, _ in found] == [PATH] * len(part.steps)
+    return [(step.after.content if step.after else None, reason) for step, reason in found]
 
 
 @pytest.mark.parametrize(
-    ("spec", "there", "rows", "does", "after"),
+    ("spec", "there", "rows", "does", "left", "lacks"),
     [
-        pytest.param(MADE, None, (), [(b"new\n", NEW)], (WRITTEN, ""), id="written"),
-        pytest.param(MADE, NEW_FILE, WRITTEN, [], (WRITTEN, ""), id="as it should be"),
-        pytest.param(MADE, OLD_FILE, (row(),), [(b"new\n", CHANGED)], (WRITTEN, ""), id="another driver"),
-        pytest.param(MADE, None, (row(),), [(b"new\n", REMOVED)], (WRITTEN, ""), id="removed by somebody"),
+        pytest.param(MADE, None, (), [(b"new\n", NEW)], WRITTEN, "", id="written"),
+        pytest.param(MADE, NEW_FILE, WRITTEN, [], WRITTEN, "", id="as it should be"),
+        pytest.param(MADE, OLD_FILE, OLD, AFRESH, WRITTEN, "", id="another driver"),
+        pytest.param(MADE, None, OLD, [(b"new\n", REMOVED)], WRITTEN, "", id="removed by somebody"),
+        pytest.param(replace(MADE, ours=True), OLD_FILE, (), AFRESH, WRITTEN, "", id="its ledger lost"),
+        pytest.param(LACKING, None, (), [], (), "no driver", id="no driver"),
+        pytest.param(GONE, OLD_FILE, OLD, [(None, STALE)], (), "no driver", id="driver gone"),
+        pytest.param(LACKING, OLD_FILE, OLD, [], OLD, "", id="no answer, and all files there"),
+        pytest.param(LACKING, None, OLD, [], (), "no driver", id="gone with its driver"),
+        pytest.param(BESIDE, OLD_FILE, OLD, [(None, GIVES_WAY)], (), THEY_HAVE, id="another's beside it"),
+        pytest.param(BESIDE, None, (), [], (), THEY_HAVE, id="another's ahead of it"),
+        pytest.param(WITHOUT_SOME, None, (), [], (), f"{THEY_HAVE}, without 0, all", id="that has less"),
         pytest.param(
-            *(replace(MADE, ours=True), OLD_FILE, (), [(b"new\n", CHANGED)], (WRITTEN, "")),
-            id="its ledger lost",
-        ),
-        pytest.param(LACKING, None, (), [], ((), "no driver"), id="no driver"),
-        pytest.param(GONE, OLD_FILE, (row(),), [(None, STALE)], ((), "no driver"), id="driver gone"),
-        pytest.param(LACKING, OLD_FILE, (row(),), [], ((row(),), ""), id="no answer, and all files there"),
-        pytest.param(LACKING, None, (row(),), [], ((), "no driver"), id="gone with its driver"),
-        pytest.param(
-            BESIDE, OLD_FILE, (row(),), [(None, GIVES_WAY)], ((), THEY_HAVE), id="another's beside it"
-        ),
-        pytest.param(BESIDE, None, (), [], ((), THEY_HAVE), id="another's ahead of it"),
-        pytest.param(
-            *(replace(BESIDE, missing=("0", "all")), None, (), []),
-            ((), f"{THEY_HAVE}, without 0, all"),
-            id="another's that has less",
+            *(WITHOUT_MANY, None, (), [], (), f"{THEY_HAVE}, without 0, 1, 2, 3 and 2 more"),
+            id="that has much less",
         ),
         pytest.param(
-            *(replace(BESIDE, missing=("0", "1", "2", "3", "4", "5")), None, (), []),
-            ((), f"{THEY_HAVE}, without 0, 1, 2, 3 and 2 more"),
-            id="another's that has much less",
-        ),
-        pytest.param(
-            *(replace(MADE, stale=("/lib/a",)), OLD_FILE, (row(),)),
-            *([(None, STALE), (b"new\n", CHANGED)], (WRITTEN, "")),
+            *(STALE_ONE, OLD_FILE, OLD, [(None, STALE), *AFRESH], WRITTEN, ""),
             id="another driver, and files of the old one gone",
         ),
         pytest.param(
-            *(IN_PLACE, NEW_FILE, (row(),), [], ((), f"{PATH} has devices of nvidia.com/gpu")),
+            *(IN_PLACE, NEW_FILE, OLD, [], (), f"{PATH} has devices of nvidia.com/gpu"),
             id="another's in its place",
         ),
     ],
 )
-def test_the_specification_follows_what_there_is_and_gives_way(
+def test_the_specification_follows_what_there_is_and_gives_way(  # noqa: PLR0913, PLR0917 - the columns
     spec: GpuSpecification,
     there: File | None,
     rows: tuple[ConfigRow, ...],
     does: list[tuple[bytes | None, str]],
-    after: tuple[tuple[ConfigRow, ...], str],
+    left: tuple[ConfigRow, ...],
+    lacks: str,
 ) -> None:
     plan = plan_install(facts(spec, there, *rows), OPTIONS)
 
-    left, lacking = after
     assert done(plan) == does
-    assert held(plan) == (left, CdiRow(("containerd",), lacking))
+    assert plan.final is not None
+    assert (plan.final.configs, plan.final.cdi) == (left, CdiRow(CONTAINERD, lacks))
     assert plan.obstacles == ()
-    assert (f"no CDI specification of the GPUs: {lacking}" in plan.notes) is bool(lacking)
+    assert (f"no CDI specification of the GPUs: {lacks}" in plan.notes) is bool(lacks)
+    kept = "kept the CDI specification of the GPUs: no driver"
+    assert (kept in plan.notes) is (spec is LACKING and left == OLD)
+    # What somebody does to it is drift, and nothing else that it follows.
+    assert (str(PATH) in Drifted.of(plan, Record()).things) is (REMOVED in [reason for _, reason in does])
 
 
 def test_no_engine_is_written_to_or_reloaded_and_two_programs_are_enough() -> None:
-    plan = plan_install(facts(MADE, None), OPTIONS)
-
-    assert not [step for step in plan.steps if isinstance(step, Reload | FindRuntimes)]
-    assert [step.path for step in plan.steps if isinstance(step, WriteConfig)] == [PATH]
-    installed = next(step for step in plan.steps if isinstance(step, InstallVersion))
-    assert sorted(str(file.path) for file in installed.files) == [
-        "nvidia-cdi-hook",
-        "nvidia-ctk",
-        "nvidia-ctk.real",
-    ]
-    assert plan.unproven == ()
-    assert plan.steps.index(installed) < len(plan.steps) - 1, "the hook is there before what names it"
-
-
-def test_a_source_that_has_but_the_two_programs_is_enough() -> None:
     found = facts(MADE, None)
     few = tuple(each for each in artifacts() if each.name in {"nvidia-cdi-hook", "nvidia-ctk"})
 
-    assert plan_install(replace(found, payload=PayloadFacts(few)), OPTIONS).obstacles == ()
+    plan = plan_install(replace(found, payload=PayloadFacts(few)), OPTIONS)
+
+    assert (plan.obstacles, plan.unproven) == ((), ())
+    assert not [step for step in plan.steps if isinstance(step, Reload | FindRuntimes)]
+    assert [step.path for step in plan.steps if isinstance(step, WriteConfig)] == [PATH]
+    installed = next(step for step in plan.steps if isinstance(step, InstallVersion))
+    programs = ["nvidia-cdi-hook", "nvidia-ctk", "nvidia-ctk.real"]
+    assert sorted(str(file.path) for file in installed.files) == programs
+    assert plan.steps.index(installed) < len(plan.steps) - 1, "the hook is there before what names it"
     assert plan_install(replace(found, payload=PayloadFacts(few[:1])), OPTIONS).obstacles
-
-
-def test_one_that_is_kept_without_an_answer_is_told() -> None:
-    plan = plan_install(facts(LACKING, OLD_FILE, row()), OPTIONS)
-
-    assert "kept the CDI specification of the GPUs: no driver" in plan.notes
-
-
-@pytest.mark.parametrize(
-    ("spec", "there", "drifts"),
-    [
-        pytest.param(MADE, OLD_FILE, False, id="another driver"),
-        pytest.param(replace(LACKING, stale=("/lib/a",)), OLD_FILE, False, id="driver gone"),
-        pytest.param(replace(MADE, others=(THEIRS,)), OLD_FILE, False, id="somebody else's beside it"),
-        pytest.param(MADE, None, True, id="removed by somebody"),
-    ],
-)
-def test_only_what_somebody_does_to_it_is_drift(
-    *, spec: GpuSpecification, there: File | None, drifts: bool
-) -> None:
-    plan = plan_install(facts(spec, there, row()), OPTIONS)
-
-    assert done(plan)
-    assert (str(PATH) in Drifted.of(plan, Record()).things) is drifts
 
 
 def test_it_goes_where_runtimes_are_asked_for_and_at_an_undo() -> None:
     found = facts(None, OLD_FILE, row())
 
-    runtimes = plan_install(found, CASE.options)
-    undo = plan_undo(found, OPTIONS)
+    runtimes, undo = plan_install(found, CASE.options), plan_undo(found, OPTIONS)
 
-    for plan in (runtimes, undo):
-        assert [step.after for step in plan.steps if isinstance(step, WriteConfig) and step.path == PATH] == [
-            None
-        ]
+    assert writes(runtimes) == writes(undo) == [(PATH, None)]
     assert runtimes.final is not None
-    assert runtimes.final.cdi is None
-    assert undo.final is None
+    assert (runtimes.final.cdi, undo.final) == (None, None)
 
 
-def test_an_engine_without_cdi_stops_the_plan() -> None:
-    found = facts(MADE, None)
-    off = tuple(replace(engine, serving=replace(IN_EFFECT, cdi=False)) for engine in found.engines)
-
-    plan = plan_install(replace(found, engines=off), OPTIONS)
-
-    assert [error.code for error in plan.obstacles] == ["mode-unusable"]
-
-
-@pytest.mark.parametrize("tried", [1, 2], ids=["removed", "and the next one half written"])
-def test_a_roll_back_brings_no_stale_one_back_and_tells_that_there_is_none(tried: int) -> None:
-    found = facts(replace(MADE, stale=("/lib/a",)), OLD_FILE, row())
+@pytest.mark.parametrize(
+    ("spec", "tried", "does", "left", "lacks"),
+    [
+        pytest.param(STALE_ONE, 1, [], (), WITHDRAWN, id="a stale one removed"),
+        pytest.param(STALE_ONE, 2, [(PATH, None)], (), WITHDRAWN, id="and the next one half written"),
+        pytest.param(MADE, 1, [(PATH, b"old\n")], OLD, "", id="one that still holds"),
+    ],
+)
+def test_a_roll_back_brings_no_stale_one_back_and_tells_that_there_is_none(
+    spec: GpuSpecification, tried: int, does: Writes, left: tuple[ConfigRow, ...], lacks: str
+) -> None:
+    found = facts(spec, OLD_FILE, row())
     plan = plan_install(found, OPTIONS)
     of_it = tuple(step for step in plan.steps if isinstance(step, WriteConfig) and step.path == PATH)[:tried]
 
     back = plan_rollback(plan, of_it, found.held)
 
-    assert [step.after for step in back.steps if isinstance(step, WriteConfig)] == [None] * (tried - 1)
-    assert back.final is not None
-    assert back.final.configs == ()
-    assert back.final.cdi == CdiRow(("containerd",), WITHDRAWN)
-
-
-def test_a_roll_back_brings_one_back_that_still_holds() -> None:
-    found = facts(MADE, OLD_FILE, row())
-    plan = plan_install(found, OPTIONS)
-    of_it = tuple(step for step in plan.steps if isinstance(step, WriteConfig) and step.path == PATH)
-
-    back = plan_rollback(plan, of_it, found.held)
-
-    assert [step.after for step in back.steps if isinstance(step, WriteConfig)] == [OLD_FILE]
-    assert back.final == found.held
+    assert writes(back) == does
+    assert back.final == replace(found.held, configs=left, cdi=CdiRow(CONTAINERD, lacks))
 
 
 def test_a_specification_that_follows_the_driver_is_replaced_alone_where_the_rest_has_drifted() -> None:
-    known = row()
-    spec = replace(MADE, stale=("/lib/a",))
-    found = facts(spec, OLD_FILE, known)
+    found = facts(STALE_ONE, OLD_FILE, row())
     before = replace(found.held, finished=True)
     plan = plan_install(replace(found, held=before), OPTIONS)
-    drifted = Drifted.of(plan, Record())
+    assert Drifted.of(plan, Record()).things, "the toolkit is not there"
 
     alone = select_specification(plan, before)
 
-    assert drifted.things, "the toolkit is not there"
     assert alone is not None
-    assert done(alone) == [(None, STALE), (b"new\n", CHANGED)]
+    assert done(alone) == [(None, STALE), *AFRESH]
     assert {type(step) for step in alone.steps} <= {WriteConfig, MakeDirectory}
-    assert alone.final == replace(
-        before, configs=WRITTEN, directories=alone.final.directories if alone.final else ()
-    )
+    assert alone.final is not None
+    assert alone.final == replace(before, configs=WRITTEN, directories=alone.final.directories)
     assert alone.in_progress.configs[0].ours == (NEW_FILE.digest, OLD_FILE.digest)
     assert not alone.in_progress.finished
     assert select_specification(replace(plan, parts=alone.parts[:1]), before) is None
+    removed = facts(MADE, None, row())
+    assert select_specification(plan_install(removed, OPTIONS), removed.held) is None, "it is drift"
 
 
-def test_a_specification_that_somebody_has_removed_is_drift_and_waits_with_the_rest() -> None:
-    found = facts(MADE, None, row())
+# The mode
 
-    assert select_specification(plan_install(found, OPTIONS), found.held) is None
+AUTO = Options(mode=Mode.AUTO)
+HELD = Record(engines=(EngineRow("containerd", PurePosixPath("/s"), "containerd.service", {}),))
+OFF = replace(IN_EFFECT, cdi=False)
+
+
+def engine(
+    serving: EffectiveConfig | None = IN_EFFECT, name: str = "containerd", *version: int
+) -> EngineState:
+    spec = ENGINES[name]
+    silence = "" if serving else "it is busy"
+    found = EngineState(name, spec.config, None, None, (), spec.socket, spec.unit, version or (2, 1, 9))
+    return replace(found, serving=serving, silence=silence)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        pytest.param(engine(), "", id="in effect"),
+        pytest.param(engine(replace(IN_EFFECT, cdi_dirs=(PurePosixPath("/run/cdi"),))), "", id="/run"),
+        pytest.param(engine(None), "it is busy", id="no answer"),
+        pytest.param(engine(replace(IN_EFFECT, cdi=None)), "it knows nothing of CDI", id="containerd 1.6"),
+        pytest.param(engine(OFF), SWITCHED_OFF, id="1.7"),
+        pytest.param(
+            engine(replace(IN_EFFECT, cdi_dirs=DIRS[:1])),
+            "it reads specifications in /etc/cdi alone",
+            id="elsewhere",
+        ),
+        pytest.param(engine(IN_EFFECT, "crio", 1, 28), "", id="CRI-O that hands them over"),
+        pytest.param(
+            engine(IN_EFFECT, "crio", 1, 27, 8),
+            "1.27.8 does not hand over what a kubelet asks for",
+            id="older",
+        ),
+    ],
+)
+def test_an_engine_takes_devices_by_cdi_where_it_says_so(found: EngineState, why: str) -> None:
+    assert lacking(found) == why
+
+
+@pytest.mark.parametrize(
+    ("engines", "highest"),
+    [
+        pytest.param((engine(),), (1, 0, 0), id="containerd 2.1"),
+        pytest.param((engine(IN_EFFECT, "containerd", 2, 0, 8),), (0, 8, 0), id="containerd 2.0"),
+        pytest.param((engine(IN_EFFECT, "containerd", 1, 7, 24),), (0, 7, 0), id="containerd 1.7"),
+        pytest.param((engine(IN_EFFECT, "containerd", 1, 7, 8),), (0, 5, 0), id="an early containerd 1.7"),
+        pytest.param((engine(IN_EFFECT, "docker", 25, 0),), (0, 6, 0), id="dockerd 25"),
+        pytest.param((engine(IN_EFFECT, "crio", 1, 29), engine()), (0, 6, 0), id="the lowest of two"),
+        pytest.param((engine(IN_EFFECT, "docker", 28, 5),), None, id="nobody knows"),
+        pytest.param((), None, id="no engine"),
+    ],
+)
+def test_a_specification_is_of_a_version_that_all_engines_read(
+    engines: tuple[EngineState, ...], highest: tuple[int, ...] | None
+) -> None:
+    assert highest_read(engines) == highest
+
+
+@pytest.mark.parametrize(
+    ("engines", "held", "options", "mode", "why"),
+    [
+        pytest.param((engine(),), Record(), AUTO, Mode.CDI, "every engine has CDI in effect", id="CDI alone"),
+        pytest.param(
+            (engine(),), HELD, AUTO, Mode.RUNTIME, "containerd has runtimes of ours already", id="served"
+        ),
+        pytest.param(
+            (engine(), engine(OFF, "docker")),
+            *(Record(), AUTO, Mode.RUNTIME, f"Docker takes no devices by CDI ({SWITCHED_OFF})"),
+            id="one of two without",
+        ),
+        pytest.param((), Record(), AUTO, Mode.RUNTIME, "no engine is to be asked", id="no engine"),
+        pytest.param((engine(),), Record(), Options(), Mode.RUNTIME, "", id="a runtime by default"),
+        *(
+            pytest.param((engine(),), Record(), asked, Mode.RUNTIME, "a runtime is asked for", id=name)
+            for name, asked in {
+                "the default": replace(AUTO, set_as_default=True),
+                "a name": replace(AUTO, runtime_name="gpu"),
+            }.items()
+        ),
+    ],
+)
+def test_auto_takes_what_costs_the_node_least(
+    engines: tuple[EngineState, ...], held: Record, options: Options, mode: Mode, why: str
+) -> None:
+    found, said = mode_of(engines, held, options)
+
+    assert found is mode
+    assert said.startswith(why)
+    assert bool(said) is bool(why)
+
+
+def test_all_that_stands_against_cdi_is_told_with_the_release_that_has_it() -> None:
+    said = [str(error) for error in against_cdi([engine(OFF, name) for name in ENGINES], HELD)]
+
+    assert len(said) == 1 + len(ENGINES)
+    words = "cannot leave containerd to CDI (it has runtimes of ours since an earlier install)"
+    assert said[0].startswith(words)
+    assert all(f"({SWITCHED_OFF}); use --mode runtime; " in words for words in said[1:])
+    since = {words.partition("--mode runtime; ")[2].split()[0] for words in said[1:]}
+    assert since == {"containerd", "Docker", "CRI-O"}
+    found = facts(MADE, None)
+    plan = plan_install(
+        replace(found, engines=tuple(replace(each, serving=OFF) for each in found.engines)), OPTIONS
+    )
+    assert [error.code for error in plan.obstacles] == ["mode-unusable"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "remedy"),
+    [
+        pytest.param(
+            *("containerd", Options(mode=Mode.CDI)),
+            "stop them, run toolkit-installer uninstall, then try again; or keep --mode runtime",
+            id="the mode",
+        ),
+        pytest.param(
+            *("containerd", Options(runtime_name="gpu")),
+            "stop them first, or keep --runtime-name as it was",
+            id="the name",
+        ),
+        pytest.param("crio", Options(), "stop them first, or do without the OCI hook", id="an OCI hook"),
+    ],
+)
+def test_a_runtime_in_use_cannot_go_and_the_remedy_names_what_takes_it_away(
+    name: str, options: Options, remedy: str
+) -> None:
+    ours = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    hook = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json") if name == "crio" else None
+    given = next(iter(cases(name))).facts({}, Record(), {})
+    found = replace(
+        given,
+        engines=(replace(given.engines[0], hook=hook),),
+        contents={**given.contents, **({hook: None} if hook else {})},
+        held=Record(engines=(replace(HELD.engines[0], name=name, runtimes={"nvidia": ours}),)),
+        containers=ContainerFacts((Container(name, "3f6c0d5e8a9b", "default/trainer", ours),)),
+    )
+
+    first = plan_install(found, replace(options, engines=(name,))).obstacles[0]
+
+    title = ENGINES[name].title
+    assert first.problem == f"remove the runtime nvidia from {title} (it runs default/trainer ({name}))"
+    assert (first.code, str(first.remedy)) == ("in-use", remedy)

@@ -1,17 +1,15 @@
 """A plan is a sum of parts: each step has its reason, and all obstacles are told, not the first."""
 
-from pathlib import PurePosixPath
-
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import Plan, entries_for, plan_install, plan_rollback, plan_undo
+from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.engines import ENGINES
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import CdiFacts, DeviceNode, EngineState, Facts, PayloadFacts, Record
+from installer.model.facts import EngineState, Facts, PayloadFacts, Record
 from installer.model.files import File
-from installer.model.options import Cdi, RestartMode
-from installer.model.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
+from installer.model.options import RestartMode
+from installer.model.steps import Reload, WriteConfig
 from tests.decide.golden import Case, cases, installed, undo_facts
 from tests.decide.serving import served
 
@@ -171,23 +169,3 @@ def test_a_write_that_repairs_an_edited_key_says_that_it_was_changed() -> None:
     assert _why(fewer, WriteConfig) == [
         "it still has the default runtime, which this install does not ask for"
     ]
-
-
-def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:
-    node = DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot absent")
-    cdi = Cdi(PurePosixPath("/run/cdi"), "management.nvidia.com/gpu", "/d", "/d", "/d", "/d", nodes=True)
-    facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
-    facts = replace(facts, cdi=CdiFacts(absent_nodes=(node,)), contents={**facts.contents, cdi.path: None})
-
-    plan = plan_install(facts, replace(CONTAINERD.options, cdi=cdi))
-    back = plan_rollback(plan, plan.steps, Record())
-
-    (part,) = (part for part in plan.parts if part.id == "device-nodes")
-    assert [(describe(step).text, why) for step, why in part.planned] == [
-        (
-            "make the device nodes /dev/nvidiactl",
-            "they are not there, and the CDI specification is to name them",
-        )
-    ]
-    assert RemoveDeviceNodes((node,)) in back.steps
-    assert {reason for _, reason in back.planned} == {"the install failed"}
