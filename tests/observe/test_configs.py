@@ -1,39 +1,59 @@
-"""Which configs an engine reads, and which names among its imports it cannot read."""
+"""Which configs an engine reads, what among them keeps it from starting, and where it would not read ours."""
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.config_edits import texts_alone, tree_of
-from installer.engines.config_files import contents_of, with_configs
+from installer.engines.config_files import (
+    TICK_S,
+    contents_of,
+    explain_unread,
+    is_outdated,
+    with_configs,
+    with_places,
+    write_config,
+)
+from installer.engines.k0s import DIRECTORY, K0S, MERGED
+from installer.engines.microk8s import ARGS, RENDERED
 from installer.host.files import Host
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
+from installer.model.options import Places
+from installer.model.steps import WriteConfig, describe
+from tests.support.tree import tree
 
-ROW = ENGINES["containerd"]
-NAME = PurePosixPath("/etc/containerd/conf.d/a.toml")
+CRIO, CONTAINERD, MICROK8S = (EngineState.usual(ENGINES[name]) for name in ("crio", "containerd", "microk8s"))
+IMPORTED, DROPPED = PurePosixPath("/etc/containerd/conf.d/a.toml"), PurePosixPath("/etc/crio/crio.conf.d")
 
 
-def read(root: Path) -> tuple[EngineState, str]:
-    """Return what containerd reads on the node ``root``, and why it would not start with it."""
+def read(root: Path, bare: EngineState) -> tuple[EngineState, str]:
+    """Return an engine with what it reads on the node ``root``, and why it would not start with it."""
     host = Host.under(PurePosixPath(root))
-    bare = EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit)
-    facts = with_configs(host, bare)
-    texts = contents_of(host, facts.files)
-    return facts, texts_alone(facts, texts).broken
+    engine = with_configs(host, bare)
+    return engine, texts_alone(engine, contents_of(host, engine.files)).broken
+
+
+def put(root: Path, texts: dict[PurePosixPath, str]) -> Host:
+    for path, text in texts.items():
+        place = root / path.relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return Host.under(PurePosixPath(root))
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    directory = tmp_path / "etc/containerd/conf.d"
-    directory.mkdir(parents=True)
-    (directory / "site.toml").write_text("oom_score = -900\n")
-    config = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
-    (directory.parent / "config.toml").write_text(config)
+    imports = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    put(tmp_path, {CONTAINERD.config: imports, IMPORTED.with_name("site.toml"): "oom_score = -900\n"})
+    put(tmp_path, {DROPPED / "below/site": "[crio]\n"})
     (tmp_path / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev/null")  # a device takes root to make
     return tmp_path
 
 
@@ -42,92 +62,63 @@ def _socket(path: Path) -> None:
         made.bind(str(path))
 
 
-# What a glob takes, and containerd 1.6.20, 1.7.24 and 2.1.9 do not start with.
-FATAL = {
+# What a glob takes, and containerd 1.6.20, 1.7.24 and 2.1.9 do not start with. CRI-O walks into directories, and
+# reads each name (engine-facts.md#crio-drop-ins).
+FATAL: dict[str, Callable[[Path], None]] = {
     "a link to nowhere": lambda path: path.symlink_to("/srv/gone.toml"),
-    "a directory": lambda path: path.mkdir(),
     "a link to a directory": lambda path: path.symlink_to("/etc/containerd"),
     "a socket": _socket,
+    "a directory": lambda path: path.mkdir(),
 }
 
 
 @pytest.mark.parametrize("kind", FATAL)
-def test_an_import_that_is_no_file_keeps_containerd_from_starting(
-    root: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("engine", [CONTAINERD, CRIO], ids=["containerd", "CRI-O"])
+def test_a_name_that_is_no_file_keeps_an_engine_from_starting(
+    root: Path, engine: EngineState, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(root / "etc/containerd/conf.d")  # the name of a socket is short
-    FATAL[kind](Path("a.toml"))
+    name = IMPORTED if engine is CONTAINERD else DROPPED / "below/a.toml"
+    says = f"{engine.config} imports" if engine is CONTAINERD else "it reads"
+    monkeypatch.chdir(root / name.parent.relative_to("/"))  # the name of a socket is short
+    FATAL[kind](Path(name.name))
 
-    facts, broken = read(root)
+    facts, broken = read(root, engine)
 
-    assert NAME not in facts.files
-    assert broken == f"{ROW.config} imports {NAME}, which is a link to nowhere, or no file"
+    assert name not in facts.files
+    walks = engine is CRIO and kind == "a directory"
+    assert broken == ("" if walks else f"{says} {name}, which is a link to nowhere, or no file")
 
 
 def test_an_import_that_is_a_link_to_a_file_is_fatal_without_that_file_only(root: Path) -> None:
     (root / "etc/containerd/real").write_text("oom_score = -901\n")
-    (root / "etc/containerd/conf.d/a.toml").symlink_to("/etc/containerd/real")
+    (root / str(IMPORTED)[1:]).symlink_to("/etc/containerd/real")
 
-    facts, broken = read(root)
+    facts, broken = read(root, CONTAINERD)
 
-    assert (NAME in facts.files, broken) == (True, "")
+    assert (IMPORTED in facts.files, broken) == (True, "")
     texts = contents_of(Host.under(PurePosixPath(root)), facts.files)
-    assert tree_of(texts[NAME], NAME) == {"oom_score": -901}
-    assert str(NAME) in texts_alone(facts, {**texts, NAME: None}).broken
+    assert tree_of(texts[IMPORTED], IMPORTED) == {"oom_score": -901}
+    assert str(IMPORTED) in texts_alone(facts, {**texts, IMPORTED: None}).broken
 
 
-def test_a_device_that_is_imported_reads_as_empty(root: Path) -> None:
-    """As the three have it: a link to /dev/null masks a file."""
-    os.mkfifo(root / "dev/null")  # a device takes root to make
-    (root / "etc/containerd/conf.d/a.toml").symlink_to("/dev/null")
-
-    assert read(root)[1] == ""
-
-
-def test_what_no_import_takes_may_be_anything(root: Path) -> None:
-    (root / "etc/containerd/conf.d/a.off").symlink_to("/srv/gone.toml")
-
-    assert read(root)[1] == ""
-
-
-DROP_INS = PurePosixPath("/etc/crio/crio.conf.d")
-
-
-def read_by_crio(root: Path, **more: Any) -> tuple[EngineState, str]:
-    """Return what CRI-O reads on the node ``root``, and why it would not start with it."""
-    host, row = Host.under(PurePosixPath(root)), ENGINES["crio"]
-    bare = EngineState("crio", row.config, row.drop_ins.usual, None, (), row.socket, row.unit, **more)
-    facts = with_configs(host, bare)
-    return facts, texts_alone(facts, contents_of(host, facts.files)).broken
-
-
-@pytest.mark.parametrize("kind", sorted(FATAL.keys() - {"a directory"}))
-def test_a_drop_in_that_is_no_file_keeps_crio_from_starting(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("engine", "name", "target"),
+    [
+        # As the three have it: a link to /dev/null masks a file.
+        pytest.param(CONTAINERD, IMPORTED, "/dev/null", id="a device, which reads as empty"),
+        pytest.param(CONTAINERD, IMPORTED.with_suffix(".off"), "/gone", id="a name that no import takes"),
+        pytest.param(CRIO, DROPPED / "b", f"{DROPPED}/below/site", id="a drop-in of CRI-O's that is a link"),
+    ],
+)
+def test_a_link_that_an_engine_starts_with(
+    root: Path, engine: EngineState, name: PurePosixPath, target: str
 ) -> None:
-    """As CRI-O walks it, and reads each name (engine-facts.md#crio-drop-ins)."""
-    (tmp_path / "etc/containerd").mkdir(parents=True)
-    (tmp_path / "etc/crio/crio.conf.d/below").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "etc/crio/crio.conf.d/below")  # the name of a socket is short
-    FATAL[kind](Path("a.toml"))
+    (root / str(name)[1:]).symlink_to(target)
 
-    facts, broken = read_by_crio(tmp_path)
+    facts, broken = read(root, engine)
 
-    name = DROP_INS / "below/a.toml"
-    assert name not in facts.files
-    assert broken == f"it reads {name}, which is a link to nowhere, or no file"
-
-
-def test_crio_reads_what_its_drop_ins_link_to_and_the_files_of_directories_below(tmp_path: Path) -> None:
-    below = tmp_path / "etc/crio/crio.conf.d/below"
-    below.mkdir(parents=True)
-    (below / "a").write_text("[crio]\n")
-    (below.parent / "b").symlink_to("/etc/crio/crio.conf.d/below/a")
-
-    facts, broken = read_by_crio(tmp_path)
-
-    assert {DROP_INS / "below/a", DROP_INS / "b"} <= {*facts.files}
     assert broken == ""
+    assert engine is CONTAINERD or {DROPPED / "below/site", name} <= {*facts.files}
 
 
 def test_crio_does_not_start_with_a_link_in_the_place_of_its_drop_ins(tmp_path: Path) -> None:
@@ -135,90 +126,69 @@ def test_crio_does_not_start_with_a_link_in_the_place_of_its_drop_ins(tmp_path: 
     (tmp_path / "srv").mkdir()
     (tmp_path / "etc/crio/crio.conf.d").symlink_to("/srv")
 
-    assert str(DROP_INS) in read_by_crio(tmp_path)[1]
+    assert str(DROPPED) in read(tmp_path, CRIO)[1]
 
 
-def table(name: str, **keys: str) -> str:
-    return f"[crio.runtime.runtimes.{name}]\n" + "".join(f'{key} = "{said}"\n' for key, said in keys.items())
+def table(name: str, path: str = "/usr/bin/crun", **keys: str) -> str:
+    said = {"runtime_path": path} | keys
+    return f"[crio.runtime.runtimes.{name}]\n" + "".join(
+        f'{key} = "{said[key]}"\n' for key in said if said[key]
+    )
 
 
-CRUN = table("crun", runtime_path="/usr/bin/crun", monitor_path="/opt/conmon")
 SITE = '[crio.runtime]\ndefault_runtime = "site"\n'
-KATA = table("kata", runtime_path="/usr/bin/crun", runtime_type="vm")
-# What a real 1.37.0 made of each (engine-facts.md#crio-conmon), without these programs: "" where it started.
+CRUN = table("crun", monitor_path="/opt/conmon")
+# What a real 1.37.0 made of each (engine-facts.md#crio-conmon), with one of crun, conmon, pinns absent: what it
+# missed, "" where it started.
 STARTS = {
     "nothing": ("", "", ""),
-    "the default's path": (
-        SITE + table("site", runtime_path="/gone"),
-        "",
-        "the runtime_path of site, /gone, is no program",
-    ),
-    "the default's word": (SITE + table("site"), "", "the runtime_path of site, site, is not in its PATH"),
-    "the built-in default": ("", "crun", "the runtime_path of crun, crun, is not in its PATH"),
-    "another's path": (table("site", runtime_path="/gone"), "", ""),
-    "another's path and monitor": (table("site", runtime_path="/gone", monitor_path="/gone"), "", ""),
-    "another's word and monitor": (table("site", monitor_path="/gone"), "", ""),
-    "another's monitor": (
-        table("site", runtime_path="/usr/bin/crun", monitor_path="/gone"),
-        "",
-        "the monitor_path of site, /gone, is no program",
-    ),
-    "conmon": ("", "conmon", "the monitor_path of crun, conmon, is not in its PATH"),
+    "the default's path": (SITE + table("site", "/gone"), "", "the runtime_path of site, /gone"),
+    "the default's word": (SITE + table("site", ""), "", "the runtime_path of site, site"),
+    "the built-in default": ("", "crun", "the runtime_path of crun, crun"),
+    "another's path": (table("site", "/gone"), "", ""),
+    "another's path and monitor": (table("site", "/gone", monitor_path="/gone"), "", ""),
+    "another's word and monitor": (table("site", "", monitor_path="/gone"), "", ""),
+    "another's monitor": (table("site", monitor_path="/gone"), "", "the monitor_path of site, /gone"),
+    "conmon": ("", "conmon", "the monitor_path of crun, conmon"),
     "conmon, named by all": (CRUN, "conmon", ""),
-    "conmon, named by all but one": (
-        CRUN + table("site", runtime_path="/usr/bin/crun"),
-        "conmon",
-        "the monitor_path of site, conmon, is not in its PATH",
-    ),
+    "conmon, named by all but one": (CRUN + table("site"), "conmon", "the monitor_path of site, conmon"),
     "conmon, named by all but the built-in": (
-        SITE + table("site", runtime_path="/usr/bin/crun", monitor_path="/opt/conmon"),
+        SITE + table("site", monitor_path="/opt/conmon"),
         "conmon",
-        "the monitor_path of crun, conmon, is not in its PATH",
+        "the monitor_path of crun, conmon",
     ),
-    "conmon, named for all": ('[crio.runtime]\nconmon = "/opt/conmon"\n' + table("site"), "conmon", ""),
-    "the conmon named for all": (
-        '[crio.runtime]\nconmon = "/gone"\n',
-        "",
-        "the monitor_path of crun, /gone, is no program",
-    ),
-    "conmon beside a VM": (KATA + CRUN, "conmon", ""),
-    "conmon-rs of another": (table("site", runtime_path="/usr/bin/crun", runtime_type="pod"), "", ""),
+    "conmon, named for all": ('[crio.runtime]\nconmon = "/opt/conmon"\n' + table("site", ""), "conmon", ""),
+    "the conmon named for all": ('[crio.runtime]\nconmon = "/gone"\n', "", "the monitor_path of crun, /gone"),
+    "conmon beside a VM": (table("kata", runtime_type="vm") + CRUN, "conmon", ""),
+    "conmon-rs of another": (table("site", runtime_type="pod"), "", ""),
     "conmon-rs of the default": (
-        SITE + table("site", runtime_path="/usr/bin/crun", runtime_type="pod"),
+        SITE + table("site", runtime_type="pod"),
         "",
-        "the monitor_path of site, conmonrs, is not in its PATH",
+        "the monitor_path of site, conmonrs",
     ),
-    "the pinns that is named": (
-        '[crio.runtime]\npinns_path = "/gone"\n',
-        "",
-        "its pinns_path, /gone, is no program",
-    ),
-    "pinns": ("", "pinns", "its pinns_path, pinns, is not in its PATH"),
+    "the pinns that is named": ('[crio.runtime]\npinns_path = "/gone"\n', "", "its pinns_path, /gone"),
+    "pinns": ("", "pinns", "its pinns_path, pinns"),
     # At a path CRI-O asks whether something is there, and starts the monitor alone.
-    "the default's path, which nobody may start": (SITE + table("site", runtime_path="/opt/text"), "", ""),
-    "the pinns that is named, which nobody may start": (
-        '[crio.runtime]\npinns_path = "/opt/text"\n',
+    "the default's path, which nobody may start": (SITE + table("site", "/opt/text"), "", ""),
+    "the pinns that nobody may start": ('[crio.runtime]\npinns_path = "/opt/text"\n', "", ""),
+    "the monitor that nobody may start": (
+        table("site", monitor_path="/opt/text"),
         "",
-        "",
+        "the monitor_path of site, /opt/text",
     ),
-    "the monitor that is named, which nobody may start": (
-        table("site", runtime_path="/usr/bin/crun", monitor_path="/opt/text"),
+    "another's monitor beside a path that nobody may start": (
+        table("site", "/opt/text", monitor_path="/gone"),
         "",
-        "the monitor_path of site, /opt/text, is no program",
+        "the monitor_path of site, /gone",
     ),
-    "the monitor of another, which nobody may start": (
-        table("site", runtime_path="/opt/text", monitor_path="/gone"),
-        "",
-        "the monitor_path of site, /gone, is no program",
-    ),
-    "ours, which is put there": (table("nvidia", runtime_path="/x/nvidia-container-runtime"), "", ""),
+    "ours, which is put there": (table("nvidia", "/x/nvidia-container-runtime"), "", ""),
 }
 
 
-@pytest.mark.parametrize(("text", "absent", "why"), STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize(("text", "absent", "missed"), STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("path", ["/usr/bin", None], ids=["its own PATH", "that of systemd"])
 def test_crio_does_not_start_without_what_a_real_one_missed(
-    tmp_path: Path, text: str, absent: str, why: str, path: str | None
+    tmp_path: Path, text: str, absent: str, missed: str, path: str | None
 ) -> None:
     for name in {"usr/bin/crun", "usr/bin/conmon", "usr/bin/pinns", "opt/conmon"} - {f"usr/bin/{absent}"}:
         program = tmp_path / name
@@ -230,7 +200,8 @@ def test_crio_does_not_start_without_what_a_real_one_missed(
     (tmp_path / "etc/crio/crio.conf").write_text(text)
     start = Started((), {"PATH": path} if path else {}, "/usr/bin/crio")
 
-    assert read_by_crio(tmp_path, next_start=start)[1] == why
+    end = " is no program" if "/" in missed else " is not in its PATH"
+    assert read(tmp_path, replace(CRIO, next_start=start))[1] == (missed and f"{missed},{end}")
 
 
 def test_crio_is_believed_to_find_what_flags_name_and_what_an_unknown_start_finds(tmp_path: Path) -> None:
@@ -239,5 +210,146 @@ def test_crio_is_believed_to_find_what_flags_name_and_what_an_unknown_start_find
         ("--conmon", "/opt/c", "--default-runtime", "crun"), {"CONTAINER_PINNS_PATH": "/p"}, "crio"
     )
 
-    assert read_by_crio(tmp_path)[1] == ""
-    assert read_by_crio(tmp_path, next_start=flags)[1] == ""
+    assert read(tmp_path, CRIO)[1] == ""
+    assert read(tmp_path, replace(CRIO, next_start=flags))[1] == ""
+
+
+def test_k0s_reads_no_name_beside_its_pattern_nor_below_its_directory(tmp_path: Path) -> None:
+    root = f'imports = ["{DIRECTORY}/other.toml", "{MERGED}"]\n'
+    names = ("gvisor.toml", "other.toml", "notes.txt", "certs.d/docker.io/hosts.toml")
+    put(tmp_path, {K0S.config: root, MERGED: "", **{DIRECTORY / name: "" for name in names}})
+
+    found, _ = read(tmp_path, EngineState.usual(K0S))
+
+    beside = (DIRECTORY / "gvisor.toml", K0S.drop_ins.usual, DIRECTORY / "other.toml")
+    assert found.files == (K0S.config, *beside)
+    assert found.rendered is not None
+
+
+def test_what_microk8s_has_rendered_is_read_and_is_no_config(tmp_path: Path) -> None:
+    put(tmp_path, {MICROK8S.config: "version = 2\n", ARGS / RENDERED: "# made of it\n"})
+
+    found, _ = read(tmp_path, MICROK8S)
+
+    assert found.files == (MICROK8S.config,)
+    assert found.rendered is not None
+    assert found.rendered.content == b"# made of it\n"
+
+
+@pytest.mark.parametrize(
+    ("engine", "drop_in", "words", "reads"),
+    [
+        ("crio", DROPPED / "99-nvidia.conf", (), ""),
+        ("crio", None, (), ""),
+        ("crio", DROPPED / "below/x", (), ""),
+        ("crio", "/srv/x.conf", (), f"the files below {DROPPED}"),
+        ("crio", DROPPED / "99-nvidia.conf", ("crio", "--config-dir", "/srv"), "the files below /srv"),
+        ("crio", "/srv/x.conf", ("crio", "--config-dir", "/srv"), ""),
+        ("containerd", "/srv/x.toml", (), ""),
+        ("k0s", DIRECTORY / "a.toml", (), ""),
+        ("k0s", DIRECTORY / "nvidia.conf", (), f"{DIRECTORY}/*.toml"),
+        ("k0s", DIRECTORY / "more/nvidia.toml", (), f"{DIRECTORY}/*.toml"),
+        ("k0s", DIRECTORY.parent / "nvidia.toml", (), f"{DIRECTORY}/*.toml"),
+    ],
+)
+def test_a_drop_in_where_an_engine_does_not_look_is_refused(
+    tmp_path: Path, engine: str, drop_in: object, words: tuple[str, ...], reads: str
+) -> None:
+    host = put(tmp_path, {K0S.config: "", DIRECTORY / "more/x": ""})
+    there = None if drop_in is None else PurePosixPath(str(drop_in))
+    state = replace(EngineState.usual(ENGINES[engine]), drop_in=there, started=Started(words))
+
+    found = [error.problem for error in explain_unread(host, state)]
+
+    assert len(found) == bool(reads)
+    assert all(f"(it reads {reads})" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [(None, False), ((), False), (("/srv/hooks",), True), (("/srv/hooks", "/run/hooks"), False)],
+)
+def test_a_hook_where_an_engine_does_not_look_is_refused(
+    tmp_path: Path, served: tuple[str, ...] | None, *, told: bool
+) -> None:
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/hooks").symlink_to("../hooks")  # it leads to the directory of ours
+    dirs = None if served is None else tuple(map(PurePosixPath, served))
+    serving = None if dirs is None else EffectiveConfig({}, "crun", hook_dirs=dirs)
+    engine = replace(CRIO, hook=PurePosixPath("/hooks/ours.json"), serving=serving)
+
+    found = [error.problem for error in explain_unread(Host.under(PurePosixPath(tmp_path)), engine)]
+
+    assert len(found) == told
+    assert all("(it looks for hooks in /srv/hooks)" in problem for problem in found)
+
+
+OURS, NAME = DROPPED / "99-nvidia.conf", CRIO.config
+WITH, WITHOUT = replace(CRIO, drop_in=OURS), replace(CRIO, drop_in=None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "places", "reads"),
+    [
+        (WITH, (), Places(), (NAME, OURS)),
+        (WITH, ("crio", "--config", "/srv/c"), Places(), ("/srv/c", OURS)),
+        (WITH, ("crio", "--config-dir", "/srv/d"), Places(), (NAME, "/srv/d/99-nvidia.conf")),
+        (WITH, ("crio", "-d", "/srv/d"), Places(drop_in=OURS), (NAME, OURS)),
+        (WITHOUT, ("crio", "--config-dir", "/srv/d"), Places(), (NAME, None)),
+        # One that is named is believed, unless it is beside a drop-in and the process says another.
+        (CONTAINERD, ("containerd", "-c", "/c"), Places(CONTAINERD.config), (CONTAINERD.config, None)),
+        (WITH, ("crio", "-c", "/srv/c"), Places(NAME), ("/srv/c", OURS)),
+        (WITH, (), Places(NAME), (NAME, OURS)),
+    ],
+)
+def test_which_files_an_engine_reads_its_words_tell(
+    tmp_path: Path, engine: EngineState, words: tuple[str, ...], places: Places, reads: tuple[object, object]
+) -> None:
+    started = replace(engine, started=Started(words))
+    found = with_places(Host.under(PurePosixPath(tmp_path)), started, places)
+
+    assert (str(found.config), str(found.drop_in)) == tuple(map(str, reads))
+
+
+@pytest.mark.parametrize(
+    ("engine", "after_s", "gone", "expected"),
+    [
+        pytest.param(CRIO, 1.0, False, True, id="written after its start"),
+        pytest.param(CRIO, 1.0, True, True, id="removed after its start"),
+        pytest.param(CRIO, 0.0, False, False, id="written in the moment of its start, which has ticks"),
+        pytest.param(CRIO, -1.0, False, False, id="written before its start"),
+        pytest.param(CRIO, -1.0, True, False, id="removed before its start"),
+        pytest.param(CONTAINERD, 1.0, False, False, id="an engine that tells what it serves"),
+        pytest.param(CRIO, None, False, False, id="a start at an unknown time"),
+    ],
+)
+def test_what_was_written_after_the_start_makes_its_words_doubtful(
+    tmp_path: Path, engine: EngineState, after_s: float | None, *, gone: bool, expected: bool
+) -> None:
+    host = put(tmp_path, {OURS: ""})
+    changed_s = (tmp_path / str(OURS)[1:]).stat().st_ctime
+    if gone:
+        (tmp_path / str(OURS)[1:]).unlink()
+    assert TICK_S < 1
+
+    started = Started(began_s=None if after_s is None else changed_s - after_s)
+
+    assert is_outdated(host, replace(engine, started=started), [OURS]) is expected
+
+
+def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(tmp_path: Path) -> None:
+    path, link = PurePosixPath("/etc/crio/mine.conf"), PurePosixPath("/srv/x.conf")
+    host = put(tmp_path, {link: "[crio]\n", NAME: ""})
+    (tmp_path / "etc/crio/mine.conf").symlink_to(link)
+    before = tree(tmp_path)
+    step = WriteConfig("crio", path, host.read(path), None, str(link))
+
+    write_config(host, step)
+
+    assert not (tmp_path / "srv/x.conf").exists()
+    assert not (tmp_path / "etc/crio/mine.conf").is_symlink()
+    back = describe(step).undo
+    assert isinstance(back, WriteConfig)
+    write_config(host, back)
+    assert tree(tmp_path) == before

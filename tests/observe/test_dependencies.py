@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from installer.engines import ENGINES
 from installer.engines import dependencies as below
 from installer.engines.dependencies import Dependencies as Below
+from installer.engines.dependencies import driver_root, is_suse, served_by_image, without_cri
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState, Started
+from installer.model.options import Options
 
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
 SOCKET = "run/containerd/containerd.sock"
@@ -25,18 +28,9 @@ SETTINGS = b"\0\0\0\4\0\0\0\0\0"  # what each containerd says first (RFC 9113, 6
 
 
 def _engine(name: str, **more: Any) -> EngineState:
-    place = PurePosixPath("/etc/docker/daemon.json")
-    return EngineState(
-        name,
-        place,
-        None,
-        None,
-        (),
-        PurePosixPath("/run/x.sock"),
-        f"{name}.service",
-        serving=EffectiveConfig({}, "runc"),
-        **more,
-    )
+    place = PurePosixPath("/etc", "daemon.json" if name == "docker" else "config.toml")
+    usual = EngineState.usual(ENGINES[name])
+    return replace(usual, config=place, **{"serving": EffectiveConfig({}, "runc")} | more)
 
 
 @pytest.fixture(autouse=True)
@@ -76,17 +70,21 @@ def _program(root: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
+def _found(root: Path, engine: EngineState, before: Below = Below()) -> Below:  # noqa: B008 - frozen
+    return below.find_dependencies(Host.under(PurePosixPath(root)), engine, TOOLKIT, before)
+
+
 def _why(root: Path, engine: EngineState, before: Below = Below()) -> str:  # noqa: B008 - frozen
     with pytest.raises(InstallerError) as raised:
-        below.find_dependencies(Host.under(PurePosixPath(root)), engine, TOOLKIT, before)
+        _found(root, engine, before)
     return str(raised.value)
 
 
 def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: Path) -> None:
-    engine, host = _engine("docker"), Host.under(PurePosixPath(tmp_path))
+    engine = _engine("docker")
     _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
     with _listens(tmp_path / SOCKET, answers=True):
-        found = below.find_dependencies(host, engine, TOOLKIT, Below())
+        found = _found(tmp_path, engine)
     with _listens(tmp_path / SOCKET, answers=False):
         hangs = _why(tmp_path, engine)
     ended = _why(tmp_path, engine, found)
@@ -100,9 +98,7 @@ def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: P
 @pytest.mark.parametrize("broken", ["gone", "not executable", "leads nowhere", "empty"])
 def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str) -> None:
     shim = _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
-    found = below.find_dependencies(
-        Host.under(PurePosixPath(tmp_path)), _engine("containerd"), TOOLKIT, Below()
-    )
+    found = _found(tmp_path, _engine("containerd"))
 
     if broken == "not executable":
         shim.chmod(0o644)
@@ -121,20 +117,13 @@ def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str)
 
 def test_a_shim_that_was_never_seen_is_not_missed_and_is_found_where_containerd_looks(tmp_path: Path) -> None:
     """``runtime_path`` of a config may lead anywhere."""
-    host, seen = Host.under(PurePosixPath(tmp_path)), {"exe": PurePosixPath("/opt/bin/containerd")}
-    engine = _engine("containerd", version=(1, 6, 20), **seen)
+    engine = _engine("containerd", version=(1, 6, 20), exe=PurePosixPath("/opt/bin/containerd"))
 
-    assert below.find_dependencies(host, engine, TOOLKIT, Below()) == Below()
+    assert _found(tmp_path, engine) == Below()
     for place in (below.OPT, PurePosixPath("/opt/bin")):
         shim = _program(tmp_path, f"{str(place)[1:]}/containerd-shim-runc-v2")
-        assert (
-            below.find_dependencies(host, engine, TOOLKIT, Below()).monitor
-            == f"{place}/containerd-shim-runc-v2"
-        )
-        moved = below.find_dependencies(
-            host, engine, TOOLKIT, Below(monitor="/usr/bin/containerd-shim-runc-v2")
-        )
-        assert moved.monitor == f"{place}/containerd-shim-runc-v2"
+        for before in (Below(), Below(monitor="/usr/bin/containerd-shim-runc-v2")):
+            assert _found(tmp_path, engine, before).monitor == f"{place}/containerd-shim-runc-v2"
         shim.unlink()
 
 
@@ -144,16 +133,15 @@ def test_a_shim_that_a_runtime_names_by_its_path_is_the_one_that_counts_for_it(
 ) -> None:
     """Docker takes a path as ``runtimeType``; containerd as well, and as ``runtime_path``."""
     shim, usual = _program(tmp_path, "opt/shims/shim"), _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
-    host = Host.under(PurePosixPath(tmp_path))
     by_path, ours = Runtime("", {word: "/opt/shims/shim"}), Runtime(f"{TOOLKIT}/nvidia-container-runtime")
     engine = _engine("containerd")
     alone = replace(engine, serving=EffectiveConfig({"runc": by_path}, "runc"))
     beside_ours = replace(engine, serving=EffectiveConfig({"runc": by_path, "nvidia": ours}, "runc"))
     before = Below(monitor=f"/{usual.relative_to(tmp_path)}")
 
-    both = below.find_dependencies(host, beside_ours, TOOLKIT, before)
+    both = _found(tmp_path, beside_ours, before)
     usual.unlink()
-    moved = below.find_dependencies(host, alone, TOOLKIT, before)
+    moved = _found(tmp_path, alone, before)
     without_ours = _why(tmp_path, beside_ours, before)
     shim.unlink()
     without = _why(tmp_path, alone, moved)
@@ -167,17 +155,8 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
     conmon = _program(tmp_path, "usr/libexec/crio/conmon")
     _program(tmp_path, "usr/bin/conmon")
     handler = Runtime("/usr/bin/crun", {"monitor_path": "/usr/libexec/crio/conmon"})
-    engine = EngineState(
-        "crio",
-        PurePosixPath("/etc/crio/crio.conf"),
-        None,
-        None,
-        (),
-        PurePosixPath("/run/crio/crio.sock"),
-        "crio.service",
-        serving=EffectiveConfig({"crun": handler}, "crun"),
-    )
-    found = below.find_dependencies(Host.under(PurePosixPath(tmp_path)), engine, TOOLKIT, Below())
+    engine = _engine("crio", serving=EffectiveConfig({"crun": handler}, "crun"))
+    found = _found(tmp_path, engine)
     conmon.unlink()
 
     assert found == Below(monitor="/usr/libexec/crio/conmon")
@@ -205,7 +184,7 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
 def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
     tmp_path: Path, words: tuple[str, ...], config: str, there: str, expected: str | None
 ) -> None:
-    for path, text in ((there, ""), ("etc/docker/daemon.json", config)):
+    for path, text in ((there, ""), ("etc/daemon.json", config)):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
@@ -216,15 +195,14 @@ def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
     assert below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("containerd")) is None
 
 
-FULL = {
-    "f_blocks": 1000,
-    "f_bfree": 8,
-    "f_bavail": 8,
-    "f_frsize": 4096,
-    "f_files": 0,
-    "f_ffree": 0,
-    "f_flag": 0,
-}
+FULL = {"f_blocks": 1000, "f_bfree": 8, "f_bavail": 8, "f_frsize": 4096, "f_files": 0, "f_ffree": 0}
+
+
+def what_is(place: str) -> str:
+    """Return what an engine has in a place."""
+    return (
+        f"where {'each container has its state' if place[:5] == '/run/' else 'the files of containers are'}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,23 +219,20 @@ FULL = {
         pytest.param({"f_bfree": 1000, "f_files": 900, "f_ffree": 100}, False, id="100 inodes"),
     ],
 )
-def test_a_state_without_room_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, int], *, full: bool
+@pytest.mark.parametrize("place", ["/run/containerd", "/var/lib/containerd"])
+def test_a_place_without_room_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, int], place: str, *, full: bool
 ) -> None:
-    (tmp_path / "run/containerd").mkdir(parents=True)
-    statvfs = os.statvfs
-    monkeypatch.setattr(
-        os,
-        "statvfs",
-        lambda path: (
-            SimpleNamespace(**FULL | said) if str(path).endswith("run/containerd") else statvfs(path)
-        ),
-    )
+    (tmp_path / place[1:]).mkdir(parents=True)
+    statvfs, told = os.statvfs, SimpleNamespace(**FULL | said | {"f_flag": 0})
+    monkeypatch.setattr(os, "statvfs", lambda path: told if str(path).endswith(place) else statvfs(path))
     host = Host.under(PurePosixPath(tmp_path))
 
-    assert [*below.list_crowded(host, ("containerd",))] == [PurePosixPath("/run/containerd")] * full
+    assert [*below.list_crowded(host, ("containerd",))] == [PurePosixPath(place)] * (
+        full and place[:5] == "/run/"
+    )
     if full:
-        assert "(/run/containerd, where each container has its state, is full); make room" in _why(
+        assert f"({place}, {what_is(place)}, is full); make room there" in _why(
             tmp_path, _engine("containerd")
         )
 
@@ -265,42 +240,24 @@ def test_a_state_without_room_is_told(
 @pytest.mark.parametrize(
     ("name", "config", "place"),
     [
-        ("docker", b"{}", "/var/lib/docker"),
-        ("docker", b'{"data-root": "/mnt/docker"}', "/mnt/docker"),
-        ("containerd", b'root = "/mnt/containerd"', "/mnt/containerd"),
+        ("docker", "{}", "/var/lib/docker"),
+        ("docker", '{"data-root": "/mnt/docker"}', "/mnt/docker"),
+        ("docker", "{}", "/var/lib/containerd"),  # of the containerd below it
+        ("containerd", 'root = "/mnt/containerd"', "/mnt/containerd"),
+        ("containerd", "", "/run/containerd"),
     ],
 )
-def test_files_of_containers_that_are_on_a_read_only_disk_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, config: bytes, place: str
+def test_a_place_that_is_mounted_read_only_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, config: str, place: str
 ) -> None:
-    file = PurePosixPath("/etc", {"docker": "daemon.json"}.get(name, "config.toml"))
+    engine = _engine(name)
     (tmp_path / "etc").mkdir()
-    (tmp_path / str(file)[1:]).write_bytes(config)
+    (tmp_path / str(engine.config)[1:]).write_text(config)
     (tmp_path / place[1:]).mkdir(parents=True)
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if str(path) == place else ())
 
-    assert f"{place}, where the files of containers are, is mounted read-only" in _why(
-        tmp_path, replace(_engine(name), config=file)
-    )
-
-
-def test_a_full_disk_and_a_read_only_state_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("run/containerd", "var/lib/containerd"):
-        (tmp_path / place).mkdir(parents=True)
-    engine = _engine("containerd")
-    monkeypatch.setattr(
-        Host, "mounted", lambda _, path: ("read-only",) if str(path) == "/run/containerd" else ()
-    )
-
-    assert "/run/containerd, where each container has its state, is mounted read-only" in _why(
-        tmp_path, engine
-    )
-
-    monkeypatch.setattr(Host, "mounted", lambda *_: ())
-    monkeypatch.setattr(below, "is_full", lambda _, path: str(path) == "/var/lib/containerd")
-
-    said = _why(tmp_path, engine)
-    assert "(/var/lib/containerd, where the files of containers are, is full); make room there" in said
+    with _listens(tmp_path / SOCKET, answers=True):
+        assert f"{place}, {what_is(place)}, is mounted read-only" in _why(tmp_path, engine)
 
 
 def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
@@ -310,10 +267,7 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
     binary = f"{TOOLKIT}/nvidia-container-runtime"
     assert not Path(binary).exists()
     served = replace(_engine("containerd"), serving=EffectiveConfig({"nvidia": Runtime(binary)}, "runc"))
-    host = Host.under(PurePosixPath(tmp_path))
-    below.find_dependencies(
-        host, replace(served, pid=os.getpid()), TOOLKIT, Below()
-    )  # it is missing for all: no matter of a root
+    _found(tmp_path, replace(served, pid=os.getpid()))  # it is missing for all: no matter of a root
     (tmp_path / binary[1:]).parent.mkdir(parents=True)
     (tmp_path / binary[1:]).touch()
 
@@ -324,20 +278,65 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
         )
 
 
-def test_the_disk_of_the_containerd_below_docker_counts_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = "/var/lib/containerd"
-    (tmp_path / place[1:]).mkdir(parents=True)
-    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if str(path) == place else ())
-
-    with _listens(tmp_path / SOCKET, answers=True):
-        assert f"{place}, where the files of containers are, is mounted read-only" in _why(
-            tmp_path, _engine("docker")
-        )
-
-
 def test_a_toolkit_that_is_mounted_noexec_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Host, "mounted", lambda *_: ("noexec",))
 
     assert "is mounted noexec, so none of its programs starts" in _why(tmp_path, _engine("containerd"))
+
+
+def node(root: Path, *files: str) -> Host:
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return Host.under(PurePosixPath(root))
+
+
+@pytest.mark.parametrize(
+    ("said", "suse"),
+    [
+        (None, False),
+        ("", False),
+        ("no equals sign\n", False),
+        ('ID=ubuntu\nID_LIKE="debian"\n', False),
+        ('ID="sles"\nID_LIKE="suse"\n', True),
+    ],
+)
+def test_the_family_of_a_system(tmp_path: Path, said: str | None, *, suse: bool) -> None:
+    host = node(tmp_path, "etc/os-release")
+    (tmp_path / "etc/os-release").write_text(said or "")
+    if said is None:
+        (tmp_path / "etc/os-release").unlink()
+
+    assert (is_suse(host), [*served_by_image(host)]) == (suse, [])
+
+
+def test_who_a_containerd_without_cri_serves_is_told(tmp_path: Path) -> None:
+    host = node(tmp_path)
+
+    assert without_cri(host, ["crio"]) == "its CRI is switched off"
+    assert without_cri(host, ["crio", "docker"]) == "its CRI is switched off, it serves Docker"
+
+
+HELD_BY_HOST = "usr/lib64/libnvidia-ml.so.580.1"
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "found", "note"),
+    [
+        ((), "auto", "/run/nvidia/driver", ""),
+        ((), "/opt/driver", "/opt/driver", ""),
+        ((HELD_BY_HOST,), "auto", "/", "holds the driver: the toolkit looks for it in /"),
+        ((HELD_BY_HOST,), "/run/nvidia/driver", "/run/nvidia/driver", "consider --driver-root /"),
+        ((HELD_BY_HOST,), "/opt/driver", "/opt/driver", ""),
+        ((HELD_BY_HOST, "run/nvidia/driver/usr"), "auto", "/run/nvidia/driver", ""),
+        (("usr/lib64/libnvidia-cfg.so.1",), "auto", "/run/nvidia/driver", ""),
+    ],
+)
+def test_where_the_driver_is(
+    tmp_path: Path, files: tuple[str, ...], asked: str, found: str, note: str
+) -> None:
+    root, notes = driver_root(node(tmp_path, *files), Options(driver_root=asked))
+
+    assert root == found
+    assert bool(notes) == bool(note)
+    assert all(note in each for each in notes)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -63,20 +64,19 @@ def refused(node: Live, step: Reload = WANTED, patience: Patience = PATIENT) -> 
     return f"{caught.value.code}: {caught.value.problem}"
 
 
-def test_it_is_restarted_once_and_believed_when_it_serves_what_is_wanted(node: Live) -> None:
-    node.serve("runc")
-    after_restart(node, lambda: node.serve("runc", "nvidia"))
+@pytest.mark.parametrize(
+    ("before", "after", "step"),
+    [(["runc"], ["runc", "nvidia"], WANTED), (["runc", "nvidia"], ["runc"], GONE)],
+)
+def test_it_is_restarted_once_and_believed_when_it_serves_what_is_wanted(
+    node: Live, before: list[str], after: list[str], step: Reload
+) -> None:
+    node.serve(*before)
+    after_restart(node, lambda: node.serve(*after))
 
-    assert reloaded(node)
+    assert reloaded(node, step)
 
     assert node.systemd.calls.count("RestartUnit") == 1
-
-
-def test_what_is_given_back_is_not_served_any_more(node: Live) -> None:
-    node.serve("runc", "nvidia")
-    after_restart(node, lambda: node.serve("runc"))
-
-    assert reloaded(node, GONE)
 
 
 def test_the_gate_is_asked_before_the_restart_and_keeps_it(node: Live) -> None:
@@ -101,54 +101,47 @@ def test_a_stop_is_heard_while_it_does_not_serve_yet(node: Live) -> None:
         reloaded(node, patience=Patience(LONG_S, check))
 
 
-SERVES_RUNC = "it serves runc=(built in), default runc"
+OTHER_TABLE = Reload("containerd", (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),))
 
 
 @pytest.mark.parametrize(
-    ("then", "step", "said"),
+    ("names", "more", "step", "serves"),
     [
+        pytest.param(["runc"], {}, WANTED, "runc=(built in), default runc", id="not ours"),
         pytest.param(
-            lambda node: node.serve("runc"),
-            WANTED,
-            f"engine-not-proven: verify that containerd serves our runtimes within 0.4 s ({SERVES_RUNC})",
-            id="not ours",
-        ),
-        pytest.param(
-            lambda node: node.serve("runc", "nvidia"),
+            ["runc", "nvidia"],
+            {},
             GONE,
-            "engine-not-proven: verify that containerd no longer serves our runtimes within 0.4 s (it serves "
-            "runc=(built in), nvidia=/opt/nvidia, default runc)",
+            "runc=(built in), nvidia=/opt/nvidia, default runc",
             id="ours, still",
         ),
         pytest.param(
-            lambda node: node.serve("runc", "nvidia", ready=0),
+            ["nvidia"],
+            {"ready": 0},
             WANTED,
-            "engine-not-proven: verify that containerd serves our runtimes within 0.4 s (it serves "
-            "runc=(built in), nvidia=/opt/nvidia, default runc, and calls itself not ready)",
+            "nvidia=/opt/nvidia, default runc, and calls itself not ready",
             id="not ready",
         ),
         pytest.param(
-            lambda node: node.serve("nvidia", default="runc"),
-            Reload("containerd", (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),)),
-            "engine-not-proven: verify that containerd serves our runtimes within 0.4 s (it serves "
-            "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia)",
+            ["nvidia"],
+            {},
+            OTHER_TABLE,
+            "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia",
             id="with other settings",
         ),
-        pytest.param(
-            lambda node: node.serve(default=""),
-            WANTED,
-            "engine-not-proven: verify that containerd serves our runtimes within 0.4 s (it serves no runtime, "
-            "default (none))",
-            id="nothing at all",
-        ),
+        pytest.param([], {"default": ""}, WANTED, "no runtime, default (none)", id="nothing at all"),
     ],
 )
 def test_what_it_serves_in_the_place_of_what_is_wanted_is_told_at_the_deadline(
-    node: Live, then: Callable[[Live], None], step: Reload, said: str
+    node: Live, names: list[str], more: dict[str, Any], step: Reload, serves: str
 ) -> None:
-    then(node)
+    node.serve(*names, **more)
 
-    assert refused(node, step, HASTY) == said
+    found = refused(node, step, HASTY)
+
+    verb = "no longer serves" if step is GONE else "serves"
+    wanted = f"verify that containerd {verb} our runtimes within 0.4 s"
+    assert found == f"engine-not-proven: {wanted} (it serves {serves})"
 
 
 @pytest.mark.parametrize(

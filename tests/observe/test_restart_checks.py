@@ -22,16 +22,13 @@ from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.systemd import UnitStart
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import EngineState, Started, count
+from installer.model.facts import EngineState, Started
 from installer.model.options import Options, RestartMode
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
-ROW = ENGINES["containerd"]
 PLACES = {"root": "/srv/root", "state": "/run/containerd", "address": "/run/containerd/containerd.sock"}
 SERVING = EffectiveConfig({}, "runc", places=PLACES)
-FACTS = EngineState(
-    "containerd", ROW.config, None, None, (), ROW.socket, "containerd.service", serving=SERVING
-)
+FACTS = replace(EngineState.usual(ENGINES["containerd"]), serving=SERVING)
 # As GetAll of systemd 252 and 257 has it, of a unit that starts its service as it is.
 UNIT: dict[str, Any] = {
     "LoadState": "loaded",
@@ -103,41 +100,40 @@ def test_a_unit_that_systemd_restarts_for_nobody_is_told(host: Host, what: str) 
     assert not reason(host)
 
 
-def monitor(process: Path, *words: str, parent: int = 1) -> None:
-    """Write what /proc has of a conmon."""
-    process.mkdir(parents=True)
-    (process / "cmdline").write_text("".join(f"{word}\0" for word in ("/usr/bin/conmon", *words)))
-    (process / "stat").write_text(f"{process.name} (conmon) S {parent} 18 18 0 -1\n")
-    (process / "comm").write_text("conmon\n")
-    (process / "cgroup").write_text(f"{CGROUP}\n")
+def put(proc: Path, pid: int, name: str, *words: str, cgroup: str = CGROUP, parent: int = 1) -> None:
+    """Write what /proc has of a process."""
+    (proc / str(pid)).mkdir(parents=True)
+    for file, text in (
+        ("comm", f"{name}\n"),
+        ("cgroup", f"{cgroup}\n"),
+        ("cmdline", "".join(f"{word}\0" for word in (f"/usr/bin/{name}", *words))),
+        ("stat", f"{pid} ({name}) S {parent} 18 18 0 -1\n"),
+    ):
+        (proc / str(pid) / file).write_text(text)
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     """Return a /proc as the kernel has it: an engine, what it started, and who is in another unit."""
-    seen = {
-        10: ("containerd", CGROUP),
-        11: ("containerd-shim", CGROUP),
-        12: ("containerd-shim", f"{CGROUP}/below"),
-        13: ("containerd-shim", "0::/system.slice/docker.service"),
-        14: ("containerd-shim", "0::/kubepods/pod1/shim"),
-        15: ("containerd-shim", "0::/system.slice/docker-1.scope/system.slice/containerd.service"),
-        16: ("pause", CGROUP),
-    }
-    monitor(tmp_path / "proc/17", "-c", "feed")
-    for pid, (name, cgroup) in seen.items():
-        (tmp_path / f"proc/{pid}").mkdir(parents=True)
-        (tmp_path / f"proc/{pid}/comm").write_text(f"{name}\n")
-        (tmp_path / f"proc/{pid}/cgroup").write_text(f"{cgroup}\n")
+    shims = (
+        CGROUP,
+        f"{CGROUP}/below",
+        "0::/system.slice/docker.service",
+        "0::/kubepods/pod1/shim",
+        "0::/system.slice/docker-1.scope/system.slice/containerd.service",
+    )
+    put(tmp_path / "proc", 10, "containerd")
+    for pid, cgroup in enumerate(shims, 11):
+        put(tmp_path / "proc", pid, "containerd-shim", cgroup=cgroup)
+    put(tmp_path / "proc", 16, "pause")
+    put(tmp_path / "proc", 17, "conmon", "-c", "feed")
     (tmp_path / "proc/sys").mkdir()
     return tmp_path / "proc"
 
 
-def test_only_monitors_in_the_units_own_cgroup_go_with_it(proc: Path) -> None:
-    assert monitors_in_unit_of(proc / "10") == 3
-    assert monitors_in_unit_of(proc / "13") == 1
-    assert monitors_in_unit_of(proc / "14") == 0
-    assert monitors_in_unit_of(proc / "99") == 0
+@pytest.mark.parametrize(("pid", "monitors"), [(10, 3), (13, 1), (14, 0), (99, 0)])
+def test_only_monitors_in_the_units_own_cgroup_go_with_it(proc: Path, pid: int, monitors: int) -> None:
+    assert monitors_in_unit_of(proc / str(pid)) == monitors
 
 
 @pytest.mark.parametrize(
@@ -153,14 +149,9 @@ def test_only_monitors_in_the_units_own_cgroup_go_with_it(proc: Path) -> None:
 def test_a_conmon_that_holds_no_container_is_not_counted(
     proc: Path, words: tuple[str, ...], parent: int, *, counts: bool
 ) -> None:
-    before = monitors_in_unit_of(proc / "10")
-    monitor(proc / "18", *words, parent=parent)
+    put(proc, 18, "conmon", *words, parent=parent)
 
-    assert monitors_in_unit_of(proc / "10") - before == counts
-
-
-def test_one_shim_is_no_shims() -> None:
-    assert [count(number, "shim") for number in (0, 1, 2)] == ["0 shims", "1 shim", "2 shims"]
+    assert monitors_in_unit_of(proc / "10") == 3 + counts
 
 
 @pytest.mark.parametrize("mode", ["control-group", "mixed", "process", "none", ""])
@@ -174,101 +165,64 @@ def test_a_stop_that_ends_live_containers_is_refused(host: Host, proc: Path, mod
     assert not reason(host, changed={"KillMode": mode})
 
 
-FLAG = "/opt/site/flag"
+FLAG, TEXT, PROGRAM, LINK = (f"/opt/site/{name}" for name in ("flag", "text", "program", "link"))
 
 
-def condition(
-    kind: str, path: str = FLAG, *, either: bool = False, negated: bool = False
-) -> tuple[str, bool, bool, str, int]:
-    return (kind, either, negated, path, 0)
+def condition(kind: str, path: str = TEXT, *, negated: bool = False) -> dict[str, Any]:
+    asserts = kind.startswith("Assert")
+    setting = kind if asserts else f"Condition{kind}"
+    return {"Asserts" if asserts else "Conditions": [(setting, False, negated, path, 0)]}
 
 
-@pytest.fixture
-def site(host: Host, tmp_path: Path) -> Host:
-    for name in ("opt/site/program", "opt/site/text", "opt/site/empty", "run/lock"):
-        path = tmp_path / name
+def fails(kind: str, path: str = TEXT) -> str:
+    return f"{kind}={path} does not hold"
+
+
+TWO = {"Conditions": [("ConditionPathExists", True, False, path, 0) for path in (FLAG, LINK)]}
+NEEDS: dict[str, tuple[dict[str, Any], str]] = {
+    "all is there": ({}, ""),
+    "a file": ({"EnvironmentFiles": [(FLAG, False)]}, f"its EnvironmentFile {FLAG} is not there"),
+    "a file that may be absent": ({"EnvironmentFiles": [(FLAG, True)]}, ""),
+    "a pattern": ({"EnvironmentFiles": [("/opt/site/*.env", False)]}, ""),
+    "a program": ({"ExecStart": [(FLAG, [FLAG], False)]}, f"its ExecStart {FLAG} is no program"),
+    "a program that is none": ({"ExecStart": [(FLAG, [TEXT], False)]}, f"its ExecStart {TEXT} is no program"),
+    "a command before": ({"ExecStartPre": [(FLAG, [FLAG], False)]}, f"its ExecStartPre {FLAG} is no program"),
+    "a command that may fail": ({"ExecStartPre": [(FLAG, [FLAG], True)]}, ""),
+    "a test of a file": ({"ExecStartPre": [("/usr/bin/test", [PROGRAM, "-f", FLAG], False)]}, ""),
+    "a word": ({"ExecStart": [("containerd", ["containerd"], False)]}, ""),
+    "another root": ({"ExecStart": [(FLAG, [FLAG], False)], "RootDirectory": "/srv"}, ""),
+    "a path": (condition("PathExists", FLAG), fails("ConditionPathExists", FLAG)),
+    "an assertion": (condition("AssertPathExists", FLAG), fails("AssertPathExists", FLAG)),
+    "no path": (condition("PathExists", negated=True), fails("ConditionPathExists", f"!{TEXT}")),
+    "the service's own lock": (condition("PathExists", "/run/lock", negated=True), ""),
+    "one of two": (TWO, ""),
+    "a directory": (condition("PathIsDirectory"), fails("ConditionPathIsDirectory")),
+    "a link": (condition("PathIsSymbolicLink"), fails("ConditionPathIsSymbolicLink")),
+    "a link that is there": (condition("PathIsSymbolicLink", LINK), ""),
+    "a full directory": (condition("DirectoryNotEmpty", FLAG), fails("ConditionDirectoryNotEmpty", FLAG)),
+    "a full file": (
+        condition("FileNotEmpty", "/opt/site/empty"),
+        fails("ConditionFileNotEmpty", "/opt/site/empty"),
+    ),
+    "an executable file": (condition("FileIsExecutable"), fails("ConditionFileIsExecutable")),
+    "what is not about a path": (condition("KernelCommandLine", "nogpu"), ""),
+}
+
+
+@pytest.mark.parametrize(("changed", "lack"), NEEDS.values(), ids=NEEDS)
+def test_what_a_unit_needs_and_would_not_find_is_told_and_the_rest_left_alone(
+    host: Host, tmp_path: Path, changed: dict[str, Any], lack: str
+) -> None:
+    for name, text in ((PROGRAM, "#!/bin/sh\n"), (TEXT, "text"), ("/opt/site/empty", ""), ("/run/lock", "")):
+        path = tmp_path / name[1:]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("" if name == "opt/site/empty" else "#!/bin/sh\n")
-        path.chmod(0o755 if name.endswith("program") else 0o644)
-    (tmp_path / "opt/site/link").symlink_to("/opt/site/text")
-    return host
+        path.write_text(text)
+        path.chmod(0o755 if name == PROGRAM else 0o644)
+    (tmp_path / LINK[1:]).symlink_to(TEXT)
 
+    found = reason(host, changed=changed)
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"EnvironmentFiles": [(FLAG, False)]}, "its EnvironmentFile /opt/site/flag is not there"),
-        ({"ExecStart": [(FLAG, [FLAG], False)]}, "its ExecStart /opt/site/flag is no program"),
-        ({"ExecStart": [(FLAG, ["/opt/site/text"], False)]}, "its ExecStart /opt/site/text is no program"),
-        ({"ExecStartPre": [(FLAG, [FLAG], False)]}, "its ExecStartPre /opt/site/flag is no program"),
-        ({"Conditions": [condition("ConditionPathExists")]}, f"ConditionPathExists={FLAG} does not hold"),
-        ({"Asserts": [condition("AssertPathExists")]}, f"AssertPathExists={FLAG} does not hold"),
-        (
-            {"Conditions": [condition("ConditionPathExists", "/opt/site/text", negated=True)]},
-            "ConditionPathExists=!/opt/site/text does not hold",
-        ),
-        (
-            {"Conditions": [condition("ConditionPathIsDirectory", "/opt/site/text")]},
-            "ConditionPathIsDirectory=/opt/site/text does not hold",
-        ),
-        (
-            {"Conditions": [condition("ConditionPathIsSymbolicLink", "/opt/site/text")]},
-            "ConditionPathIsSymbolicLink=/opt/site/text does not hold",
-        ),
-        (
-            {"Conditions": [condition("ConditionDirectoryNotEmpty")]},
-            f"ConditionDirectoryNotEmpty={FLAG} does not hold",
-        ),
-        (
-            {"Conditions": [condition("ConditionFileNotEmpty", "/opt/site/empty")]},
-            "ConditionFileNotEmpty=/opt/site/empty does not hold",
-        ),
-        (
-            {"Conditions": [condition("ConditionFileIsExecutable", "/opt/site/text")]},
-            "ConditionFileIsExecutable=/opt/site/text does not hold",
-        ),
-    ],
-)
-def test_what_a_unit_needs_and_would_not_find_is_told(site: Host, changed: dict[str, Any], said: str) -> None:
-    assert f"containerd.service would not start it again: {said})" in reason(site, changed=changed)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param({}, id="all is there"),
-        pytest.param({"EnvironmentFiles": [(FLAG, True)]}, id="a file that may be absent"),
-        pytest.param({"EnvironmentFiles": [("/opt/site/*.env", False)]}, id="a pattern"),
-        pytest.param(
-            {"ExecStartPre": [("/usr/bin/test", ["/opt/site/program", "-f", FLAG], False)]},
-            id="a test of a file",
-        ),
-        pytest.param({"ExecStartPre": [(FLAG, [FLAG], True)]}, id="a command that may fail"),
-        pytest.param({"ExecStart": [("containerd", ["containerd"], False)]}, id="a word"),
-        pytest.param({"ExecStart": [(FLAG, [FLAG], False)], "RootDirectory": "/srv"}, id="another root"),
-        pytest.param(
-            {"Conditions": [condition("ConditionKernelCommandLine", "nogpu")]}, id="not about a path"
-        ),
-        pytest.param(
-            {
-                "Conditions": [
-                    condition("ConditionPathExists", either=True),
-                    condition("ConditionPathExists", "/opt/site/link", either=True),
-                ]
-            },
-            id="one of two",
-        ),
-        pytest.param(
-            {"Conditions": [condition("ConditionPathExists", "/run/lock", negated=True)]},
-            id="the service's own lock",
-        ),
-        pytest.param(
-            {"Conditions": [condition("ConditionPathIsSymbolicLink", "/opt/site/link")]}, id="a link"
-        ),
-    ],
-)
-def test_what_would_start_or_cannot_be_judged_is_left_alone(site: Host, changed: dict[str, Any]) -> None:
-    assert reason(site, changed=changed) == ""
+    assert found == (lack and f"restart containerd (containerd.service would not start it again: {lack})")
 
 
 def test_places_that_files_give_are_those_without_a_flag() -> None:
@@ -327,21 +281,13 @@ def test_crio_and_containerd_print_where_they_are() -> None:
 WELL = FakeUnit(can_reload=True)
 REACHED = "run it as a systemd service, or configure it unverified with --restart-mode none"
 UNSEEN = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
+OUTSIDE = "restart containerd (it runs outside any systemd service)"
+ELSE = "so something else serves"
 
 
 def running(name: str, pid: int | None, *, unit: bool = True) -> EngineState:
-    row = ENGINES[name]
-    return EngineState(name, row.config, None, None, (), row.socket, row.unit if unit else "", pid=pid)
-
-
-def refusal(root: Path, engine: EngineState, unit: FakeUnit | None) -> str:
-    with ExitStack() as held:
-        if unit is not None:
-            (root / "run/dbus").mkdir(parents=True)
-            systemd = FakeSystemd({engine.unit: unit})
-            held.enter_context(serving(root / "run/dbus/system_bus_socket", systemd))
-        found = unit_obstacle(Host.under(PurePosixPath(root)), engine)
-    return f"{found.problem}; {found.remedy}" if found else ""
+    usual = EngineState.usual(ENGINES[name])
+    return replace(usual, unit=usual.unit if unit else "", pid=pid)
 
 
 @pytest.mark.parametrize(
@@ -350,22 +296,14 @@ def refusal(root: Path, engine: EngineState, unit: FakeUnit | None) -> str:
         # Restarted by systemd.
         (running("containerd", 7), FakeUnit(), ""),
         (running("containerd", None), FakeUnit(), ""),
-        (
-            running("containerd", 7, unit=False),
-            FakeUnit(),
-            f"restart containerd (it runs outside any systemd service); {REACHED}",
-        ),
-        (
-            running("containerd", None, unit=False),
-            FakeUnit(),
-            f"restart containerd (it runs outside any systemd service); {UNSEEN}",
-        ),
+        (running("containerd", 7, unit=False), FakeUnit(), f"{OUTSIDE}; {REACHED}"),
+        (running("containerd", None, unit=False), FakeUnit(), f"{OUTSIDE}; {UNSEEN}"),
         (
             running("containerd", 7),
             FakeUnit(active="failed", sub="failed"),
-            "restart containerd (its unit containerd.service is failed, so something else serves); "
-            + REACHED,
+            f"restart containerd (its unit containerd.service is failed, {ELSE}); {REACHED}",
         ),
+        (running("containerd", 7), None, "reach systemd"),
         # Signalled, by its unit where its process is not seen.
         (running("docker", 7), None, ""),
         (running("docker", 7, unit=False), None, ""),
@@ -378,22 +316,27 @@ def refusal(root: Path, engine: EngineState, unit: FakeUnit | None) -> str:
         (
             running("docker", None),
             dataclasses.replace(WELL, active="inactive"),
-            f"reload Docker (its unit docker.service is inactive, so something else serves); {UNSEEN}",
+            f"reload Docker (its unit docker.service is inactive, {ELSE}); {UNSEEN}",
         ),
+        (running("docker", None), None, "reload Docker (reach systemd"),
         # It restarts itself.
         (running("k0s", 7, unit=False), None, ""),
         (running("k0s", None), FakeUnit(active="failed"), ""),
     ],
 )
 def test_why_an_engine_could_not_be_reloaded(
-    tmp_path: Path, engine: EngineState, unit: FakeUnit | None, said: str
+    host: Host, tmp_path: Path, engine: EngineState, unit: FakeUnit | None, said: str
 ) -> None:
-    assert refusal(tmp_path, engine, unit) == said
+    with ExitStack() as held:
+        if unit is not None:
+            (tmp_path / "run/dbus").mkdir(parents=True)
+            bus = tmp_path / "run/dbus/system_bus_socket"
+            held.enter_context(serving(bus, FakeSystemd({engine.unit: unit})))
+        found = unit_obstacle(host, engine)
 
-
-def test_a_systemd_that_nobody_reaches_is_the_reason(tmp_path: Path) -> None:
-    assert refusal(tmp_path, running("containerd", 7), None).startswith("reach systemd")
-    assert refusal(tmp_path, running("docker", None), None).startswith("reload Docker (reach systemd")
+    told = f"{found.problem}; {found.remedy}" if found else ""
+    assert told.startswith(said) if unit is None else told == said
+    assert bool(told) == bool(said)
 
 
 @pytest.mark.parametrize(

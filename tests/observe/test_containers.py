@@ -1,0 +1,303 @@
+"""Who needs our runtimes: by what shims, CRI-O and Docker leave on the disk, and by what Docker answers."""
+
+import json
+import os
+import socket
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from installer.engines.containers import TASKS, find_in_use
+from installer.host.files import MOST_BYTES, Host
+from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow
+from installer.model.files import Layout
+from tests.host.servers import FakeSystemd, FakeUnit, serving
+
+LAYOUT = Layout()
+OURS = LAYOUT.toolkit / "nvidia-container-runtime"
+ID = "3f6c0d5e8a9b4c7d" * 4
+SOCKET = PurePosixPath("/docker.sock")
+DOCKER = EngineRow("docker", SOCKET, "docker.service", {"nvidia": OURS})
+STOPPED = EngineState(
+    "docker", PurePosixPath("/etc/docker/daemon.json"), None, None, (), SOCKET, "", stopped=True
+)
+
+
+def in_use(
+    root: Path, row: EngineRow | None, *engines: EngineState
+) -> tuple[tuple[Container, ...], tuple[str, ...]]:
+    record = Record(toolkit=ToolkitRow("v", None, "text"), engines=(row,) if row else ())
+    return find_in_use(Host.under(PurePosixPath(root)), LAYOUT, record, engines)
+
+
+def put(root: Path, place: object, **files: object) -> None:
+    """Write files of a bundle: JSON, or a text under its own name."""
+    bundle = root / str(place).lstrip("/")
+    bundle.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = bundle / (f"{name}.json" if name in {"options", "config"} else name)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+K8S, MOBY = f"run/containerd/{TASKS}/k8s.io/{ID}", f"run/containerd/{TASKS}/moby/{ID}"
+BY_US = {"options": {"binary_name": str(OURS)}}
+POD = {"io.kubernetes.cri.sandbox-namespace": "train", "io.kubernetes.cri.sandbox-name": "bert-0"}
+# What a shim has left, links beside it, and the engine and name of the container that is found.
+SHIMS: dict[str, tuple[str, dict[str, Any], dict[str, str], tuple[str, str] | None]] = {
+    "a pod of the kubelet's": (
+        K8S,
+        BY_US | {"config": {"annotations": POD}},
+        {},
+        ("containerd", "train/bert-0"),
+    ),
+    "ctr, without options": (
+        K8S.replace("k8s.io", "default"),
+        {"runtime": f"{OURS}\n"},
+        {},
+        ("containerd", ID[:12]),
+    ),
+    "dockerd with its own containerd": (
+        MOBY.replace("containerd", "docker/containerd/daemon", 1),
+        BY_US,
+        {},
+        ("docker", ID[:12]),
+    ),
+    "dockerd with the node's containerd": (MOBY, BY_US | {"config": {}}, {}, ("docker", ID[:12])),
+    "runc by default": (K8S, {"options": {"binary_name": ""}, "runtime": ""}, {}, None),
+    "NVIDIA's, of a package": (
+        K8S,
+        {"options": {"binary_name": "/usr/bin/nvidia-container-runtime"}},
+        {},
+        None,
+    ),
+    "half written": (K8S, {"options": "{"}, {}, None),
+    "just begun": (K8S, {}, {}, None),
+    "started by a link to ours": (
+        K8S,
+        {"options": {"binary_name": "/usr/local/bin/nv"}},
+        {"usr/local/bin/nv": str(OURS)},
+        ("containerd", ID[:12]),
+    ),
+    "ours was made a link to runc by a forced undo": (
+        K8S,
+        {"options": {"binary_name": "/usr/bin/runc"}},
+        {str(OURS)[1:]: "/usr/bin/runc"},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("place", "files", "links", "found"), SHIMS.values(), ids=SHIMS)
+def test_a_container_is_known_by_the_binary_that_its_shim_recorded(
+    tmp_path: Path, place: str, files: dict[str, Any], links: dict[str, str], found: tuple[str, str] | None
+) -> None:
+    put(tmp_path, place, **files)
+    for program in (str(OURS)[1:], "usr/bin/runc"):
+        (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / program).touch()
+    for link, target in links.items():
+        (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / link).unlink(missing_ok=True)
+        (tmp_path / link).symlink_to(target)
+
+    assert in_use(tmp_path, None)[0] == ((Container(found[0], ID, found[1], OURS),) if found else ())
+
+
+def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path: Path) -> None:
+    put(tmp_path, K8S, runtime=str(OURS))
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/run").symlink_to("/run")
+    engine = replace(STOPPED, name="containerd", state=PurePosixPath("/var/run/containerd"))
+
+    assert [each.id for each in in_use(tmp_path, None, engine)[0]] == [ID]
+
+
+STATE = PurePosixPath("/var/lib/elsewhere/vfs-containers")
+HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
+SANDBOX = "415635d5fdde8b8339d4"
+APP = {
+    "io.kubernetes.cri-o.ContainerType": "container",
+    "io.kubernetes.cri-o.SandboxID": SANDBOX,
+    "io.kubernetes.pod.namespace": "train",
+    "io.kubernetes.pod.name": "bert-0",
+}
+
+
+def conmon(container: str, runtime: object) -> list[str]:
+    """Return the words of a monitor, as a real CRI-O 1.37 starts it (internal/oci/runtime_oci.go)."""
+    return ["/usr/libexec/crio/conmon", "-b", "/b", "-c", container, "-r", str(runtime), "--full-attach"]
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "app", "monitor", "found"),
+    [
+        pytest.param(
+            {HANDLER: "nvidia"}, {}, conmon(ID, OURS), {SANDBOX, ID}, id="by the handler of its sandbox"
+        ),
+        pytest.param({HANDLER: "nvidia"}, {}, None, {SANDBOX, ID}, id="that ended and is not removed"),
+        pytest.param(
+            {HANDLER: ""}, {}, conmon(ID, OURS), set(), id="the default of the moment is nobody's for long"
+        ),
+        pytest.param({HANDLER: "crun"}, {}, None, set(), id="another's"),
+        pytest.param({HANDLER: ""}, {HANDLER: "nvidia"}, None, set(), id="what a container says of itself"),
+        pytest.param(
+            {HANDLER: "runc"}, {}, conmon(ID, OURS), {ID}, id="an annotation that its pod has overwritten"
+        ),
+        pytest.param({HANDLER: "runc"}, {}, conmon("another", OURS), set(), id="another process by its pid"),
+        pytest.param(
+            {HANDLER: "gpu"}, {}, conmon(ID, "/usr/bin/crun"), set(), id="another's, as conmon says too"
+        ),
+        pytest.param(
+            {HANDLER: "owner"}, {}, None, {SANDBOX, ID}, id="a handler of its owner's, on our program"
+        ),
+        pytest.param({}, {}, None, set(), id="no sandbox of CRI-O's"),
+    ],
+)
+def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_started_with(
+    tmp_path: Path, sandbox: dict[str, str], app: dict[str, str], monitor: list[str] | None, found: set[str]
+) -> None:
+    own = {"io.kubernetes.cri-o.SandboxID": SANDBOX, **sandbox} if sandbox else {}
+    put(tmp_path, STATE / SANDBOX / "userdata", config={"annotations": own})
+    put(tmp_path, STATE / ID / "userdata", config={"annotations": APP | app}, **{"conmon-pidfile": "186"})
+    if monitor is not None:
+        put(tmp_path, "proc/186", cmdline="\0".join(monitor) + "\0")
+    row = EngineRow("crio", SOCKET, "", {"nvidia": OURS}, state=STATE)
+    served = EffectiveConfig({"owner": Runtime(str(OURS)), "gpu": Runtime("/usr/bin/crun")}, "runc")
+
+    running, _ = in_use(tmp_path, row, replace(STOPPED, name="crio", serving=served))
+
+    assert {(each.id, each.binary) for each in running} == {(each, OURS) for each in found}
+
+
+# As dockerd 20.10.24, 26.1.5 and 28.5.2 say them.
+RUNNING = {"Status": "running", "Running": True, "Restarting": False}
+RESTARTING = {"Status": "restarting", "Running": True, "Restarting": True}
+EXITED = {"Status": "exited", "Running": False, "Restarting": False}
+TRAINER = Container("docker", ID, "trainer", OURS)
+
+
+@pytest.mark.parametrize(
+    ("state", "shim", "runtime", "found"),
+    [
+        pytest.param(RUNNING, OURS, "nvidia", ((TRAINER,), ()), id="running"),
+        pytest.param(RESTARTING, None, "nvidia", ((TRAINER,), ()), id="between two lives"),
+        pytest.param(RUNNING, None, "nvidia", ((TRAINER,), ()), id="ended in this moment"),
+        pytest.param(EXITED, None, "nvidia", ((), ("trainer",)), id="stopped"),
+        pytest.param(RUNNING, "/usr/bin/other", "nvidia", ((), ()), id="of who had the name before us"),
+        pytest.param(RESTARTING, None, "runc", ((), ()), id="another runtime"),
+    ],
+)
+def test_what_docker_starts_again_needs_our_runtime_as_what_runs_does(
+    tmp_path: Path,
+    state: dict[str, Any],
+    shim: PurePosixPath | None,
+    runtime: str,
+    found: tuple[tuple[Container, ...], tuple[str, ...]],
+) -> None:
+    if shim is not None:
+        put(tmp_path, MOBY, options={"binary_name": str(shim)})
+    one = {"Id": ID, "Name": "/trainer", "HostConfig": {"Runtime": runtime}, "State": state}
+
+    def docker(connection: socket.socket) -> None:
+        listed = b"/containers/json?" in connection.recv(65536)
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps([{"Id": ID}] if listed else one).encode())
+
+    with serving(tmp_path / "docker.sock", docker):
+        assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == found
+
+
+@pytest.mark.parametrize(
+    ("serves", "service", "asked"),
+    [
+        pytest.param(True, "active", True, id="it runs and answered"),
+        pytest.param(True, "inactive", True, id="it answered, whatever systemd says"),
+        pytest.param(False, "active", True, id="it runs, and did not answer yet"),
+        pytest.param(False, "inactive", False, id="it is stopped, and a question would start it"),
+    ],
+)
+def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
+    tmp_path: Path, service: str, *, serves: bool, asked: bool
+) -> None:
+    units = {"docker.service": FakeUnit(active=service), "docker.socket": FakeUnit(active="active")}
+    engine = replace(STOPPED, stopped=not serves, serving=EffectiveConfig({}, "runc") if serves else None)
+    questions: list[bytes] = []
+
+    def docker(connection: socket.socket) -> None:
+        questions.append(connection.recv(65536))
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n[]")
+
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    with (
+        serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd(units)),
+        serving(tmp_path / "docker.sock", docker),
+    ):
+        assert in_use(tmp_path, DOCKER, engine) == ((), ())
+
+    assert bool(questions) is asked
+
+
+HOST_CONFIG, ABOUT = b'{"Binds":null,"Runtime":"nvidia"}', b'{"State":{"Running":true},"Name":"/trainer"}'
+
+
+def on_disk(root: Path, config: bytes = HOST_CONFIG, about: bytes = ABOUT, name: str = ID) -> Path:
+    """Make a container's files below the usual data-root."""
+    directory = root / "var/lib/docker/containers" / name
+    directory.mkdir(parents=True)
+    (directory / "hostconfig.json").write_bytes(config)
+    (directory / "config.v2.json").write_bytes(about)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("said", "data_root"),
+    [
+        pytest.param(None, "var/lib/docker", id="usual"),
+        pytest.param('{"data-root": "/data/docker"}', "data/docker", id="of its config"),
+        pytest.param('{"data-root": 7', "var/lib/docker", id="of a config that nobody can read"),
+    ],
+)
+def test_what_a_stopped_docker_has_left_is_listed(tmp_path: Path, said: str | None, data_root: str) -> None:
+    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ())
+    (tmp_path / data_root).parent.mkdir(parents=True)
+    on_disk(tmp_path / "made")
+    (tmp_path / "made/var/lib/docker").rename(tmp_path / data_root)
+    if said is not None:
+        put(tmp_path, "etc/docker", **{"daemon.json": said})
+
+    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ("trainer",))
+    assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == ((), ())
+
+
+NO_RUNTIME = [b"", b"{", b"[]", b"7", b"\xff\xfe", b"[" * 9000, b'{"Runtime":7}', b'{"Runtime":""}', b"{}"]
+NO_NAME = [b"", b"{", b'{"Name":7}', b'{"Name":"/a\\nb"}', b'{"Name":""}', rb'{"Name":"/\ud800"}']
+
+
+@pytest.mark.parametrize("text", NO_RUNTIME, ids=range(len(NO_RUNTIME)))
+def test_a_text_that_names_no_runtime_is_no_container(tmp_path: Path, text: bytes) -> None:
+    on_disk(tmp_path, text)
+
+    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ())
+
+
+@pytest.mark.parametrize("text", NO_NAME, ids=range(len(NO_NAME)))
+def test_a_container_without_a_name_of_dockers_goes_by_its_id(tmp_path: Path, text: bytes) -> None:
+    on_disk(tmp_path, about=text)
+
+    assert in_use(tmp_path, DOCKER, STOPPED) == ((), (ID[:12],))
+
+
+def test_what_is_no_file_of_roots_or_too_large_is_not_read(tmp_path: Path) -> None:
+    ids = [f"{number:064x}" for number in range(4)]
+    fifo, link, anybodys, large = (on_disk(tmp_path, name=each) / "hostconfig.json" for each in ids)
+    fifo.unlink()
+    os.mkfifo(fifo)
+    link.unlink()
+    link.symlink_to(anybodys)
+    os.chown(anybodys, 65534, 65534)
+    large.write_bytes(HOST_CONFIG + b" " * MOST_BYTES)
+    on_disk(tmp_path, name="no-id-of-dockers")
+
+    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ())

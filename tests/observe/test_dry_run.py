@@ -1,0 +1,325 @@
+"""What an engine's configs come to: by its own program, a small script here, and where none can be asked."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.config_edits import digest_of
+from installer.engines.dry_run import Trials, compare_configs, find_refusals, refuse_changed
+from installer.errors import NotBegunError
+from installer.host.files import Host
+from installer.model.engine_spec import EffectiveConfig
+from installer.model.facts import ConfigRow, EngineRow, EngineState, Record
+from installer.model.files import File
+from installer.model.steps import Step, WriteConfig
+from tests.support.live import UNIT_PROPERTIES, live
+
+HOST = Host.under(PurePosixPath("/"))
+SCRIPT = """\
+#!/bin/sh
+# Keeps what it was asked and what the config it was given says.
+echo "$@" > {seen}/words
+echo asked >> {seen}/times
+while [ $# -gt 0 ]; do
+    case $1 in
+    --config|--config-file) cat "$2" > {seen}/config;;
+    --config-dir) cat "$2"/* > {seen}/drop-ins; stat -c %a "$(dirname "$2")/." > {seen}/mode;;
+    esac
+    shift
+done
+{end}
+"""
+
+
+class Engine:
+    """An engine below a directory; its program ends as it is told to."""
+
+    def __init__(self, directory: Path, name: str, end: str = "exit 0") -> None:
+        spec = ENGINES[name]
+        self.directory, self.end = directory, end
+        self.config = PurePosixPath(directory, "etc", spec.config.name)
+        usual = spec.drop_ins.usual
+        self.drop_in = PurePosixPath(directory, "etc", usual.name) if usual else None
+        Path(self.config.parent).mkdir()
+        self.name = name
+        self.make_program(spec.process)
+
+    def make_program(self, name: str) -> None:
+        """Make the program, in the place of a former one."""
+        self.program = self.directory / name
+        self.program.write_text(SCRIPT.format(seen=self.directory, end=self.end))
+        self.program.chmod(0o755)
+
+    def ask(self, texts: Mapping[PurePosixPath, str] | str, trials: Trials | None = None) -> EffectiveConfig:
+        """Return what the engine would have in force with ``texts``; of the root file alone if it is one."""
+        named = {self.config: texts} if isinstance(texts, str) else texts
+        usual = EngineState.usual(ENGINES[self.name])
+        state = replace(
+            usual,
+            config=self.config,
+            drop_in=self.drop_in,
+            files=tuple(named),
+            unit="",
+            exe=PurePosixPath(self.program),
+        )
+        return (trials or Trials(HOST, {}))(
+            state, {path: File(text.encode()) for path, text in named.items()}
+        )
+
+    def seen(self, name: str) -> str:
+        return (self.directory / name).read_text()
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in Path(self.config.parent).iterdir())
+
+
+DUMP = """
+version = 3
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = 'runc'
+runtimes.runc.options.SystemdCgroup = true
+"""
+SAYS_DUMP = f"cat <<'END'\n{DUMP}END"
+
+
+def test_containerd_says_once_what_is_in_force_and_reads_it_from_no_disk(tmp_path: Path) -> None:
+    engine, trials = Engine(tmp_path, "containerd", SAYS_DUMP), Trials(HOST, {})
+    Path(engine.config).write_text("version = 2\n")
+
+    effect = engine.ask("version = 2 # new\n", trials)
+
+    assert effect.handlers.keys() == {"runc"}
+    assert effect.handlers["runc"].table == {"options": {"SystemdCgroup": True}}
+    assert effect.default == "runc"
+    assert engine.seen("config") == "version = 2 # new\n"
+    assert engine.seen("words").startswith("--config /proc/self/fd/")
+    assert engine.seen("words").endswith(" config dump\n")
+    assert Path(engine.config).read_text() == "version = 2\n"
+    assert engine.names() == ["config.toml"]
+    assert engine.ask("version = 2 # new\n", trials) == effect
+    assert engine.seen("times") == "asked\n"
+    engine.ask("version = 2 # other\n", trials)
+    assert engine.seen("times") == "asked\nasked\n"
+
+
+def test_imported_files_are_read_from_where_they_were_put_the_nested_ones_too(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, "containerd", SAYS_DUMP)
+    drop_in, nested = (PurePosixPath(tmp_path, name) for name in ("etc/conf.d/99-a.toml", "etc/more/b.toml"))
+
+    engine.ask(
+        {
+            engine.config: f'version = 2\nimports = ["{tmp_path}/etc/conf.d/*.toml", "/etc/absent.toml"]\n',
+            drop_in: 'imports = ["../more/b.toml"]\n',
+            nested: "# nested\n",
+        }
+    )
+
+    read = engine.seen("config")
+    assert "conf.d" not in read
+    assert read.count("/proc/self/fd/") == 1
+    assert "/etc/absent.toml" in read  # an import of a missing file keeps containerd from starting
+
+
+def test_dockerd_is_asked_to_validate_and_the_text_tells_the_effect(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, "docker")
+
+    effect = engine.ask(json.dumps({"runtimes": {"crun": {"path": "/usr/bin/crun"}}}))
+
+    assert engine.seen("words").startswith("--validate --config-file /proc/self/fd/")
+    assert json.loads(engine.seen("config")) == {"runtimes": {"crun": {"path": "/usr/bin/crun"}}}
+    assert effect.binaries == {"runc": "runc", "crun": "/usr/bin/crun"}
+    assert engine.names() == []
+
+
+def test_crio_reads_all_drop_ins_in_a_directory_that_nobody_else_enters(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, "crio")
+    site = PurePosixPath(tmp_path, "etc/10-site.toml")
+    assert engine.drop_in is not None
+
+    engine.ask({engine.config: "", site: "site = 1\n", engine.drop_in: "ours = 1\n"})
+
+    assert engine.seen("drop-ins") == "site = 1\nours = 1\n"
+    assert engine.seen("mode") == "700\n"
+    assert engine.seen("words").endswith("/texts config\n")
+    assert engine.names() == []
+
+
+def test_what_a_program_refuses_is_told_in_its_last_words(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, "containerd", "echo first >&2; echo it is cold >&2; exit 1")
+
+    assert engine.ask("version = 2\n").broken == f"{engine.program}: it is cold"
+
+
+@pytest.mark.parametrize(
+    ("end", "broken"),
+    [
+        pytest.param("echo no docker-proxy >&2; exit 1", "", id="the present config as well"),
+        pytest.param(
+            "grep -q new {config} || exit 0; echo bad >&2; exit 1", "bad", id="the new config alone"
+        ),
+    ],
+)
+def test_what_a_program_refuses_is_broken_unless_it_refuses_the_present_config_too(
+    tmp_path: Path, end: str, broken: str
+) -> None:
+    engine = Engine(tmp_path, "docker", end.format(config=tmp_path / "config"))
+
+    said = engine.ask('{"new": 1}', Trials(HOST, {engine.config: File(b"{}")})).broken
+
+    assert said == (f"{engine.program}: {broken}" if broken else "")
+    assert broken or engine.seen("config") == "{}"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("echo 'Status: unknown flag: --validate' >&2; exit 125", id="dockerd 20.10"),
+        pytest.param("kill -9 $$", id="killed"),
+    ],
+)
+def test_where_a_program_cannot_tell_the_texts_do(tmp_path: Path, end: str) -> None:
+    assert Engine(tmp_path, "docker", end).ask('{"default-runtime": "nope"}').undefined == "nope"
+
+
+def test_where_a_program_is_for_another_machine_the_texts_tell(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, "containerd")
+    engine.program.write_bytes(b"\x7fELF" + bytes(60))
+
+    assert engine.ask("version = 2\n").default == "runc"
+
+
+def test_a_program_of_another_name_is_not_run_for_it_may_parse_arguments_differently(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, "containerd", "exit 1")
+    engine.make_program("k3s")
+
+    assert engine.ask("version = 2\n").default == "runc"
+    assert "as TOML" in engine.ask("version =").broken
+    assert not (tmp_path / "words").exists()
+
+
+TOML, JSON = PurePosixPath("/etc/containerd/config.toml"), PurePosixPath("/etc/docker/daemon.json")
+BEFORE = {"containerd": (TOML, "version = 2\n"), "docker": (JSON, "{}")}
+SERVING = EffectiveConfig({}, "runc")
+
+
+def state(name: str) -> EngineState:
+    return replace(EngineState.usual(ENGINES[name]), drop_in=None, files=(BEFORE[name][0],))
+
+
+def put(root: Path, path: PurePosixPath, text: str) -> Host:
+    place = root / path.relative_to("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return Host.under(PurePosixPath(root))
+
+
+WRITTEN = "version = 2\nroot = '/ours'\n"
+DONE = WriteConfig("containerd", TOML, None, File(WRITTEN.encode()))
+ANOTHER = "another process has just written"
+FATAL = f"restart containerd (it would not come up again, {ANOTHER} {TOML}: "
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "done", "said"),
+    [
+        pytest.param("containerd", "version = 2\n", (), "", id="as it was"),
+        pytest.param("containerd", WRITTEN, (DONE,), "", id="as we wrote it"),
+        pytest.param("containerd", WRITTEN, (), "", id="as others wrote it, and it would come up"),
+        pytest.param("containerd", "version = [", (), FATAL, id="as others wrote it, and it would not"),
+        pytest.param("containerd", "version = [", (DONE,), FATAL, id="after us"),
+        pytest.param("containerd", None, (), "", id="gone, which containerd takes for the built-in one"),
+        pytest.param("docker", "{}", (), "", id="as it was, of one that is signalled"),
+        pytest.param(
+            "docker",
+            '{"debug": true}',
+            (),
+            f"reload Docker ({ANOTHER} {JSON}); look at what has just been written to the config of Docker, then "
+            "run again",
+            id="another text, and nobody knows what it makes of it",
+        ),
+        pytest.param("docker", None, (), f"reload Docker ({ANOTHER} {JSON.parent}", id="gone"),
+    ],
+)
+def test_what_others_have_written_since_the_gate_keeps_an_engine_from_a_reload(
+    tmp_path: Path, name: str, now: str | None, done: tuple[Step, ...], said: str
+) -> None:
+    path, before = BEFORE[name]
+    host = put(tmp_path, path, now or "")
+    if now is None:
+        (tmp_path / path.relative_to("/")).unlink()
+    found = ""
+    try:
+        refuse_changed(host, state(name), {path: File(before.encode()).digest}, done)
+    except NotBegunError as error:
+        found = f"{error.problem}; {error.remedy}"
+
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_an_engine_that_serves_and_would_not_come_up_is_told_by_name(tmp_path: Path) -> None:
+    host = put(tmp_path, TOML, "version = [")
+    engines = [replace(state("containerd"), serving=SERVING), state("docker")]
+
+    found = find_refusals(host, engines)
+    put(tmp_path, TOML, "version = 2\n")
+
+    assert list(found) == ["containerd"]
+    assert "config.toml" in found["containerd"]
+    assert find_refusals(host, engines) == {}
+
+
+OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+SOCKET = PurePosixPath("/s")
+ROW = EngineRow("docker", SOCKET, "docker.service", {"nvidia": OURS}, config=JSON, default="nvidia")
+PROVEN = replace(ROW, proven=digest_of({JSON: File(b"{}")}))
+NO_DEFAULT = replace(ROW, default="")
+MINE = f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}, "default-runtime": "nvidia"}}'
+KATA = MINE.replace(f'{{"path": "{OURS}"}}', '{"runtimeType": "io.containerd.kata.v2"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "fatal", "lacks"),
+    [
+        pytest.param(MINE, ROW, "", (), id="ours"),
+        pytest.param(KATA, ROW, "", ("the runtime nvidia starts something else",), id="given by no path"),
+        pytest.param("{}", PROVEN, "", (), id="as the last install has left and proven it"),
+        pytest.param("{ }", PROVEN, "", None, id="not as it was proven"),
+        pytest.param(MINE.replace("default-runtime", "x"), NO_DEFAULT, "", (), id="no default was installed"),
+        pytest.param("{}", replace(NO_DEFAULT, config=None), "", (), id="nothing was to be said there"),
+        pytest.param(
+            '{"default-runtime": "gone"}', ROW, 'its default-runtime "gone" is not defined', (), id="gone"
+        ),
+        pytest.param("{", ROW, "cannot read /etc/docker/daemon.json as JSON", (), id="not valid"),
+    ],
+)
+def test_what_configs_come_to_beside_what_was_installed(
+    tmp_path: Path, text: str, row: EngineRow, fatal: str, lacks: tuple[str, ...] | None
+) -> None:
+    record = Record(
+        configs=() if fatal or row.config is None else (ConfigRow("docker", JSON, None, None, (), ()),)
+    )
+
+    found = compare_configs(put(tmp_path, JSON, text), row, record)
+
+    assert found.fatal.startswith(fatal)
+    assert bool(found.fatal) == bool(fatal)
+    assert found.lacks == lacks if lacks is not None else found.lacks
+
+
+def test_a_crio_whose_own_program_is_gone_would_not_start(tmp_path: Path) -> None:
+    usual = EngineState.usual(ENGINES["crio"])
+    row = EngineRow("crio", SOCKET, "containerd.service", {}, config=usual.config)
+    row = replace(row, proven=digest_of({path: None for path in (usual.config, usual.drop_in) if path}))
+    words: Any = ("/usr/bin/crio", ["/usr/bin/crio"], False, 0, 0, 0, 0, 0, 0, 0)
+    with live(tmp_path) as node:
+        node.systemd.changed |= UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [words])}
+
+        assert compare_configs(node.host, row, Record()).fatal == "its ExecStart /usr/bin/crio is no program"
+        runs = replace(usual, unit=row.unit, serving=SERVING)
+        assert find_refusals(node.host, [runs]) == {"crio": "its ExecStart /usr/bin/crio is no program"}

@@ -1,0 +1,434 @@
+"""Which engines run here and where each listens by now; one that its owner has stopped is not woken."""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from installer.change.observe import ROWS, find_moved
+from installer.engines import ENGINES
+from installer.engines.containers import find_in_use
+from installer.engines.dependencies import refuse_unseen
+from installer.engines.observe import (
+    ask_for,
+    drop_unused,
+    find_engines,
+    locate,
+    look_for,
+    refuse_generated,
+    refuse_unknown,
+    with_process,
+)
+from installer.engines.restart import ask, limit_s
+from installer.engines.trial_containers import MARK, Tools
+from installer.errors import InstallerError
+from installer.host.files import Host
+from installer.host.processes import HostProcess
+from installer.host.unit_jobs import Patience
+from installer.lifecycle import uninstall
+from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.facts import EngineRow, EngineState, Record
+from installer.model.files import File, Layout
+from installer.model.options import Options, Places
+from installer.report import verify
+from installer.report.doctor.read import read_engines
+from tests.host.servers import FakeSystemd, FakeUnit, serving
+from tests.support.live import ASKED, ONE, PODS, SOCKET, UNIT, containerd, live
+
+ENDED = FakeUnit(active="inactive", sub="dead")
+FAILED = FakeUnit(active="failed", sub="failed")
+CRASHES = FakeUnit(active="activating", sub="auto-restart")
+
+
+@contextmanager
+def node(root: Path, systemd: FakeSystemd) -> Iterator[Host]:
+    (root / "run/dbus").mkdir(parents=True)
+    with serving(root / "run/dbus/system_bus_socket", systemd):
+        yield Host.under(PurePosixPath(root))
+
+
+def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:
+    assert {process: row.name for process, row in ROWS.items()} == {
+        "dockerd": "docker",
+        "containerd": "containerd",
+        "crio": "crio",
+    }
+
+
+@pytest.mark.parametrize(
+    ("patience", "seconds"),
+    [
+        pytest.param(Patience(1.0, lambda: None), 60.0, id="its own start may take longer than --timeout"),
+        pytest.param(Patience(90.0, lambda: None), 90.0, id="--timeout may be longer"),
+        pytest.param(Patience(7.0, lambda: None, stop_s=0), 7.0, id="a pod that ends has its grace alone"),
+    ],
+)
+def test_an_engine_is_waited_for_as_long_as_its_start_takes(patience: Patience, seconds: float) -> None:
+    assert limit_s(ENGINES["microk8s"], patience) == seconds
+
+
+def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_path: Path) -> None:
+    path, host = tmp_path / "d.sock", Host.under(PurePosixPath(tmp_path))
+    engine = replace(EngineState.usual(ENGINES["docker"]), socket=PurePosixPath("/d.sock"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:  # root may connect to anything else
+        server.bind(str(path))
+
+        answer = ask(host, engine)
+
+    assert answer.silence == f"connect to {path} (Protocol wrong type for socket)"
+    assert answer.remedy == "check the path and run as root with that socket mounted"
+    assert (answer.stopped, answer.failed, answer.disabled) == (False, False, False)
+
+
+def test_where_nobody_listens_all_sockets_that_were_tried_are_named(tmp_path: Path) -> None:
+    tried = dict.fromkeys(str(engine.socket) for engine in ENGINES.values())
+
+    with pytest.raises(InstallerError) as caught:
+        find_engines(Host.under(PurePosixPath(tmp_path)), Options(), Record())
+
+    assert caught.value.problem == f"find a running engine (nothing answers on {', '.join(tried)})"
+
+
+E_SOCK = PurePosixPath("/e.sock")
+
+
+@pytest.mark.parametrize(
+    ("name", "service", "listens", "questions"),
+    [
+        pytest.param("docker", ENDED, FakeUnit(), 0, id="stopped, and systemd listens"),
+        pytest.param("docker", FAILED, FakeUnit(), 0, id="failed, and systemd listens"),
+        pytest.param("docker", FakeUnit(active="deactivating"), FakeUnit(), 0, id="about to stop"),
+        pytest.param("docker", ENDED, ENDED, 1, id="stopped, and nobody of systemd's listens"),
+        pytest.param("docker", FakeUnit(), FakeUnit(), 1, id="it runs"),
+        pytest.param("containerd", ENDED, FakeUnit(), 1, id="one that systemd listens for nowhere"),
+        pytest.param("k3s", FakeUnit(), ENDED, 1, id="one that its unit restarts"),
+        pytest.param("k0s", FakeUnit(), ENDED, 2, id="one that restarts itself is asked again"),
+    ],
+)
+def test_an_engine_is_not_asked_where_that_would_wake_it_and_again_where_it_restarts_itself(
+    tmp_path: Path, name: str, service: FakeUnit, listens: FakeUnit, questions: int
+) -> None:
+    row, asked = ENGINES[name], list[int]()
+    units = dict.fromkeys((row.unit, *row.units), service)
+
+    def ends_silently(_: object) -> None:
+        asked.append(1)
+
+    with (
+        node(tmp_path, FakeSystemd({**units, row.unit.replace(".service", ".socket"): listens})) as host,
+        serving(tmp_path / "e.sock", ends_silently),
+    ):
+        engine = replace(EngineState.usual(row), socket=PurePosixPath("/e.sock"))
+        answer = ask_for(host, engine, Options(timeout_s=0.5), 0.3)
+
+    assert min(len(asked), 2) == questions
+    assert answer.stopped is not bool(questions)
+    assert (answer.silence == f"{row.unit} is stopped, and systemd listens for it") is answer.stopped
+
+
+DOCKER_UNIT = "docker.service"
+D_SOCK = PurePosixPath("/d.sock")  # short: below a test's directory a name has to fit into 107 letters
+OPTIONS = Options(places={"docker": Places(socket=D_SOCK)})
+DOCKER_ROW = EngineRow(
+    "docker", D_SOCK, DOCKER_UNIT, {"nvidia": PurePosixPath("/t/nvidia-container-runtime")}
+)
+SOUGHT = look_for(ENGINES["docker"], OPTIONS)
+DOCKERD = HostProcess(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
+
+
+@dataclass
+class Held:
+    """A node with a Docker that its owner has stopped, and the socket that systemd listens on in its place."""
+
+    host: Host
+    listener: socket.socket
+    systemd: FakeSystemd
+
+    @property
+    def woken(self) -> bool:
+        try:
+            self.listener.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    listens = ("a(ss)", [("Stream", str(D_SOCK))])  # as systemd 257 tells docker.socket
+    units = {DOCKER_UNIT: FakeUnit(active="inactive", sub="dead"), "docker.socket": FakeUnit(sub="listening")}
+    systemd = FakeSystemd(units, changed={"Listen": listens})
+    with node(tmp_path, systemd) as host, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / D_SOCK.name))
+        listener.listen()
+        listener.setblocking(False)
+        yield Held(host, listener, systemd)
+
+
+def remove_made(host: Host) -> None:
+    """Remove what a verify has made and is written down."""
+    layout = Layout()
+    local = host.local_path(layout.made)
+    local.parent.mkdir(parents=True)
+    local.write_text(json.dumps({"made": [["docker", str(D_SOCK), DOCKER_UNIT, f"{MARK}-1"]]}))
+    assert not uninstall.remove_made(host, layout, hurried=True)
+    assert local.exists()
+
+
+ACTS: dict[str, Callable[[Host], object]] = {
+    "a socket that is named now": lambda host: locate(
+        host, replace(SOUGHT, socket=PurePosixPath("/other.sock"), stopped=True), DOCKER_ROW, OPTIONS
+    ),
+    "what is in use": lambda host: find_in_use(host, Layout(), Record(engines=(DOCKER_ROW,)), [SOUGHT]),
+    "doctor, where another dockerd runs": lambda host: read_engines(host, OPTIONS, [DOCKERD]),
+    "a removal of what verify has made": remove_made,
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+@pytest.mark.parametrize("state", ["inactive", "failed", "deactivating"])
+def test_nothing_connects_to_a_docker_that_is_stopped(
+    held: Held, act: Callable[[Host], object], state: str
+) -> None:
+    held.systemd.units[DOCKER_UNIT].active = state
+
+    act(held.host)
+
+    assert not held.woken
+
+
+def test_verify_says_so_and_how_to_start_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "shell_of", lambda _: Tools((), loader=False))
+
+    (found,) = verify.prove_runtimes(held.host, OPTIONS, Record(engines=(DOCKER_ROW,)))
+
+    assert found.found == "nothing is verified: Docker is stopped, and verify does not start it"
+    assert found.remedy == "systemctl start docker.service, then verify again"
+    assert not held.woken
+
+
+def test_one_on_another_socket_is_asked_though_dockers_own_is_held(held: Held) -> None:
+    held.systemd.changed["Listen"] = ("a(ss)", [("Stream", "/run/docker.sock")])
+
+    ask_for(held.host, SOUGHT, replace(OPTIONS, timeout_s=0.1))
+
+    assert held.woken
+
+
+GONE = PurePosixPath("/old.sock")
+ROW = EngineRow("containerd", GONE, UNIT, {})
+HANGS = replace(containerd(), socket=GONE, silence="hangs")
+STOPPED = replace(HANGS, stopped=True)
+ELSEWHERE = replace(HANGS, pid=7, unit="other.service")
+
+
+def told(path: PurePosixPath | None = SOCKET) -> Options:
+    return Options(places={"containerd": Places(socket=path)})
+
+
+@pytest.mark.parametrize(
+    ("engine", "row"),
+    [
+        pytest.param(STOPPED, ROW, id="one that answers is of another unit"),
+        pytest.param(STOPPED, replace(ROW, unit=""), id="of no unit"),
+        pytest.param(HANGS, ROW, id="one that only hangs"),
+        pytest.param(ELSEWHERE, ROW, id="another unit answers"),
+    ],
+)
+def test_a_socket_of_another_unit_is_not_taken(tmp_path: Path, engine: EngineState, row: EngineRow) -> None:
+    with live(tmp_path) as there:
+        assert locate(there.host, engine, row, told()).socket != SOCKET
+
+
+@pytest.mark.parametrize(
+    ("unit", "stopped", "crashing"),
+    [
+        pytest.param(ENDED, True, False, id="at rest"),
+        pytest.param(FAILED, True, False, id="failed for good"),
+        pytest.param(CRASHES, False, True, id="ends at each start"),
+        pytest.param(FakeUnit(), False, False, id="on its way"),
+    ],
+)
+def test_where_nobody_listens_the_unit_tells_whether_it_is_stopped(
+    tmp_path: Path, unit: FakeUnit, *, stopped: bool, crashing: bool
+) -> None:
+    with live(tmp_path) as there:
+        there.systemd.units[UNIT] = unit
+        found = locate(there.host, STOPPED, ROW, Options())
+
+    assert (found.stopped, found.crashing) == (stopped, crashing)
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "asks"),
+    [
+        (Record(engines=(ROW,)), Options(), True),
+        (Record(), Options(), False),
+        (Record(engines=(ROW,)), told(GONE), False),
+    ],
+)
+def test_only_one_of_the_ledger_whose_socket_nobody_names_is_looked_for(
+    tmp_path: Path, record: Record, options: Options, *, asks: bool
+) -> None:
+    with live(tmp_path) as there:
+        there.systemd.units[UNIT] = CRASHES
+        (found,) = find_engines(there.host, replace(options, engines=("containerd",)), record).engines
+
+    assert found.stopped is not asks
+
+
+@pytest.mark.parametrize(
+    ("active", "pid", "inode", "path", "asked"),
+    [
+        pytest.param("active", 61, 99, SOCKET, True, id="its process holds it"),
+        pytest.param("active", 61, 98, SOCKET, False, id="another process holds it"),
+        pytest.param("active", 0, 99, SOCKET, False, id="no process"),
+        pytest.param("failed", 61, 99, SOCKET, False, id="not active"),
+        pytest.param("active", 61, 99, "/nri.sock", False, id="that of NRI, where who asks is a plugin"),
+    ],
+)
+def test_what_the_process_of_its_unit_listens_on_is_asked(  # noqa: PLR0913 - one row
+    tmp_path: Path, active: str, *, pid: int, inode: int, path: object, asked: bool
+) -> None:
+    process = tmp_path / "proc/61"
+    for directory in ("fd", "net"):
+        (process / directory).mkdir(parents=True)
+    (process / "fd/3").symlink_to(f"socket:[{inode}]")
+    # As the kernel's net/unix/af_unix.c writes it.
+    (process / "net/unix").write_text(
+        "Num       RefCount Protocol Flags    Type St Inode Path\n"
+        f"0000000000000000: 00000002 00000000 00010000 0001 01 99 {path}\n"
+    )
+    (tmp_path / "nri.sock").symlink_to(SOCKET.name)
+    with live(tmp_path) as there:
+        there.unit.active, there.unit.main_pid = active, pid
+        locate(there.host, STOPPED, ROW, Options())
+
+    assert (ASKED in there.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("units", "unit"),
+    [
+        ({"k3s.service": FakeUnit()}, "k3s.service"),
+        ({"k3s.service": ENDED}, ""),
+        ({}, ""),
+    ],
+)
+def test_of_several_units_the_one_that_runs_is_an_engines(
+    tmp_path: Path, units: dict[str, FakeUnit], unit: str
+) -> None:
+    row = ENGINES["k3s"]
+    engine = replace(EngineState.usual(row), unit=row.units[0])
+    with node(tmp_path, FakeSystemd(units)) as host:
+        for state, expected in (
+            (replace(engine, silence="hangs"), unit),
+            (replace(engine, stopped=True), row.units[0]),
+            (replace(engine, pid=7, unit=""), ""),
+            (replace(engine, pid=7, unit="other.service"), "other.service"),
+        ):
+            found = with_process(host, state, Places())
+
+            assert (found.unit, found.silence, found.stopped) == (expected, state.silence, state.stopped)
+
+
+def test_a_runtime_that_an_engine_does_not_see_is_refused(tmp_path: Path) -> None:
+    program, gone = PurePosixPath(tmp_path / "runtime"), PurePosixPath("/gone/runtime")
+    (tmp_path / "runtime").touch()
+    us = replace(containerd(), pid=os.getpid())
+
+    refuse_unseen(us, [program])
+    refuse_unseen(containerd(), [gone])  # nobody knows where it looks
+    refuse_unseen(replace(us, pid=(1 << 22) + 1), [gone])
+    for unseen in (gone, PurePosixPath(tmp_path)):
+        with pytest.raises(InstallerError, match=rf"pid {os.getpid()} does not see {unseen}: it has other"):
+            refuse_unseen(us, [program, unseen])
+
+
+OURS = EffectiveConfig({"nvidia": Runtime("/usr/local/nvidia/toolkit/nvidia-container-runtime")}, "runc")
+
+
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        pytest.param("nothing", True, id="nobody uses it"),
+        pytest.param("kubelet", False, id="a kubelet"),
+        pytest.param("pod", False, id="a pod"),
+        pytest.param("silent", False, id="one that cannot be asked"),
+        pytest.param("serving", False, id="a runtime of ours"),
+        pytest.param("row", False, id="a row of the ledger"),
+    ],
+)
+def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act: str, *, left: bool) -> None:
+    docker = EngineState.usual(ENGINES["docker"])
+    stopped = EngineRow("docker", docker.socket, docker.unit, {})
+    with live(tmp_path) as there:
+        beside = containerd()
+        held = Record()
+        if act == "kubelet":
+            (tmp_path / "var/lib/kubelet/pki").mkdir(parents=True)
+        elif act == "row":
+            held = Record(engines=(EngineRow("containerd", beside.socket, beside.unit, {}),))
+        there.answers[PODS] = ONE if act == "pod" else b""
+        if act == "silent":
+            del there.answers[PODS]
+        beside = replace(beside, serving=OURS if act == "serving" else None)
+        engines, notes = drop_unused(there.host, held, (docker, beside))
+        with_docker = replace(held, engines=(*held.engines, stopped))
+        assert drop_unused(there.host, with_docker, (beside,)) == (() if left else (beside,), notes)
+
+    assert [each.name for each in engines] == (["docker"] if left else ["docker", "containerd"])
+    assert notes == (
+        ("left containerd alone: it serves Docker, and its CRI is not used (no kubelet, no pod)",)
+        if left
+        else ()
+    )
+    assert drop_unused(there.host, held, (beside,)) == ((beside,), ())
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Path, *, runs: bool) -> None:
+    engine = replace(EngineState.usual(ENGINES["rke2"]), unit="")
+    unknown = pytest.raises(InstallerError, match=r"tell whose containerd answers on .*k3s-agent.*rke2")
+
+    systemd = FakeSystemd({"k3s.service": FakeUnit()} if runs else {})
+    with node(tmp_path, systemd) as host, nullcontext() if runs else unknown:
+        refuse_unknown(host, engine)
+
+
+@pytest.mark.parametrize("name", ["k3s", "rke2"])
+def test_a_config_that_another_engine_makes_is_not_edited(name: str) -> None:
+    usual, theirs = EngineState.usual(ENGINES["containerd"]), ENGINES[name]
+
+    refuse_generated(usual)
+    with pytest.raises(InstallerError, match=r"configure the containerd of .* \(it writes /") as caught:
+        refuse_generated(replace(usual, config=theirs.config, socket=theirs.socket))
+    assert f"--runtime {name}" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("named", "ours", "moves"),
+    [
+        ("/opt/nvidia", True, True),
+        ("/opt/nvidia", False, False),  # a toolkit of somebody else's
+        ("/usr/local/nvidia", True, False),
+    ],
+)
+def test_an_install_dir_does_not_move_while_an_engine_names_another_of_ours(
+    tmp_path: Path, named: str, *, ours: bool, moves: bool
+) -> None:
+    ledger = tmp_path / str(Layout(PurePosixPath(named)).ledger)[1:]
+    ledger.parent.mkdir(parents=True)
+    if ours:
+        ledger.touch()
+    text = File(f'{{"path": "{named}/toolkit/nvidia-container-runtime"}}'.encode())
+
+    found = [*find_moved(Host.under(PurePosixPath(tmp_path)), Options(), [text, None])]
+
+    assert bool(found) == moves

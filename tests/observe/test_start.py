@@ -1,0 +1,217 @@
+"""How an engine was started, and will be: by its process, by systemd's words, by the host's own /proc."""
+
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.observe import explain_moving, with_process, with_start
+from installer.engines.startup import explain_overruling, find_place, flags_of
+from installer.errors import InstallerError
+from installer.host.files import Host
+from installer.model.engine_spec import Flags
+from installer.model.facts import EngineState, Started
+from installer.model.options import Options, Places
+from tests.host.servers import FakeSystemd, FakeUnit, serving
+from tests.support.live import UNIT_PROPERTIES
+
+CONTAINERD = EngineState.usual(ENGINES["containerd"])
+VARIABLE = "CONTAINER_DEFAULT_RUNTIME"
+
+
+@pytest.mark.parametrize(
+    ("engine", "cmdline", "config", "state"),
+    [
+        pytest.param("containerd", "containerd --state /mnt/s", "", "/mnt/s", id="a word of its own"),
+        pytest.param("containerd", "containerd --state=/mnt/s", "", "/mnt/s", id="behind an equals sign"),
+        pytest.param("containerd", "containerd --state", "", None, id="a flag without a value"),
+        pytest.param("containerd", "containerd --stated /mnt/s", "", None, id="another flag"),
+        pytest.param("containerd", "containerd", 'state = "/mnt/s"\n', "/mnt/s", id="containerd's config"),
+        pytest.param("containerd", "containerd", "", None, id="the usual place"),
+        pytest.param("containerd", "containerd", "state = [", None, id="a config that cannot be read"),
+        pytest.param(
+            "docker", "dockerd --exec-root=/mnt/d", "", "/mnt/d/containerd/daemon", id="dockerd's flag"
+        ),
+        pytest.param("crio", "crio", "", None, id="CRI-O keeps none of the kind"),
+    ],
+)
+def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
+    tmp_path: Path, engine: str, cmdline: str, config: str, state: str | None
+) -> None:
+    (tmp_path / "config.toml").write_text(config)
+    host = Host.under(PurePosixPath(tmp_path))
+
+    found = find_place(host, ENGINES[engine].state, cmdline.split(), PurePosixPath("/config.toml"))
+
+    assert found == (PurePosixPath(state) if state else None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cmdline", "default", "flags"),
+    [
+        pytest.param("docker", "dockerd --add-runtime=a=/b", False, ["--add-runtime"], id="more runtimes"),
+        pytest.param("docker", "dockerd --default-runtime a", True, ["--default-runtime"], id="a default"),
+        pytest.param("docker", "dockerd --default-runtime a", False, [], id="a default, not asked for"),
+        pytest.param("docker", "dockerd -H fd://", True, [], id="none of them"),
+        pytest.param("crio", "crio --default-runtime=a", False, [], id="a default of CRI-O's, not asked for"),
+        pytest.param("crio", "crio --default-runtime=a", True, ["--default-runtime"], id="and asked for"),
+        pytest.param("crio", f"crio {VARIABLE}=a", True, [VARIABLE], id="a variable, and asked for"),
+        pytest.param("crio", f"crio {VARIABLE}=a", False, [], id="a variable, not asked for"),
+        pytest.param("crio", f"crio {VARIABLE}=nvidia", True, [], id="a variable that names ours"),
+        pytest.param("containerd", "containerd -l debug", True, [], id="containerd has none"),
+    ],
+)
+def test_a_flag_that_is_stronger_than_the_config_is_reported(
+    engine: str, cmdline: str, *, default: bool, flags: list[str]
+) -> None:
+    found = list(explain_overruling(ENGINES[engine], cmdline.split(), Options(set_as_default=default)))
+
+    assert [flag for flag in flags if any(flag in error.problem for error in found)] == flags
+    assert len(found) == len(flags)
+
+
+TWO = {"a": "/b", "c": "/d"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "cmdline", "variable", "told"),
+    [
+        pytest.param("docker", "-H fd://", "", Flags(), id="nothing"),
+        pytest.param("docker", "--default-runtime=a", "", Flags("a"), id="a default"),
+        pytest.param("docker", "--add-runtime a=/b --add-runtime=c=/d", "", Flags("", TWO), id="runtimes"),
+        pytest.param("crio", "--default-runtime a", "b", Flags("a"), id="a flag wins"),
+        pytest.param("crio", "", "b", Flags("b"), id="a variable"),
+        pytest.param("crio", "--runtimes a:/b:/root,c:/d", "", Flags("", TWO), id="runtimes of CRI-O"),
+        pytest.param("containerd", "--default-runtime a", "", Flags(), id="none of containerd's"),
+    ],
+)
+def test_what_an_engine_was_told_of_runtimes_at_its_start(
+    engine: str, cmdline: str, variable: str, told: Flags
+) -> None:
+    assert flags_of(ENGINES[engine], Started(tuple(cmdline.split()), {VARIABLE: variable})) == told
+
+
+PID = 61
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    return Host.under(PurePosixPath(tmp_path))
+
+
+def systemd(host: Host, **said: tuple[str, Any]) -> tuple[FakeSystemd, Any]:
+    """Return a systemd whose unit has the process with that pid, and its bus."""
+    fake = FakeSystemd({CONTAINERD.unit: FakeUnit(main_pid=PID)}, changed=UNIT_PROPERTIES | said)
+    return fake, serving(host.local_path(PurePosixPath("/run/dbus/system_bus_socket")), fake)
+
+
+def command(*words: str) -> tuple[str, Any]:
+    return "a(sasbttttuii)", [(words[0], [*words], False, 0, 0, 0, 0, 0, 0, 0)]
+
+
+CMDLINE = "/usr/bin/containerd\0-l\0x\0"
+STAT = "61 (containerd) S 0 1 1 0 -1 4194560 24000 200000 100 900 300 100 500 200 20 0 1 0 12300 0\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        pytest.param({"cmdline": CMDLINE, "stat": STAT}, ("-l", "x"), id="its own"),
+        pytest.param({"cmdline": CMDLINE, "environ": ""}, ("-l", "x"), id="the environment of its unit"),
+        pytest.param({"comm": "sleep\n", "cmdline": "sleep\0-l\0x\0"}, None, id="another by that pid"),
+        pytest.param({"cmdline": ""}, None, id="a thread of the kernel"),
+        pytest.param({}, None, id="ended meanwhile"),
+    ],
+)
+def test_a_process_that_is_not_seen_is_that_of_its_unit_in_the_hosts_proc(
+    host: Host, tmp_path: Path, files: dict[str, str], words: tuple[str, ...] | None
+) -> None:
+    (tmp_path / f"proc/{PID}").mkdir(parents=True)
+    environ = "PATH=/opt/bin\0NOTIFY_SOCKET=/run/systemd/notify\0"
+    for name, text in ({"comm": "containerd\n", "environ": environ} | files).items():
+        (tmp_path / f"proc/{PID}" / name).write_text(text)
+
+    fake, bus = systemd(host, Environment=("as", ["LEVEL=warn"]))
+    with bus:
+        found = with_process(host, replace(CONTAINERD, exe=PurePosixPath("/gone")), Places()).started
+
+    assert fake.calls.count("GetAll") == 1, "its unit is read once"
+    assert (found.words if found else None) == words
+    if found:
+        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        assert found.began_s == (pytest.approx(booted_s + 123.0, abs=2) if "stat" in files else None)
+        environment = {"LEVEL": "warn"} if files.get("environ") == "" else {"PATH": "/opt/bin"}
+        assert (found.program, found.environment) == ("/usr/bin/containerd", environment)
+
+
+def test_a_word_of_an_environment_file_is_part_of_the_next_start(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/default").write_text("# of the site\nWORDS='--root /srv/c'\n")
+    _, bus = systemd(
+        host,
+        ExecStart=command("/usr/bin/containerd", "$WORDS", "--log-level=${LEVEL}"),
+        Environment=("as", ["LEVEL=warn"]),
+        EnvironmentFiles=("a(sb)", [("/etc/default", False)]),
+    )
+
+    with bus:
+        found = with_start(host, CONTAINERD)
+
+    assert found.next_words == ("--root", "/srv/c", "--log-level=warn")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(("/usr/bin/containerd", "--root", "/srv"), ("--root", "/srv"), id="the engine"),
+        pytest.param(
+            ("/usr/bin/nice", "-n", "5", "/usr/bin/containerd", "-a", "/x"), ("-a", "/x"), id="nice"
+        ),
+        pytest.param(("/bin/sh", "-c", "exec /usr/bin/containerd --root /srv"), (), id="a shell"),
+        pytest.param(("/bin/sh", "-c", "/usr/bin/containerd --root /srv/containerd"), (), id="its last word"),
+        pytest.param(("/opt/start", "--root", "/srv"), (), id="a script"),
+    ],
+)
+def test_the_words_of_the_next_start_are_those_behind_the_engines_program(
+    host: Host, words: tuple[str, ...], told: tuple[str, ...]
+) -> None:
+    _, bus = systemd(host, ExecStart=command(*words))
+    with bus:
+        assert with_start(host, CONTAINERD).next_words == told
+
+
+MOVES = InstallerError("why", remedy="what", code="restart-moves-engine")
+NOT_STARTED = InstallerError("why", remedy="what", code="unit-failed")
+USUAL = "/etc/containerd/config.toml"
+
+
+@pytest.mark.parametrize(
+    ("now", "later", "why", "moves"),
+    [
+        (("-c", "/a"), ("-c", "/a"), None, None),
+        (("-c", "/a"), ("--config=/a",), None, None),
+        (("-c", "/a"), ("-c", "/b"), None, ("/a", "/b")),
+        (("-l", "x"), ("-c", "/b"), None, (USUAL, "/b")),
+        (("-c", "/a"), ("-l", "x"), None, ("/a", USUAL)),
+        ((), ("-c", "/b"), None, None),
+        (("-c", "/a"), (), None, None),
+        (("-c", "/a"), ("-c", "/b"), MOVES, ()),
+        (("-c", "/a"), ("-c", "/b"), NOT_STARTED, ("/a", "/b")),
+        (("-c", "/a"), ("-c", "/a"), MOVES, None),
+    ],
+)
+def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
+    now: tuple[str, ...], later: tuple[str, ...], why: InstallerError | None, moves: tuple[str, ...] | None
+) -> None:
+    engine = replace(CONTAINERD, started=Started(now), next_start=Started(later), not_restarted=why)
+    said = moves and "configure containerd in {} (at its next start containerd.service gives it {})".format(
+        *moves
+    )
+
+    found = [error.problem for error in explain_moving(engine)]
+
+    assert found == ([] if moves is None else [said or "why"])
