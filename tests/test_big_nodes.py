@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path, PurePosixPath
 
-import psutil
 import pytest
 
 from installer.config_text import Syntax, Want
@@ -15,7 +14,6 @@ from installer.config_text.change import apply, parse, undo
 from installer.config_text.toml import DEEP
 from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
-from installer.host.kernel import BASE_BYTES, find_free_memory
 from tests.support.big import OURS, config, shims
 from tests.support.site import PROJECT, Site, sentence
 
@@ -40,31 +38,6 @@ def test_a_config_of_a_megabyte_is_edited_and_undone_within_a_second() -> None:
 
     assert (back, left) == (text, ())
     assert time.process_time() - began < 20, "an install and an undo"
-
-
-@pytest.mark.parametrize(
-    ("lines", "parts", "what"),
-    [
-        pytest.param(1000, 30, "1001 options, 30 tables deep", id="many and deep"),
-        pytest.param(1, 30, "2 options, 30 tables deep", id="deep"),
-        pytest.param(5000, 1, "5001 options, 1 tables deep", id="many"),
-    ],
-)
-def test_a_default_runtime_that_nobody_wrote_is_refused_at_once_and_truly(
-    tmp_path: Path, lines: int, parts: int, what: str
-) -> None:
-    site = Site(tmp_path)
-    text = "".join(f"  k{number}{'.p' * (parts - 1)} = 1\n" for number in range(lines))
-    (site.root / "etc/containerd/config.toml").write_text(config(200) + text)
-    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-
-    done = site.call("plan", "--runtime", "containerd")
-
-    assert done.returncode == 1
-    assert sentence(done).startswith(
-        f"cannot edit /etc/containerd/config.toml (its default runtime has {what}"
-    )
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < 3
 
 
 def test_many_dotted_options_of_the_default_runtime_are_taken_over() -> None:
@@ -208,32 +181,6 @@ def test_a_key_is_deep_by_its_parts(text: str, *, deep: bool) -> None:
     assert bool(DEEP.search(text)) is deep
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "limit"),
-    [
-        pytest.param("0::/\n", {"memory.max": "134217728"}, 128 << 20, id="a pod"),
-        pytest.param(
-            "0::/a.slice/b\n", {"a.slice/memory.max": "9", "a.slice/b/memory.max": "max"}, 9, id="a unit"
-        ),
-        pytest.param("4:memory:/x\n0::/\n", {"memory/memory.limit_in_bytes": "7"}, 7, id="version 1"),
-        pytest.param("0::/\n", {}, None, id="none"),
-        pytest.param("", {}, None, id="nothing"),
-        pytest.param("nonsense\n\xff::\n", {"memory.max": "max"}, None, id="anything"),
-    ],
-)
-def test_the_limit_of_memory_is_that_of_the_cgroups(
-    tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
-) -> None:
-    (tmp_path / "self").write_text(groups)
-    for name, text in files.items():
-        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "fs" / name).write_text(text + "\n")
-
-    free = find_free_memory(tmp_path / "self", tmp_path / "fs")
-
-    assert free > 0 if limit is None else free == limit - BASE_BYTES
-
-
 @pytest.mark.parametrize("mebibytes", [100, 200])
 def test_an_address_space_without_room_for_threads_is_enough(tmp_path: Path, mebibytes: int) -> None:
     site = Site(tmp_path)
@@ -243,66 +190,4 @@ def test_an_address_space_without_room_for_threads_is_enough(tmp_path: Path, meb
     undone = _within(mebibytes, site.command("uninstall", "--restart-mode", "none"))
 
     assert (installed.returncode, undone.returncode) == (0, 0), installed.stderr + undone.stderr
-    assert site.tree() == before
-
-
-DENSE = [
-    pytest.param("".join(f"k{number}=1\n" for number in range(100_000)), id="keys"),
-    pytest.param(f"x = [{'1,' * 500_000}]\n", id="one array"),
-    pytest.param("".join(f"[t{number}]\na=1\n" for number in range(65_000)), id="tables"),
-    pytest.param("[[k]]\n" * 160_000, id="an array of tables"),
-    pytest.param(f"[z]\nx = {'9' * 1_000_000}\n", id="one number"),
-]
-
-
-@pytest.mark.parametrize("text", DENSE)
-def test_a_dense_config_of_a_megabyte_is_refused_where_it_would_not_fit(tmp_path: Path, text: str) -> None:
-    site = Site(tmp_path)
-    (site.root / "etc/containerd/config.toml").write_text(text)
-    before = site.tree()
-
-    done = _limited_to_128_mebibytes(site)
-
-    assert done.returncode == 1
-    assert "MB of config may take " in sentence(done)
-    assert "MiB more of memory, 98 MiB are free" in sentence(done)
-    assert site.tree() == before
-
-
-def _limited_to_128_mebibytes(site: Site) -> "subprocess.CompletedProcess[str]":
-    code = (
-        "import sys; from installer.engines import config_files as configs; configs.find_free_memory = lambda: 98 << 20\n"
-        "from installer.cli.app import main; sys.exit(main(sys.argv[1:]))"
-    )
-    where = ["--host-root", str(site.root), "--toolkit-source", str(site.source), "--runtime", "containerd"]
-    command = [sys.executable, "-c", code, "install", *where, "--restart-mode", "none"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
-
-
-def test_where_the_node_or_the_address_space_is_full_is_told() -> None:
-    free = find_free_memory()
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = psutil.Process().memory_info().vms
-    resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 20), hard))
-    try:
-        left = find_free_memory()
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-    assert 0 < free <= psutil.virtual_memory().total
-    assert left <= 2 << 20
-
-
-def test_a_config_that_takes_more_memory_than_there_is_is_refused_before_anything_is_written(
-    tmp_path: Path,
-) -> None:
-    site = Site(tmp_path)
-    (site.root / "etc/containerd/config.toml").write_text(config(5_000_000))
-    before = site.tree()
-
-    done = _limited_to_128_mebibytes(site)
-
-    assert done.returncode == 1
-    assert "MB of config may take " in sentence(done)
-    assert "MiB more of memory, 98 MiB are free" in sentence(done)
     assert site.tree() == before

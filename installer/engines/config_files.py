@@ -15,7 +15,6 @@ from installer.engines.startup import path_of
 from installer.errors import InstallerError, NotBegunError
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES
-from installer.host.kernel import find_free_memory
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import ConfigRow, EngineState
@@ -23,9 +22,6 @@ from installer.model.files import PATH, File, Kind
 from installer.model.options import Places
 from installer.model.steps import WriteConfig
 
-# By how much the program grows with each byte of a dense config, as measured with plan and install. What then
-# comes of too little memory is no error but a crash, a hang, or a kill (ulimit -v 100000, 1 MB of `k=1`).
-GROWS: Final = 160
 WILDCARDS: Final = frozenset("*?[")
 TICK_S: Final = 0.01  # the unit of a process's start
 
@@ -72,7 +68,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _is_unreadable(host, path)),
         gone=frozenset(_find_gone(host, engine, beside)),
-        rendered=read_config(host, rendered) if rendered else None,
+        rendered=host.read(rendered) if rendered else None,
     )
 
 
@@ -90,7 +86,7 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     asked = engine.drop_in is not None or not drop_ins.is_imported
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
-    for pattern in list_imports(engine.config, tree_of(read_config(host, engine.config), engine.config)):
+    for pattern in list_imports(engine.config, tree_of(host.read(engine.config), engine.config)):
         if pattern.name == "*.toml" and not is_read_only(host, pattern.parent):
             return replace(engine, drop_in=pattern.with_name("99-nvidia.toml"))  # as on Flatcar
     return engine
@@ -104,7 +100,7 @@ def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) 
     named: list[tuple[object, bool]] = [(one.monitor, True) for one in engine.served.handlers.values()]
     for path in (engine.config, *paths):
         with suppress(InstallerError):  # reported where the file is read
-            named += engine.spec.list_programs(tree_of(read_config(host, path), path))
+            named += engine.spec.list_programs(tree_of(host.read(path), path))
     # A unit without a PATH has that of systemd, as its process has now.
     places = next((each.paths for each in starts if "PATH" in each.environment), PATH)
     for word, runs in {(each, runs) for each, runs in named if isinstance(each, str) and each}:
@@ -141,7 +137,7 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
     while waiting:
         path = waiting.pop()
         try:
-            tree = tree_of(read_config(host, path), path)
+            tree = tree_of(host.read(path), path)
         except InstallerError:
             if path == config:
                 raise
@@ -218,22 +214,8 @@ def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath])
 
 
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:
-    """Return each config, as ``read_config`` does."""
-    return {path: read_config(host, path) for path in sorted(paths)}
-
-
-def read_config(host: Host, path: PurePosixPath) -> File | None:
-    """Return a config that is there; raise where it cannot be read, or takes more memory than we may use."""
-    file, free = host.read(path), find_free_memory()
-    grows = GROWS * len(file.content) if file else 0
-    if file is None or grows <= free:
-        return file
-    raise InstallerError(
-        f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take {grows >> 20} MiB more of memory, "
-        f"{max(free, 0) >> 20} MiB are free)",
-        remedy="free some memory of the node, raise the limit of the pod or unit, or make the file smaller",
-        code="no-memory",
-    )
+    """Return each config, None where there is none; raise where one cannot be read."""
+    return {path: host.read(path) for path in sorted(paths)}
 
 
 def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:

@@ -31,7 +31,6 @@ from installer.model.engine_spec import (
     is_oci,
     is_ours,
     low_level_words,
-    refuse_large_donor,
     refuse_taken_name,
 )
 
@@ -76,7 +75,6 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
     _refuse_overruled(files, path, entries)
     usual = _find_donor(runtimes, default)
     served = files.serving.handlers if files.serving else {}
-    refuse_large_donor(path, usual)
     wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
     trees = {**_read_before(files, path), path: files.trees.get(path, {})}
     inherited = _merge(replace(files, trees=trees))[0]

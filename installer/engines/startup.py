@@ -83,16 +83,6 @@ def explain_overruling(
 ) -> Iterator[InstallerError]:
     """Yield why a flag, or a VAR=value, stands against what we would write; ``whose`` says which start."""
     by, name = spec.cmdline, spec.name
-    for names in (by.config, by.drop_ins):
-        path = value_of(cmdline, names)
-        if path and not path.startswith("/"):
-            yield InstallerError(
-                f"find the config of {name} ({whose} with {names[0]} {path}, a relative path)",
-                remedy=Remedy(
-                    "start it with the absolute path, or name that with ", Option("config", "PATH", name)
-                ),
-                code="engine-flags",
-            )
     conflicts = dict(by.conflicts)
     if by.runtimes is not None and options.set_as_default:
         conflicts = {by.runtimes.default: "which its config may not say too", **conflicts}

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from installer.errors import InstallerError
@@ -19,12 +19,7 @@ RECORD_BYTES: Final = 8192  # the kernel's own limit for one record
 LOG_S: Final = 0.5
 KEPT_LINES: Final = 50
 LINE: Final = 200
-MEMORY: Final = Path("/proc/meminfo")
-USED: Final = Path("/proc/self/statm")
-CGROUP: Final = Path("/proc/self/cgroup")
-CGROUPS: Final = Path("/sys/fs/cgroup")
 FEWEST_FILES: Final = 64
-BASE_BYTES: Final = 30 << 20  # what the program itself takes, as measured with plan and install
 LEAST_BYTES: Final = 64 << 20  # 34 MB did not suffice to load an install, 41 MB not always
 ENOUGH_FILES: Final = 1024
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
@@ -145,19 +140,3 @@ def refuse_little_memory() -> None:
         problem = f"start (this process may use no more than {space >> 20} MiB of memory)"
         remedy = f"allow {LEAST_BYTES >> 20} MiB or more: ulimit -v, or LimitAS= of the unit"
         raise InstallerError(problem, remedy=remedy, code="no-memory")
-
-
-def find_free_memory(proc: Path = CGROUP, cgroups: Path = CGROUPS) -> int:
-    """Return by how many bytes this process may grow: within the node, its address space and its cgroups."""
-    node = dict(line.split()[:2] for line in MEMORY.read_text().splitlines())
-    free, space = [int(node["MemAvailable:"]) << 10], resource.getrlimit(resource.RLIMIT_AS)[0]
-    if space != resource.RLIM_INFINITY:
-        free.append(space - int(USED.read_text().split()[0]) * resource.getpagesize())
-    with suppress(OSError):
-        group = PurePosixPath("/", proc.read_text(errors="replace").rpartition("::")[2].strip())
-        # In a container's own view of cgroups the path is that of the host, or starts at the container's.
-        files = [cgroups / str(each)[1:] / "memory.max" for each in (group, *group.parents)]
-        for file in (*files, cgroups / "memory/memory.limit_in_bytes"):  # cgroups(7): of version 2 and 1
-            with suppress(OSError, ValueError):  # "max"; or not seen from here
-                free.append(int(file.read_text()) - BASE_BYTES)
-    return min(free)

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
-from installer.config_text import Edit, Syntax, Tree, Value, Want, flatten, leaves
+from installer.config_text import Edit, Syntax, Tree, Value, Want, flatten
 from installer.errors import InstallerError, Option, Remedy
 
 Version: TypeAlias = tuple[int, ...]
@@ -19,9 +19,6 @@ OUR_BINARIES: Final = frozenset(
 )
 # A VM or a user-space kernel cannot start a container for our runtime, nor can a shim (compatibility.md#d33).
 NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
-# A runtime of containerd's or CRI-O's has some twenty options, in two tables.
-MOST_OPTIONS: Final = 200
-DEEPEST_OPTION: Final = 16
 STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 NAMELESS: Final = "default"  # what containerd 1.x calls a default that is a table of its own
 # In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
@@ -199,18 +196,6 @@ def low_level_words(binaries: Iterable[Value]) -> tuple[str, ...]:
     # A word may be found elsewhere than where the engine finds it, or not at all.
     found.sort(key=lambda binary: not binary.startswith("/"))
     return tuple(dict.fromkeys([*found, "runc", "crun"]))
-
-
-def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:
-    """Raise where the runtime whose options ours take over is none that a person has written."""
-    keys = [key for key, _ in leaves(donor)]
-    deepest = max(map(len, keys), default=0)
-    if len(keys) > MOST_OPTIONS or deepest > DEEPEST_OPTION:
-        raise InstallerError(
-            f"edit {path} (its default runtime has {len(keys)} options, {deepest} tables deep: "
-            f"ours would take over at most {MOST_OPTIONS}, {DEEPEST_OPTION} deep)",
-            remedy="take out what the runtime does not need, then run again",
-        )
 
 
 def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:

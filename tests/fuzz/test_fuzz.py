@@ -38,7 +38,7 @@ from installer.engines.startup import explain_overruling, find_place, path_of, v
 from installer.errors import InstallerError
 from installer.host import kubernetes, systemd
 from installer.host.files import Host
-from installer.host.kernel import find_free_memory, list_mounts
+from installer.host.kernel import list_mounts
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.host.systemd import Unit
@@ -205,7 +205,7 @@ def _pidfile(directory: Path) -> Reader:
 def _kernel(path: Path) -> Reader:
     def read(content: bytes) -> object:
         path.write_bytes(content)
-        return list_mounts(path), find_free_memory(path, path.parent)
+        return list_mounts(path)
 
     return read
 

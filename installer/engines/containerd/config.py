@@ -51,7 +51,6 @@ from installer.model.engine_spec import (
     is_oci,
     is_ours,
     low_level_words,
-    refuse_large_donor,
     refuse_taken_name,
 )
 
@@ -128,7 +127,6 @@ class _Place(Struct, frozen=True):
     def decide(self, donor: Tree) -> Decision:
         """Return what the files should say, with the options of ``donor`` for our runtimes."""
         config, target, before = self.config, self.target, self.files.before
-        refuse_large_donor(config.path, donor)
         wrappable = _list_wrappable(config.runtimes, config.default)
         if before:
             reported = {name: runtime.table for name, runtime in before.handlers.items()}
