@@ -1,7 +1,6 @@
 """How an engine was started, how its unit will start it again, and why that is not to be asked of it."""
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -12,7 +11,7 @@ from installer.engines.config_edits import tree_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.processes import monitors_in_unit_of, started_of
+from installer.host.processes import monitors_in_unit_of, start_time_of
 from installer.host.programs import is_program
 from installer.model.engine_spec import EngineSpec, Flags, Place, ReloadMethod
 from installer.model.facts import EngineState, Started, count
@@ -109,9 +108,7 @@ def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         (unit or systemd.look_at_unit(host, engine.unit)).start.environment
     )
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_ITS_PROCESS)}
-    after_boot_s = started_of(int(process.name), process.parent)
-    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return Started(words[1:], kept, words[0], None if after_boot_s is None else booted_s + after_boot_s)
+    return Started(words[1:], kept, words[0], start_time_of(int(process.name), process.parent))
 
 
 def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:

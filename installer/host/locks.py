@@ -23,7 +23,7 @@ from installer.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.inodes import opened, translated
 from installer.host.kernel import is_roots, read_proc, status_field, trusted_uids
-from installer.host.processes import send_signal, started_of
+from installer.host.processes import send_signal, start_time_of
 from installer.host.supervision import own_pid
 from installer.model.files import Layout
 from installer.watch import has_name
@@ -177,15 +177,9 @@ def _describe_holder(local: Path) -> str:
     """Return who holds a lock, as part of a sentence; "" if unknown."""
     with suppress(OSError):
         for pid in holders(local.stat()):
-            if (since_s := _started_s(pid)) is not None:
+            if (since_s := start_time_of(pid)) is not None:
                 return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(since_s))} UTC"
     return ""
-
-
-def _started_s(pid: int) -> float | None:
-    """Return when a process was started, on the clock of files; None if it has ended."""
-    started = started_of(pid, PROC)
-    return None if started is None else time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started
 
 
 def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
@@ -224,7 +218,7 @@ def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
     # It is ours or NVIDIA's by its mode or name; the pid may be of another namespace then.
     if stat.S_IMODE(status.st_mode) == PRIVATE or local.name == PIDFILE or not pid.isdigit():
         return False
-    started_s = _started_s(int(pid))  # numbers are given again: a later process has not written it
+    started_s = start_time_of(int(pid))  # numbers are given again: a later process has not written it
     return started_s is not None and started_s <= status.st_mtime
 
 

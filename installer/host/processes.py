@@ -210,6 +210,12 @@ def started_of(pid: int, proc: Path) -> float | None:
     return None
 
 
+def start_time_of(pid: int, proc: Path = _PROC) -> float | None:
+    """Return when a process was started, in seconds of the wall clock, as files have it; None if it ended."""
+    started = started_of(pid, proc)
+    return None if started is None else time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started
+
+
 def _fields(process: Path) -> list[str]:
     """Return the fields of /proc/PID/stat from the third on: the second may hold blanks and parentheses."""
     return read_proc(process / "stat").rpartition(")")[2].split()
