@@ -296,7 +296,9 @@ class _Check:
         ``asking`` raises also where one is stopped, or the runtime that ours start is gone, and has their own
         programs say whether they would come up with the configs that lie there.
         """
-        stopped = self.find_stopped(plan)
+        # Those that we have configured, are asked to configure, and did not find running.
+        asked = self.options.engine_names
+        stopped = [row for row in self.record.engines if row.name in asked and row.name not in plan.engines]
         if asking:
             for row in stopped:
                 raise explain_stopped(self.host, row)
@@ -342,12 +344,6 @@ class _Check:
                 log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
         engines_since = readiness.add_since(engines, self.before.engines)
         self.note(plan=plan.digest, engines=engines_since, failures=0)
-
-    def find_stopped(self, plan: Plan) -> tuple[EngineRow, ...]:
-        """Return the engines that we have configured, are asked to configure, and did not find running."""
-        names = self.options.engine_names
-        rows = self.record.engines
-        return tuple(row for row in rows if row.name in names and row.name not in plan.engines)
 
     def find_low_level(self) -> None:
         """Note the runtime that ours start, "" where none was; InstallerError: there is none any more."""
