@@ -21,6 +21,7 @@ from installer.model.steps import Planned, Reload, Step, WriteConfig
 PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
 PASSED: Final = "the reload that needed the intermediate text is done"
 DUE: Final = "its restart, which waits until it creates no container (--restart-mode when-idle)"
+AT_NEXT_START: Final = "takes effect when dockerd starts the next time"
 LEFT: Final = "that it reads its configs again, which --restart-mode none leaves to you"
 
 
@@ -153,7 +154,7 @@ def explain_pending(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> s
     key, whose = ("features.cdi", "dockerd") if by_signal else (CDI, engine.title)
     if serving.cdi is None:
         return f"{key} in {engine.config} has no effect, for this {whose} has no CDI"
-    return f"{key} in {engine.config} takes effect when dockerd starts the next time" if by_signal else ""
+    return f"{key} in {engine.config} {AT_NEXT_START}" if by_signal else ""
 
 
 def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:

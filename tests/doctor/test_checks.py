@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from installer.engines import ENGINES
+from installer.engines.reloading import AT_NEXT_START
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import CdiRow
@@ -267,8 +269,15 @@ ACTS: dict[str, list[Act]] = {
         Act(text("/var/lib/kubelet/config.yaml", "systemd", "cgroupfs")),
         Act(lambda root: put(root, "/proc/900/cmdline", "kubelet\0--cgroup-driver\0cgroupfs\0")),
     ],
-    "docker-hook": [Act(facts=engine("docker", has_hook=False), level=WARN)],
-    "live-restore": [Act(facts=engine("docker", live_restore=False), level=WARN)],
+    "docker-hook": [Act(facts=engine("docker", has_hook=False, serving=WITHOUT["docker"]), level=WARN)],
+    "live-restore": [
+        Act(
+            facts=lambda node: engine("docker", live_restore=False)(
+                replace(node, installed=(("docker", f"features.cdi {AT_NEXT_START}", True),))
+            ),
+            level=WARN,
+        )
+    ],
     "runtime-served": [
         Act(
             facts=lambda node: engine("docker", serving=WITHOUT["docker"])(
@@ -387,6 +396,20 @@ def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(t
     for name in ("runtime-served", "docker-hook"):
         assert found[name].level is Level.NONE
         assert "by CDI alone" in found[name].found
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_nothing_is_to_be_done_about_a_default_engine_of_any_kind(tmp_path: Path, name: str) -> None:
+    kind, (docker, containerd) = ENGINES[name], golden.ENGINES
+    like = replace(docker, live_restore=False, has_hook=False) if name == "docker" else containerd
+    usual = replace(like, name=name, config=kind.config, files=(kind.config,), trees={}, unit=kind.unit)
+    node = golden.read(golden.lay(tmp_path))
+
+    alone = replace(usual, serving=WITHOUT["docker"], on_disk=WITHOUT["docker"])
+
+    nodes = replace(node, engines=(usual,)), replace(node, engines=(alone,), toolkits=(), installed=())
+
+    assert [each.found for one in nodes for each in judge_node(one) if each.remedy] == []
 
 
 def test_a_masked_engine_is_to_be_unmasked(tmp_path: Path) -> None:

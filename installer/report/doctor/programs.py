@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
+from installer.engines.reloading import AT_NEXT_START
 from installer.model.engine_spec import Api, is_ours
 from installer.model.facts import count
 from installer.payload.files import advise
@@ -175,14 +176,18 @@ def check_docker_hook(node: Node) -> Verdict:
     if node.by_cdi is not None:
         return none("containers get their GPUs by CDI alone: --device nvidia.com/gpu=all")
     place = "nvidia-container-runtime-hook in the PATH of dockerd"
-    missing = f"no {place}: `--gpus` needs it, the runtime does not"
-    return ok(place.replace(" in", " is in")) if docker.has_hook else warn(missing)
+    if docker.has_hook:
+        return ok(place.replace(" in", " is in"))
+    # `--gpus` is all that a package of the toolkit gives a Docker without a runtime of NVIDIA's.
+    level = warn if node.toolkits and not docker.nvidia_runtimes else ok
+    return level(f"no {place}: `--gpus` needs it, the runtime does not")
 
 
 @given(lambda node: any(exam.live_restore is not None for exam in node.engines), "no dockerd answers")
 def check_live_restore(node: Node) -> Verdict:
     on = next(exam.live_restore for exam in node.engines if exam.live_restore is not None)
-    return ok("on") if on else warn("off: a restart of dockerd stops all containers")
+    level = warn if any(state.endswith(AT_NEXT_START) for _, state, _ in node.installed) else ok
+    return ok("on") if on else level("off: a restart of dockerd stops all containers")
 
 
 @given(lambda node: node.by_cdi is None, "no runtime is asked for: containers get their GPUs by CDI alone")
