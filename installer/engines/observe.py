@@ -80,7 +80,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             continue
         if engine.another:
             raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
-        engine = with_process(host, engine, places)
+        engine, _ = with_process(host, engine, places)
         if spec.finds and engine.unit not in spec.units:
             if not engine.unit:
                 refuse_unknown(host, engine)
@@ -116,7 +116,7 @@ def observe_row(
     """Return an engine of the ledger, with its configs, those at ``paths`` among them."""
     spec, paths = row.spec, tuple(paths)
     engine = locate(host, ask_for(host, engine_of_row(row), options, awaits_s), row, options)
-    engine = with_process(host, engine, Places())
+    engine, _ = with_process(host, engine, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
     read = (path for path in paths if path.parent != spec.hook_dir)
     engine = with_readable_configs(host, replace(engine, outdated=is_outdated(host, engine, read)))
@@ -145,8 +145,8 @@ def _ask_crashed(host: Host, sought: EngineState, options: Options, crash_s: flo
     return ask_for(host, sought, options) if comes else engine
 
 
-def with_process(host: Host, engine: EngineState, places: Places) -> EngineState:
-    """Return an engine that was asked, with what its process and unit tell; an operator names ``places``."""
+def with_process(host: Host, engine: EngineState, places: Places) -> tuple[EngineState, systemd.Unit]:
+    """Return an engine that was asked, with what its process and its unit tell, and that unit."""
     if engine.pid is None and not engine.stopped and engine.unit in engine.spec.units:
         # Of several units, the one that runs.
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
@@ -158,7 +158,7 @@ def with_process(host: Host, engine: EngineState, places: Places) -> EngineState
         engine = replace(engine, silence=why, remedy=RESTART)
     state = engine.served.state or find_place(host, engine.spec.state, engine.words, engine.config)
     build = host.build_of(engine.exe) if engine.exe else ""
-    return with_start(host, replace(engine, build=build, state=state), unit)
+    return with_start(host, replace(engine, build=build, state=state), unit), unit
 
 
 def look_for(spec: EngineSpec, options: Options) -> EngineState:

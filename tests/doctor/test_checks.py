@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.reloading import AT_NEXT_START
 from installer.host.files import Host
+from installer.host.systemd import look_at_unit
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
-from installer.report.doctor.read import read_unit_state
+from installer.report.doctor.read import spell_state
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
@@ -417,7 +418,7 @@ def test_a_masked_engine_is_to_be_unmasked(tmp_path: Path) -> None:
     unit = FakeUnit(load="masked", active="inactive", sub="dead")
 
     with serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({"crio.service": unit})):
-        state = read_unit_state(Host.under(PurePosixPath(tmp_path)), "crio.service")
+        state = spell_state(look_at_unit(Host.under(PurePosixPath(tmp_path)), "crio.service"))
     node = replace(golden.read(golden.lay(tmp_path / "node")), configured={"crio": ("crio.service", state)})
 
     assert "systemctl unmask crio.service, then start it" in verdicts(node)["installation"].found

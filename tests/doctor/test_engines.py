@@ -15,10 +15,11 @@ from installer.engines import ENGINES
 from installer.engines.observe import with_start
 from installer.host.files import Host
 from installer.host.processes import HostProcess
+from installer.host.systemd import look_at_unit
 from installer.model.facts import EngineRow, Record, Started
 from installer.model.options import Options, Places
 from installer.report.doctor.model import EngineExam
-from installer.report.doctor.read import explain_next_start, read_engines, read_node, read_unit_state
+from installer.report.doctor.read import explain_next_start, read_engines, read_node, spell_state
 from tests.doctor import golden
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
@@ -107,8 +108,8 @@ def test_the_state_of_a_unit(tmp_path: Path, unit: FakeUnit | None, state: str) 
         if unit is not None:
             (tmp_path / "run/dbus").mkdir(parents=True)
             held.enter_context(serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({UNIT: unit})))
-        assert read_unit_state(host, UNIT) == state
-        assert read_unit_state(host, "") == ""
+        assert spell_state(look_at_unit(host, UNIT)) == state
+        assert spell_state(look_at_unit(host, "")) == ""
 
 
 def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_start_that_fails_or_has_another_config_is_seen_before_anybody_restart
         node.systemd.changed |= UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [start])}
         engine = with_start(node.host, replace(containerd(), started=Started(program="/opt/containerd")))
 
-        found = explain_next_start(node.host, engine)
+        found = explain_next_start(node.host, engine, look_at_unit(node.host, UNIT).start)
 
     assert said in found
     assert bool(found) == bool(said)
@@ -207,6 +208,7 @@ def test_a_docker_that_listens_elsewhere_is_named_with_the_flag_that_moved_it(tm
 
     assert found.serving is None
     assert found.silence.endswith("its -H is unix:///run/d.sock")
+    assert bus.calls.count("GetAll") == 2, "once to choose the unit that runs, once for what it tells"
 
 
 # As dockerd 28.5.2 says it.

@@ -333,7 +333,7 @@ def test_of_several_units_the_one_that_runs_is_an_engines(
             (replace(engine, pid=7, unit=""), ""),
             (replace(engine, pid=7, unit="other.service"), "other.service"),
         ):
-            found = with_process(host, state, Places())
+            found, _ = with_process(host, state, Places())
 
             assert (found.unit, found.silence, found.stopped) == (expected, state.silence, state.stopped)
 

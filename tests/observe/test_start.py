@@ -137,7 +137,7 @@ def test_a_process_that_is_not_seen_is_that_of_its_unit_in_the_hosts_proc(
 
     fake, bus = systemd(host, Environment=("as", ["LEVEL=warn"]))
     with bus:
-        found = with_process(host, replace(CONTAINERD, exe=PurePosixPath("/gone")), Places()).started
+        found = with_process(host, replace(CONTAINERD, exe=PurePosixPath("/gone")), Places())[0].started
 
     assert fake.calls.count("GetAll") == 1, "its unit is read once"
     assert (found.words if found else None) == words

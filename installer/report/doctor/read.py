@@ -103,7 +103,8 @@ def read_node(host: Host, options: Options) -> model.Node:
     toolkits = tuple(read_toolkits(host, options))
     named = {name: places for name, places in options.places.items() if places.socket}
     sockets = {row.name: Places(socket=row.socket) for row in record.engines}
-    configured = {row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines}
+    besides = _read_system(host, processes, record)
+    configured = {row.name: (row.unit, besides.units.get(row.unit, "")) for row in record.engines}
     active = [name for name, (_, state) in configured.items() if state.startswith("active/running")]
     asked = replace(options, places={**options.places, **sockets, **named})
     engines = read_engines(host, asked, processes, active)
@@ -125,7 +126,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
         configured=configured,
-        system=_read_system(host, processes),
+        system=besides,
         run_waits=is_held_pidfile(host.local_path(options.pid_file)),
         sees_host=can_see_host(host),
     )
@@ -234,8 +235,10 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
                 yield model.Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
 
 
-def _read_system(host: Host, processes: Sequence[HostProcess]) -> model.System:
-    names = sorted({unit for each in ENGINES.values() for unit in (each.unit, *each.units)})
+def _read_system(host: Host, processes: Sequence[HostProcess], record: Record) -> model.System:
+    names = {unit for each in ENGINES.values() for unit in (each.unit, *each.units)}
+    units = (*system.UNITS, *sorted(names | {row.unit for row in record.engines}))
+    states = ((unit, spell_state(systemd.look_at_unit(host, unit))) for unit in units)
     selinux = SYS / "fs/selinux"
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
@@ -250,7 +253,7 @@ def _read_system(host: Host, processes: Sequence[HostProcess]) -> model.System:
         apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
         inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
         spaces={path: share for path, share in shares if share is not None},
-        units={unit: state for unit in (*system.UNITS, *names) if (state := read_unit_state(host, unit))},
+        units={unit: state for unit, state in states if state},
         kubelet_cgroups=_read_kubelet_cgroups(host, processes),
         refused=dict(_find_refused_files(host)),
     )
@@ -376,7 +379,7 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
     engine = ask_for(host, sought, asked, awaits_s=0)
     if engine.stopped and not engine.another:
         return None  # the process is another one's, or about to end
-    engine = with_process(host, engine, options.places.get(spec.name, Places()))
+    engine, unit = with_process(host, engine, options.places.get(spec.name, Places()))
     if spec.finds and engine.unit not in spec.units:
         return None  # its sibling, on the same socket
     engine = with_readable_configs(host, engine)
@@ -403,8 +406,8 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
         on_disk=on_disk,
         trees=trees,
         invalid=invalid,
-        next_flaw=explain_next_start(host, engine),
-        unit_state=read_unit_state(host, engine.unit),
+        next_flaw=explain_next_start(host, engine, unit.start),
+        unit_state=spell_state(unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
         has_hook=has_hook,
@@ -412,11 +415,11 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
     )
 
 
-def explain_next_start(host: Host, engine: EngineState) -> str:
+def explain_next_start(host: Host, engine: EngineState, start: systemd.UnitStart) -> str:
     """Return why its unit would not start an engine again, or with another config; "" where it would."""
-    lacks = find_lacks(host, systemd.look_at_unit(host, engine.unit).start)
+    lacks = (f"{engine.unit} would not start it again: {lack}" for lack in find_lacks(host, start))
     moves = (f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine))
-    return next(chain((f"{engine.unit} would not start it again: {lack}" for lack in lacks), moves), "")
+    return next(chain(lacks, moves), "")
 
 
 def _read_configs(
@@ -435,8 +438,7 @@ def _read_configs(
     return contents, trees, invalid
 
 
-def read_unit_state(host: Host, unit: str) -> str:
+def spell_state(state: systemd.Unit) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
-    state = systemd.look_at_unit(host, unit)
     active = state.load if state.start.masked and state.active == "inactive" else state.active
     return "" if state.load in {"", "not-found"} else f"{active}/{state.sub}/{state.result}"
