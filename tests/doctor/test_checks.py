@@ -255,7 +255,6 @@ ACTS: dict[str, list[Act]] = {
         Act(facts=engine("containerd", on_disk=handlers(kata=Runtime("/opt/kata")))),
     ],
     "default-runtime": [
-        Act(facts=engine("containerd", on_disk=replace(SERVING, undefined="gone"))),
         Act(facts=engine("containerd", serving=replace(SERVING, default="gone"))),
     ],
     "config-schema": [
@@ -429,6 +428,22 @@ def test_an_engine_that_is_exempt_needs_no_runtime_of_ours(tmp_path: Path) -> No
 
     assert verdicts(node)["runtime-served"].level is WARN
     assert verdicts(replace(node, exempt=frozenset({"containerd"})))["runtime-served"].level is Level.OK
+
+
+def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(tmp_path: Path) -> None:
+    node = golden.read(golden.lay(tmp_path))
+    undefined = engine("containerd", on_disk=replace(SERVING, undefined="gone"))
+    rewritten = replace(node, installed=(("containerd", "drifted: the runtime nvidia is missing", False),))
+
+    accepted, installed = (
+        [name for name, each in verdicts(one).items() if each.level in {BAD, WARN}]
+        for one in (
+            undefined(node),
+            engine("containerd", serving=handlers("nvidia"), on_disk=handlers("nvidia"))(rewritten),
+        )
+    )
+
+    assert (accepted, installed) == (["config-accepted"], ["installation"])
 
 
 def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(tmp_path: Path) -> None:

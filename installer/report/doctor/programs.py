@@ -140,8 +140,6 @@ def check_config_in_force(exam: EngineExam) -> str:
     lambda node: list_words([f"{exam.name}: {exam.served.default or 'unknown'}" for exam in node.engines])
 )
 def check_default_runtime(exam: EngineExam) -> str:
-    if exam.on_disk and exam.on_disk.undefined:
-        return f"its config makes {exam.on_disk.undefined} the default, and does not define it"
     handlers = exam.served.handlers
     undefined = handlers and exam.served.default not in {"", *handlers}
     return f"its default {exam.served.default} is not served" if undefined else ""
@@ -198,10 +196,14 @@ def check_runtime_served(node: Node) -> Verdict:
             return ""
         return f"serves {', '.join(sorted(exam.serving.handlers)) or 'nothing'}"
 
-    serving = [exam for exam in node.engines if exam.serving is not None]
+    drifted = {what for what, _, good in node.installed if not good}
+    lacking = {exam.name for exam in node.engines if absent(exam)}
+    if lacking and lacking <= drifted:
+        return none("installation names what is missing")
     # With a package, --gpus and CDI go without a runtime; what a pod installs is for engines to serve.
     for_engines = any(toolkit.directory not in PACKAGED for toolkit in node.toolkits)
-    level = bad if for_engines and all(absent(exam) for exam in serving) else warn
+    serving = {exam.name for exam in node.engines if exam.serving is not None}
+    level = bad if for_engines and serving <= lacking else warn
     fine = f"a runtime of NVIDIA's in each{' that needs one' * bool(node.exempt)}"
     return judge_engines(node, absent, fine, level)
 
