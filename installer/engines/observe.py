@@ -32,12 +32,13 @@ from installer.engines.startup import (
     places_by_files,
     process_path,
     read_start,
+    values_of,
 )
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
-from installer.model.engine_spec import EngineSpec, Flags, ReloadMethod, is_ours
+from installer.model.engine_spec import Api, EngineSpec, Flags, ReloadMethod, is_ours
 from installer.model.facts import EngineRow, EngineState, Record, Started
 from installer.model.options import Options, Places
 
@@ -153,9 +154,12 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
         engine = replace(engine, unit=next(running, ""))
     unit = systemd.look_at_unit(host, engine.unit)
     engine = with_places(host, replace(engine, started=read_start(host, engine, unit)), places)
-    waits = engine.serving is None and not (engine.stopped or engine.failed or engine.disabled)
-    if waits and (why := explain_silence(host, engine)):
-        engine = replace(engine, silence=why, remedy=RESTART)
+    if engine.serving is None and not (engine.stopped or engine.failed or engine.disabled):
+        hosts = ", ".join(values_of(engine.words, ("-H", "--host")) if engine.spec.api is Api.DOCKER else ())
+        if why := explain_silence(host, engine):
+            engine = replace(engine, silence=why, remedy=RESTART)
+        elif hosts and "fd://" not in hosts:
+            engine = replace(engine, silence=f"{engine.silence}; its -H is {hosts}")
     state = engine.served.state or find_place(host, engine.spec.state, engine.words, engine.config)
     build = host.build_of(engine.exe) if engine.exe else ""
     return with_start(host, replace(engine, build=build, state=state), unit), unit

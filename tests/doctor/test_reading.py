@@ -26,6 +26,7 @@ from installer.report.doctor.read import (
     ask_processes,
     ask_version,
     find_version,
+    read_node,
     read_toolkits,
 )
 from installer.report.doctor.verb import judge_node
@@ -298,6 +299,14 @@ def test_a_program_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
     assert run_in(Path("/"), [str(program), "--version"], timeout_s=0.2) is None
     assert time.monotonic() - began < 10
+
+
+def test_the_room_of_a_file_system_of_the_toolkits_own_is_read(tmp_path: Path) -> None:
+    root, place = golden.lay(tmp_path), PurePosixPath("/opt/nvidia")
+    (root / "opt/nvidia").mkdir(parents=True)
+    options = Options(host_root=PurePosixPath(root), install_dir=place)
+
+    assert place in read_node(Host.under(PurePosixPath(root)), options).system.spaces
 
 
 def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:

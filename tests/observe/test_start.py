@@ -215,3 +215,18 @@ def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
     found = [error.problem for error in explain_moving(engine)]
 
     assert found == ([] if moves is None else [said or "why"])
+
+
+def test_of_a_docker_that_does_not_answer_every_verb_tells_where_it_listens(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / f"proc/{PID}").mkdir(parents=True)
+    words = ("/usr/bin/dockerd", "-H", "unix:///run/d.sock", "--host=tcp://10.0.0.7:2376")
+    for name, text in (("comm", "dockerd\n"), ("cmdline", "".join(f"{word}\0" for word in words))):
+        (tmp_path / f"proc/{PID}" / name).write_text(text)
+    docker = replace(CONTAINERD, name="docker", exe=PurePosixPath("/dockerd"), silence="no answer")
+
+    with systemd(host)[1]:
+        found, _ = with_process(host, docker, Places())
+
+    assert found.silence == "no answer; its -H is unix:///run/d.sock, tcp://10.0.0.7:2376"

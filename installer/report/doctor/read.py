@@ -23,7 +23,7 @@ from installer.engines.dependencies import MONITORS, Dependencies, driver_root, 
 from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
-from installer.engines.startup import find_lacks, find_moves, path_of, value_of, values_of
+from installer.engines.startup import find_lacks, find_moves, path_of, value_of
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
@@ -103,7 +103,7 @@ def read_node(host: Host, options: Options) -> model.Node:
     toolkits = tuple(read_toolkits(host, options))
     named = {name: places for name, places in options.places.items() if places.socket}
     sockets = {row.name: Places(socket=row.socket) for row in record.engines}
-    besides = _read_system(host, processes, record)
+    besides = _read_system(host, processes, record, options.install_dir)
     configured = {row.name: (row.unit, besides.units.get(row.unit, "")) for row in record.engines}
     active = [name for name, (_, state) in configured.items() if state.startswith("active/running")]
     asked = replace(options, places={**options.places, **sockets, **named})
@@ -235,7 +235,9 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
                 yield model.Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
 
 
-def _read_system(host: Host, processes: Sequence[HostProcess], record: Record) -> model.System:
+def _read_system(
+    host: Host, processes: Sequence[HostProcess], record: Record, install_dir: PurePosixPath
+) -> model.System:
     names = {unit for each in ENGINES.values() for unit in (each.unit, *each.units)}
     units = (*system.UNITS, *sorted(names | {row.unit for row in record.engines}))
     states = ((unit, spell_state(systemd.look_at_unit(host, unit))) for unit in units)
@@ -243,7 +245,7 @@ def _read_system(host: Host, processes: Sequence[HostProcess], record: Record) -
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
     limit = text(host, PurePosixPath("/proc/sys/fs/inotify/max_user_instances")).strip()
-    places = map(PurePosixPath, ("/run", "/", "/usr/local", *STORES))
+    places = map(PurePosixPath, ("/run", "/", "/usr/local", str(install_dir), *STORES))
     shares = [(path, used_percent(host, path)) for path in places]
     return model.System(
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
@@ -395,9 +397,6 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
         unable = error.problem
     cgroup_driver, live_restore, has_hook = "", None, None
     if spec.api is Api.DOCKER:
-        hosts = [*values_of(engine.words, ("-H", "--host"))]
-        if engine.serving is None and hosts and "fd://" not in hosts:
-            engine = replace(engine, silence=f"{engine.silence}; its -H is {', '.join(hosts)}")
         cgroup_driver, live_restore = ask_settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
         if engine.started and engine.started.environment.get("PATH"):
             has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
