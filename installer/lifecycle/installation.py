@@ -91,13 +91,14 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     told = (each for each in list_last_check(seen) if not (each.later and each.what in down))
     lines = (*told, *files) if record else files
     if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
-        files, lines = (tuple(map(_repaired_by_run, each)) for each in (files, lines))
+        files, lines = (tuple(_repaired_by_run(line, seen) for line in each) for each in (files, lines))
     plugin = (Line(*each) for each in nri_lines(host, options.nri, record))
     return Installation(record, seen, files, (*lines, *plugin))
 
 
-def _repaired_by_run(line: Line) -> Line:
-    return replace(line, state=re.sub("|".join(BY_INSTALL), f"{RECONCILE} puts it right", line.state))
+def _repaired_by_run(line: Line, seen: readiness.LastCheck) -> Line:
+    how = seen.remedy if seen.code == "config-disturbs-others" else f"{RECONCILE} puts it right"
+    return replace(line, state=re.sub("|".join(BY_INSTALL), lambda _: how, line.state))
 
 
 def list_files(
