@@ -528,6 +528,22 @@ def test_an_engine_that_serves_and_would_not_start_again_is_ready_and_never_ok(s
     assert document["held"][1] == {"what": "containerd", "state": sentence, "good": False}
 
 
+def test_no_reconcile_is_promised_beside_its_refusal(site: Site) -> None:
+    refused = {"code": "config-disturbs-others", "problem": "configure it", "remedy": "correct /z.toml"}
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        _proven(site, child.pid)
+        stop(child.pid)
+        _a_runtime_gone_and_one_left(site.root)
+        seeded(site, **refused)
+
+        told = site.status().stdout
+        child.kill()
+
+    assert "the runtime nvidia is not defined in its configs: correct /z.toml\n" in told
+    assert "reconcile" not in told
+
+
 @pytest.mark.parametrize(
     ("act", "words"),
     [
