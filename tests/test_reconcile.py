@@ -9,6 +9,21 @@ from tests.support.site import PROJECT, Site
 from tests.support.waiting import stop, until, until_it_sleeps
 
 
+def test_a_check_that_cannot_even_begin_answers_at_once(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        (site.root / "usr/local/nvidia").chmod(0o777)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=60, check=False)
+        (site.root / "usr/local/nvidia").chmod(0o755)
+        child.kill()
+        child.wait()
+
+    assert done.returncode == 1
+    assert "follow the link /usr/local/nvidia/toolkit (a user other than root could have" in done.stderr
+
+
 def test_a_reconcile_that_waits_for_its_answer_ends_when_it_is_told_to(tmp_path: Path) -> None:
     site = Site(tmp_path)
     command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]

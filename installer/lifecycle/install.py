@@ -131,12 +131,18 @@ def first_install(options: Options) -> Exit:
 
 def check(options: Options, *, asked: bool) -> Exit:
     """Check and repair the node, as a child of a ``run`` that waits; UndoIncompleteError: it could not be."""
-    host = Host.under(options.host_root, options.mounts)
+    host, began_s = Host.under(options.host_root, options.mounts), time.monotonic()
     stopping = supervision.raise_if_stopped
-    with as_incomplete_undo(StoppedError), open_as_child(host, options, stopping) as ledger:
-        _claim_files(host, options, ledger)
-        ledger.write(replace(ledger.held, pid_file=options.pid_file))
-        _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)
+    try:
+        with as_incomplete_undo(StoppedError), open_as_child(host, options, stopping) as ledger:
+            _claim_files(host, options, ledger)
+            ledger.write(replace(ledger.held, pid_file=options.pid_file))
+            _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)
+    except UndoIncompleteError as error:  # before the check could tell of it: whoever asked awaits an answer
+        before = readiness.read_check_of_boot(host, options.state_file).with_error(error)
+        failed = replace(before, asked=asked, began_s=began_s, doing=(), did=())
+        readiness.publish_check(host, options.state_file, failed)
+        raise
     return Exit.OK
 
 
