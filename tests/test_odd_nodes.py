@@ -14,9 +14,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.engines import ENGINES
 from installer.engines.dependencies import without_cri
 from installer.engines.restart import parse_version
-from installer.engines.startup import path_of
+from installer.engines.startup import explain_overruling, path_of
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import inodes
 from installer.host.files import Host
@@ -242,8 +243,13 @@ def test_a_timeout_is_a_number_of_seconds(timeout: str) -> None:
         Options(timeout_s=float(timeout))
 
 
-def test_a_relative_config_of_an_engine_is_not_guessed() -> None:
-    assert path_of(("dockerd", "--config-file", "daemon.json"), ("--config-file",)) is None
+def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
+    cmdline = ("dockerd", "--config-file", "daemon.json")
+
+    (obstacle,) = explain_overruling(ENGINES["docker"], cmdline, Options(engines=("docker",)))
+
+    assert path_of(cmdline, ("--config-file",)) is None
+    assert "started with --config-file daemon.json, a relative path" in str(obstacle)
 
 
 def test_a_date_in_place_of_a_table_or_a_name_is_said(site: Site) -> None:

@@ -82,6 +82,14 @@ def explain_overruling(
 ) -> Iterator[InstallerError]:
     """Yield why a flag, or a VAR=value, stands against what we would write; ``whose`` says which start."""
     by, name = spec.cmdline, spec.name
+    for names in (by.config, by.drop_ins):
+        path = value_of(cmdline, names)
+        if path and not path.startswith("/"):
+            problem = f"find the config of {name} ({whose} with {names[0]} {path}, a relative path)"
+            remedy = Remedy(
+                "start it with the absolute path, or name that with ", Option("config", "PATH", name)
+            )
+            yield InstallerError(problem, remedy=remedy, code="engine-flags")
     conflicts = dict(by.conflicts)
     if by.runtimes is not None and options.set_as_default:
         conflicts = {by.runtimes.default: "which its config may not say too", **conflicts}
@@ -90,8 +98,8 @@ def explain_overruling(
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
     if found:
         words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
-        remedy = f"move {' and '.join(found)} from its command line to its config, and restart it"
-        yield InstallerError(f"configure {name} ({whose} with {words})", remedy=remedy, code="engine-flags")
+        move = f"move {' and '.join(found)} from its command line to its config, and restart it"
+        yield InstallerError(f"configure {name} ({whose} with {words})", remedy=move, code="engine-flags")
 
 
 def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Started | None:
