@@ -2,7 +2,7 @@
 
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.plan import Plan, plan_install
+from installer.change.plan import Plan, entries_for, plan_install
 from installer.cli.flags import DEFAULT_HOOK
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.engines.restart import parse_version
-from installer.model.engine_spec import EngineSpec
+from installer.model.engine_spec import EffectiveConfig, EngineSpec, Runtime
 from installer.model.facts import (
     CdiFacts,
     DriverFacts,
@@ -94,10 +94,28 @@ def cases(engine: str) -> list[Case]:
     ]
 
 
-def installed(case: Case, disk: Disk, held: Record) -> tuple[Plan, Disk]:
-    """Return the plan over ``disk`` and the disk after it."""
+def installed(case: Case, disk: Disk | None = None, held: Record | None = None) -> tuple[Plan, Disk, Record]:
+    """Return the plan over ``disk``, the disk after it and what is held then; the case's first without one."""
+    disk, held = case.before if disk is None else disk, held or Record()
     plan = accepted(plan_install(case.facts(disk, held, _originals(case, held)), case.options))
-    return plan, written(disk, plan)
+    assert plan.final is not None
+    return plan, written(disk, plan), plan.final
+
+
+def with_engines(facts: Facts, **changes: Any) -> Facts:
+    """Return the facts with ``changes`` to what was observed of each engine."""
+    return replace(facts, engines=tuple(replace(engine, **changes) for engine in facts.engines))
+
+
+def served(binaries: Mapping[str, str], default: str, *, systemd_cgroup: bool = False) -> EffectiveConfig:
+    """Return the effect of an engine that serves ``binaries``, all with the same cgroup driver."""
+    table = {"options": {"SystemdCgroup": systemd_cgroup}}
+    return EffectiveConfig({name: Runtime(binary, table) for name, binary in binaries.items()}, default)
+
+
+def binaries_of(options: Options) -> dict[str, str]:
+    """Return the runtimes that an install with ``options`` has an engine serve, with their programs."""
+    return {entry.name: str(entry.binary) for entry in entries_for(options)}
 
 
 def accepted(plan: Plan) -> Plan:
@@ -128,8 +146,7 @@ def _originals(case: Case, held: Record) -> Disk:
 
 def undo_facts(case: Case, disk: Disk, held: Record) -> Facts:
     """Return the facts for an undo, as of an engine that serves everything that was configured."""
-    facts = case.facts(disk, held, _originals(case, held))
-    return replace(facts, engines=tuple(replace(engine, hook=None) for engine in facts.engines))
+    return with_engines(case.facts(disk, held, _originals(case, held)), hook=None)
 
 
 def _tree(root: Path) -> Disk:

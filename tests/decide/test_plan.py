@@ -1,4 +1,4 @@
-"""What stands in the way of a plan, and what a plan tells its owner."""
+"""A plan is a sum of parts: what stands in its way, what each step is taken for, and what is held then."""
 
 from pathlib import PurePosixPath
 from typing import Any
@@ -6,95 +6,149 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import Plan, entries_for, plan_install
+from installer.change.plan import Plan, entries_for, plan_install, plan_undo
+from installer.config_text import Syntax, Want
+from installer.engines import ENGINES
+from installer.engines.config_edits import change_config
 from installer.errors import Exit
-from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
-from installer.model.facts import Facts, Failure, PayloadFacts, Record, ToolkitFacts, ToolkitRow
-from installer.model.files import VERSIONS, Copy, Entry, Kind, Text
+from installer.model.engine_spec import EffectiveConfig, FileWants, RuntimeEntry
+from installer.model.facts import (
+    EngineRow,
+    Facts,
+    Failure,
+    PayloadFacts,
+    Record,
+    Saved,
+    ToolkitFacts,
+    ToolkitRow,
+)
+from installer.model.files import VERSIONS, Copy, Entry, File, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
-from installer.model.steps import InstallVersion, Reload, SwitchToolkit
+from installer.model.steps import InstallVersion, Reload, SwitchToolkit, WriteConfig
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
-from tests.decide.golden import Case, artifacts, cases
-from tests.decide.serving import served
+from tests.decide.golden import (
+    Case,
+    artifacts,
+    binaries_of,
+    cases,
+    installed,
+    served,
+    undo_facts,
+    with_engines,
+)
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+DOCKER: Case = next(case for case in cases("docker") if not case.said.get("refused"))
+AUTO: Options = replace(CASE.options, restart_mode=RestartMode.AUTO)
+OURS = binaries_of(CASE.options)
+SERVING = served(OURS, "gpu", systemd_cgroup=True)
 
 
 def _facts(serving: EffectiveConfig | None = None) -> Facts:
-    facts = CASE.facts(CASE.before, Record(), {})
-    engines = tuple(replace(engine, serving=serving) for engine in facts.engines)
-    return replace(facts, engines=engines)
+    return with_engines(CASE.facts(CASE.before, Record(), {}), serving=serving)
 
 
 def _versions(plan: Plan) -> list[InstallVersion]:
     return [step for step in plan.steps if isinstance(step, InstallVersion)]
 
 
-def test_too_little_space_for_two_payloads_stands_in_the_way() -> None:
-    facts = replace(_facts(), payload=PayloadFacts(artifacts(), free_bytes=1))
-
-    plan = plan_install(facts, CASE.options)
-
-    (obstacle,) = plan.obstacles
-    assert obstacle.problem.startswith("install into /usr/local/nvidia (0 KiB are free")
-    assert obstacle.remedy == "free some space there, or choose another --install-dir"
+def _both(one: Facts, other: Facts) -> Facts:
+    return replace(one, engines=(*one.engines, *other.engines), contents={**one.contents, **other.contents})
 
 
-def test_just_enough_space_for_two_payloads_is_enough() -> None:
+def test_all_obstacles_are_told_not_the_first() -> None:
+    refused = (
+        next(case for case in cases(engine) if case.said.get("refused"))
+        for engine in ("docker", "containerd")
+    )
+    docker, containerd = (case.facts(case.before, Record(), {}) for case in refused)
+
+    plan = plan_install(replace(_both(docker, containerd), payload=PayloadFacts(())), CASE.options)
+
+    engines = ["engine-docker", "engine-containerd"]
+    assert [part.id for part in plan.parts if part.obstacles] == [*engines, "toolkit"]
+    assert [part.id for part in plan.parts if part.refused] == engines
+
+
+def test_an_undo_tells_of_each_engine_that_it_cannot_undo() -> None:
+    found = []
+    for case in (CASE, DOCKER):
+        _, disk, held = installed(case)
+        facts = undo_facts(case, disk, held)
+        spoilt = {path: file and File(b'{"runtimes": ') for path, file in facts.contents.items()}
+        found.append(replace(facts, contents=spoilt))
+    one, other = found
+    held = replace(
+        one.held,
+        engines=(*one.held.engines, *other.held.engines),
+        configs=(*one.held.configs, *other.held.configs),
+    )
+    facts = replace(_both(one, other), held=held, originals={**one.originals, **other.originals})
+
+    plan = plan_undo(facts, CASE.options)
+
+    assert [part.id for part in plan.parts if part.refused][:2] == ["engine-containerd", "engine-docker"]
+
+
+def _why(plan: Plan) -> list[str]:
+    return [reason for step, reason in plan.planned if isinstance(step, WriteConfig)]
+
+
+def test_a_write_is_told_with_what_the_file_does_not_hold_or_what_was_changed_there() -> None:
+    first, disk, held = installed(CASE)
+    ((path, file),) = disk.items()
+    assert file is not None
+    edited = File(file.content.replace(OURS["nvidia-cdi"].encode() + b'"', b'/foreign"'))
+    renamed = replace(CASE, said=CASE.said | {"runtime_name": "mine"})
+    without = replace(CASE, said=CASE.said | {"set_as_default": False})
+    missing = "missing there, or with another value: {}, the default runtime"
+
+    assert _why(first) == [missing.format("gpu, nvidia-cdi, nvidia-legacy")]
+    assert _why(installed(renamed, disk, held)[0]) == [missing.format("mine")]
+    assert _why(installed(CASE, {path: edited}, held)[0]) == ["our keys there differ from what is asked for"]
+    assert _why(installed(without, disk, held)[0]) == [
+        "it still has the default runtime, which this install does not ask for"
+    ]
+    assert _why(plan_undo(undo_facts(CASE, disk, held), CASE.options)) == ["reverts what install changed"]
+
+
+def test_space_for_two_payloads_is_just_enough() -> None:
     facts = _facts()
     (step,) = _versions(plan_install(facts, CASE.options))
     need = ROOM_FOR * sum(file.size_bytes for file in step.files if isinstance(file, Copy))
-
     assert need > 0
-    assert (
-        plan_install(
-            replace(facts, payload=PayloadFacts(artifacts(), free_bytes=need)), CASE.options
+
+    def obstacles(free: int) -> list[tuple[str, str]]:
+        found = plan_install(
+            replace(facts, payload=PayloadFacts(artifacts(), free_bytes=free)), CASE.options
         ).obstacles
-        == ()
-    )
-    assert (
-        plan_install(
-            replace(facts, payload=PayloadFacts(artifacts(), free_bytes=need - 1)), CASE.options
-        ).obstacles
-        != ()
-    )
+        return [(each.problem, str(each.remedy)) for each in found]
 
-
-def test_a_plan_counts_as_finished_after_its_last_step_and_not_before() -> None:
-    plan = plan_install(_facts(), CASE.options)
-
-    assert plan.final is not None
-    assert (plan.in_progress.finished, plan.final.finished) == (False, True)
+    assert obstacles(need) == []
+    assert obstacles(need - 1)
+    ((problem, remedy),) = obstacles(1)
+    assert problem.startswith("install into /usr/local/nvidia (0 KiB are free")
+    assert remedy == "free some space there, or choose another --install-dir"
 
 
 def test_an_admins_edit_of_config_toml_is_part_of_the_version_that_takes_its_place() -> None:
     facts = _facts()
     (first,) = _versions(plan_install(facts, CASE.options))
     (config,) = (file for file in first.files if isinstance(file, Text) and file.path == CONFIG)
-    edited = config.content.replace(
-        "supported-driver-capabilities", 'debug = "/var/log/x"\nsupported-driver-capabilities'
+    key = "supported-driver-capabilities"
+    toolkit = ToolkitFacts(
+        Kind.LINK, f"{VERSIONS}old", config=config.content.replace(key, f'debug = "/var/log/x"\n{key}')
     )
     held = Record(toolkit=ToolkitRow("old", None, config.content))
-    toolkit = ToolkitFacts(Kind.LINK, f"{VERSIONS}old", config=edited)
 
     plan = plan_install(replace(facts, held=held, toolkit=toolkit), CASE.options)
 
     (second,) = _versions(plan)
-    kept = [file.content for file in second.files if isinstance(file, Text) and file.path == CONFIG]
-    assert ['debug = "/var/log/x"' in text for text in kept] == [True]
+    changed = [file for file, before in zip(second.files, first.files, strict=True) if file != before]
+    assert [file.path for file in changed] == [CONFIG]
+    assert ['debug = "/var/log/x"' in file.content for file in changed if isinstance(file, Text)] == [True]
     assert "kept an administrator's edit of config.toml: debug" in plan.notes
-    changed = [file.path for file, before in zip(second.files, first.files, strict=True) if file != before]
-    assert changed == [CONFIG]
-
-
-def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_be_proven() -> None:
-    asked = plan_install(_facts(), replace(CASE.options, restart_mode=RestartMode.AUTO))
-    unasked = plan_install(_facts(), CASE.options)
-
-    assert "verify that containerd serves our runtimes" in str(asked.obstacles[0])
-    assert unasked.obstacles == ()
-    assert unasked.unproven == ("containerd",)
 
 
 @pytest.mark.parametrize(
@@ -111,37 +165,32 @@ def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_b
         pytest.param({"remedy": "run as root"}, "run as root, or configure it", id="it is not for us to ask"),
     ],
 )
-def test_who_cannot_be_asked_is_started_or_mended(silent: dict[str, Any], first: str) -> None:
-    facts = _facts()
-    engines = tuple(replace(engine, silence="why", **silent) for engine in facts.engines)
+def test_an_engine_that_cannot_be_asked_is_started_or_mended_unless_nothing_is_to_be_proven(
+    silent: dict[str, Any], first: str
+) -> None:
+    facts = with_engines(_facts(), silence="why", **silent)
 
-    plan = plan_install(replace(facts, engines=engines), replace(CASE.options, restart_mode=RestartMode.AUTO))
+    (obstacle,), unasked = plan_install(facts, AUTO).obstacles, plan_install(facts, CASE.options)
 
-    assert plan.obstacles[0].problem == "verify that containerd serves our runtimes (why)"
-    assert plan.obstacles[0].remedy.startswith(first)
+    assert obstacle.problem == "verify that containerd serves our runtimes (why)"
+    assert str(obstacle.remedy).startswith(first)
+    assert (unasked.obstacles, unasked.unproven) == ((), ("containerd",))
 
 
 def test_an_engine_that_serves_everything_already_is_not_reloaded() -> None:
-    options = replace(CASE.options, restart_mode=RestartMode.AUTO)
-    binaries = {entry.name: str(entry.binary) for entry in entries_for(options)}
-
-    done = plan_install(_facts(served(binaries, "gpu", systemd_cgroup=True)), options)
-    undone = plan_install(_facts(served({}, "runc")), options)
+    done, undone = (plan_install(_facts(each), AUTO) for each in (SERVING, served({}, "runc")))
 
     assert not [step for step in done.steps if isinstance(step, Reload)]
     assert [step for step in undone.steps if isinstance(step, Reload)]
 
 
-def test_a_damaged_payload_is_installed_anew_and_a_whole_one_is_left_alone() -> None:
+def test_a_damaged_payload_is_installed_anew() -> None:
     first = plan_install(_facts(), CASE.options)
-    version = next(step for step in first.steps if isinstance(step, InstallVersion))
-    whole = {file.path: Entry(100, 0o755) for file in version.files}
+    (version,) = _versions(first)
+    whole = {file.path: Entry(100, 0o755) for file in version.files}  # the wrappers have another size
     toolkit = replace(_facts().toolkit, versions={version.version: whole})
 
-    again = plan_install(replace(_facts(), toolkit=toolkit), CASE.options)
-
-    # The wrappers in ``whole`` have the wrong size.
-    assert [step for step in again.steps if isinstance(step, InstallVersion)]
+    assert _versions(plan_install(replace(_facts(), toolkit=toolkit), CASE.options))
     assert [step for step in first.steps if isinstance(step, SwitchToolkit)]
 
 
@@ -151,7 +200,7 @@ def test_a_damaged_payload_is_installed_anew_and_a_whole_one_is_left_alone() -> 
         pytest.param("nvidia", ["nvidia", "nvidia-cdi", "nvidia-legacy"], "nvidia", id="the standard ones"),
         pytest.param("gpu", ["gpu", "nvidia-cdi", "nvidia-legacy"], "gpu", id="a name of one's own"),
         pytest.param(
-            "nvidia-cdi", ["nvidia", "nvidia-cdi", "nvidia-legacy"], "nvidia-cdi", id="only the default"
+            "nvidia-cdi", ["nvidia", "nvidia-cdi", "nvidia-legacy"], "nvidia-cdi", id="only default"
         ),
     ],
 )
@@ -165,29 +214,26 @@ def test_a_runtime_name_takes_the_first_place_or_chooses_the_default(
 
 
 def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
-    binary = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-    entry = RuntimeEntry("nvidia", binary)
-    ours = served({"nvidia": str(binary)}, "runc")
-    theirs = served({"nvidia": "/usr/bin/nvidia-container-runtime"}, "nvidia")
-    stuck = served({"runc": ""}, "nvidia")
+    entry = RuntimeEntry("nvidia", PurePosixPath("/ours"))
+    effects = (served({"nvidia": "/ours"}, "runc"), served({"nvidia": "/x"}, "nvidia"), served({}, "nvidia"))
 
     present, absent = Reload("docker", (entry,)), Reload("docker", (), (entry,))
 
-    assert [present.satisfied_by(each) for each in (ours, theirs, stuck)] == [True, False, False]
-    assert [absent.satisfied_by(each) for each in (ours, theirs, stuck)] == [False, True, False]
+    assert [present.satisfied_by(each) for each in effects] == [True, False, False]
+    assert [absent.satisfied_by(each) for each in effects] == [False, True, False]
 
 
 FAILURE = "verify that containerd serves our runtimes (it serves runc, default runc)"
 
 
-def _failed(facts: Facts, options: Options) -> Facts:
-    """Return the facts of a node on which the plan for ``facts`` has failed."""
-    digest = plan_install(facts, options).digest
-    return replace(facts, held=replace(facts.held, failed=Failure(digest, FAILURE)))
+def _failed() -> Facts:
+    """Return the facts of a node on which the plan has failed."""
+    facts = _facts(served({}, "runc"))
+    return replace(facts, held=replace(facts.held, failed=Failure(plan_install(facts, AUTO).digest, FAILURE)))
 
 
 @pytest.mark.parametrize(
-    ("options", "facts", "refused"),
+    ("options", "engine", "refused"),
     [
         pytest.param({}, {}, True, id="nothing has changed"),
         pytest.param({"retry": True}, {}, False, id="asked to try again"),
@@ -196,45 +242,79 @@ def _failed(facts: Facts, options: Options) -> Facts:
         pytest.param({}, {"build": "1 2"}, False, id="another engine binary"),
         pytest.param({}, {"version": (1, 7, 25)}, False, id="another engine version"),
         pytest.param({"toolkit": ToolkitConfig(accept_volume_mounts=True)}, {}, False, id="another payload"),
-        pytest.param({}, {"serving": "ours"}, False, id="the engine serves it by now"),
+        pytest.param({}, {"serving": SERVING}, False, id="the engine serves it by now"),
     ],
 )
 def test_what_failed_is_refused_until_something_it_depends_on_changes(
-    options: dict[str, Any], facts: dict[str, Any], *, refused: bool
+    options: dict[str, Any], engine: dict[str, Any], *, refused: bool
 ) -> None:
-    asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
-    found = _failed(_facts(served({}, "runc")), asked)
-    if facts.get("serving"):
-        binaries = {entry.name: str(entry.binary) for entry in entries_for(asked)}
-        facts = {"serving": served(binaries, "gpu", systemd_cgroup=True)}
-    found = replace(found, engines=tuple(replace(engine, **facts) for engine in found.engines))
-
-    plan = plan_install(found, replace(asked, **options))
+    plan = plan_install(with_engines(_failed(), **engine), replace(AUTO, **options))
 
     assert any(FAILURE in obstacle.problem for obstacle in plan.obstacles) is refused
     assert plan.final is not None
     assert plan.final.failed is None
 
 
-def test_a_failure_whose_roll_back_failed_too_is_not_called_as_before() -> None:
-    asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
-    found = _failed(_facts(served({}, "runc")), asked)
-    held = replace(found.held, toolkit=ToolkitRow("0" * 16, None, ""), finished=False)
-    found = replace(found, held=held)
+def test_a_config_that_somebody_edited_is_a_reason_to_try_again() -> None:
+    found = _failed()
+    edited = {path: file and File(file.content + b"# edited\n") for path, file in found.contents.items()}
 
-    obstacle = next(each for each in plan_install(found, asked).obstacles if FAILURE in each.problem)
+    assert plan_install(replace(found, contents=edited), AUTO).obstacles == ()
+
+
+def test_a_failure_whose_roll_back_failed_too_is_not_called_as_before() -> None:
+    found = _failed()
+    found = replace(found, held=replace(found.held, toolkit=ToolkitRow("0" * 16, None, ""), finished=False))
+
+    obstacle = next(each for each in plan_install(found, AUTO).obstacles if FAILURE in each.problem)
 
     assert obstacle.exit is Exit.UNDO_INCOMPLETE
 
 
-def test_a_config_that_somebody_edited_is_a_reason_to_try_again() -> None:
-    asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
-    found = _failed(_facts(served({}, "runc")), asked)
-    contents = {
-        path: replace(file, content=file.content + b"# edited\n") if file else None
-        for path, file in found.contents.items()
-    }
+SOCKET, STATE = PurePosixPath("/s"), PurePosixPath("/now")
+DOCKERS = EngineRow("docker", SOCKET, "docker.service", {}, PurePosixPath("/docker"))
+ITS = EngineRow("containerd", SOCKET, "containerd.service", {}, PurePosixPath("/before"))
 
-    plan = plan_install(replace(found, contents=contents), asked)
 
-    assert plan.obstacles == ()
+@pytest.mark.parametrize(
+    ("serving", "held", "state"),
+    [
+        (None, (DOCKERS,), None),
+        (None, (DOCKERS, ITS), ITS.state),
+        (EffectiveConfig({}, "runc"), (DOCKERS, ITS), ITS.state),
+        (EffectiveConfig({}, "runc", state=STATE), (DOCKERS, ITS), STATE),
+    ],
+)
+def test_where_its_containers_are_it_tells_or_has_told(
+    serving: EffectiveConfig | None, held: tuple[EngineRow, ...], state: PurePosixPath | None
+) -> None:
+    plan = plan_install(replace(_facts(serving), held=Record(engines=held)), CASE.options)
+
+    assert plan.final is not None
+    assert {row.name: row.state for row in plan.final.engines}["containerd"] == state
+    assert (plan.in_progress.finished, plan.final.finished) == (False, True)
+
+
+PATH = ENGINES["containerd"].config
+SAYS_SO = FileWants(PATH, Syntax.TOML, (Want(("version",), 2),))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "engines", "held"),
+    [
+        pytest.param(SAYS_SO, (), True, id="it is to say so when we are gone"),
+        pytest.param(replace(SAYS_SO, wants=()), (), False, id="nothing is wanted of it"),
+        pytest.param(SAYS_SO, (ITS,), False, id="it came to say so after our install"),
+    ],
+)
+def test_a_config_that_says_by_itself_what_is_wanted_is_held_where_it_was_there_first(
+    wanted: FileWants, engines: tuple[EngineRow, ...], *, held: bool
+) -> None:
+    facts = CASE.facts(CASE.before, Record(engines=engines), {})
+
+    change = change_config("containerd", wanted, facts)
+
+    assert (change.step, bool(change.row)) == (None, held)
+    if change.row is not None:
+        assert (change.row.edits, change.row.syntax) == ((), Syntax.TOML)
+        assert change.row.original == Saved.of(facts.contents[PATH])

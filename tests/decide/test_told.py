@@ -7,13 +7,12 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import Plan, entries_for, plan_install, plan_undo
+from installer.change.plan import Plan, plan_install, plan_undo
 from installer.engines import ENGINES
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import describe
-from tests.decide.golden import GOLDEN, Case, cases, undo_facts, written
-from tests.decide.serving import served
+from tests.decide.golden import GOLDEN, Case, binaries_of, cases, served, undo_facts, with_engines, written
 from tests.support.golden import golden
 
 VERSION = re.compile(r"\b[0-9a-f]{16}\b")  # of a toolkit: it differs with each of its files
@@ -21,12 +20,9 @@ VERSION = re.compile(r"\b[0-9a-f]{16}\b")  # of a toolkit: it differs with each 
 
 def _serving(facts: Facts, options: Options, *, ours: bool) -> Facts:
     """Return the facts of an engine that runs, and serves runc, and what is ours where it has read that."""
-    binaries = {"runc": "runc"}
-    if ours:
-        binaries |= {entry.name: str(entry.binary) for entry in entries_for(options)}
+    binaries = {"runc": "runc"} | (binaries_of(options) if ours else {})
     default = options.runtime_name if ours and options.set_as_default else "runc"
-    engines = [replace(one, serving=served(binaries, default), stopped=False) for one in facts.engines]
-    return replace(facts, engines=tuple(engines))
+    return with_engines(facts, serving=served(binaries, default), stopped=False)
 
 
 def _lines(title: str, plan: Plan) -> Iterator[str]:

@@ -1,29 +1,42 @@
-"""An undo while containers run on our runtimes: what they need stays, and goes when they are gone."""
+"""An undo: what containers or the engine still need stays, what was taken over comes back, and who is restarted."""
 
+import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import entries_for, plan_install, plan_rollback, plan_undo
+from installer.change.plan import plan_install, plan_rollback, plan_undo
 from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
+from installer.engines.reloading import not_idle
 from installer.errors import InstallerError
 from installer.model.facts import Container, ContainerFacts, Facts, Record, names_of
-from installer.model.files import Kind, Symlink
-from installer.model.options import InUse, RestartMode
+from installer.model.files import File, Kind, Symlink
+from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import (
     InstallVersion,
     ProveUnused,
     Reload,
     RemoveVersion,
+    Step,
     SwitchToolkit,
     WriteConfig,
 )
-from tests.decide.golden import Case, Disk, accepted, cases, installed, undo_facts, written
-from tests.decide.serving import served
+from tests.decide.golden import (
+    Case,
+    Disk,
+    accepted,
+    binaries_of,
+    cases,
+    installed,
+    served,
+    undo_facts,
+    with_engines,
+    written,
+)
 
 ACCEPTED = [
     case
@@ -31,10 +44,22 @@ ACCEPTED = [
     for case in cases(engine)
     if not case.said.get("refused") and not case.said.get("hook")
 ]
+CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+CRIO = next(case for case in ACCEPTED if case.engine == "crio")
+DOCKER = next(case for case in ACCEPTED if case.engine == "docker")
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 
 
-def _live(engine: str) -> tuple[Container, ...]:
+def _auto(options: Options) -> Options:
+    return replace(options, restart_mode=RestartMode.AUTO)
+
+
+def _live(facts: Facts, engine: str) -> Facts:
+    """Return the facts of a node where a container of the engine runs on our runtime."""
+    return replace(facts, containers=ContainerFacts(_containers(engine)))
+
+
+def _containers(engine: str) -> tuple[Container, ...]:
     return (Container(engine, "3f6c0d5e8a9b", "train/bert-0", OURS),)
 
 
@@ -57,50 +82,37 @@ def check_undo_in_two(case: Case) -> None:
     try:
         plan = accepted(plan_install(case.facts(case.before, Record(), {}), options))
     except InstallerError:  # one of the cases in which we cannot be the default
-        plan, _ = installed(case, case.before, Record())
+        plan, _, _ = installed(case)
     disk = written(case.before, plan)
     assert plan.final is not None
 
-    kept = plan_undo(
-        replace(undo_facts(case, disk, plan.final), containers=ContainerFacts(_live(case.engine))), options
-    )
+    kept = plan_undo(_live(undo_facts(case, disk, plan.final), case.engine), options)
 
     after = written(disk, kept)
     assert list(_defaults(case.engine, after)) == list(_defaults(case.engine, case.before))
     assert kept.in_use
     assert kept.final is not None
     assert kept.final.toolkit == plan.final.toolkit
-    handlers = [path for path, file in after.items() if str(OURS).encode() in (file.content if file else b"")]
-    assert handlers
-    again = plan_undo(
-        replace(undo_facts(case, after, kept.final), containers=ContainerFacts(_live(case.engine))), options
-    )
-    assert again.steps == ()
-    full = plan_undo(undo_facts(case, after, kept.final), options)
-    assert written(after, full) == case.before
-    assert full.final is None
-
-
-CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
-CRIO = next(case for case in ACCEPTED if case.engine == "crio")
-DOCKER = next(case for case in ACCEPTED if case.engine == "docker")
+    assert [file for file in after.values() if file and str(OURS).encode() in file.content]
+    later = undo_facts(case, after, kept.final)
+    assert plan_undo(_live(later, case.engine), options).steps == ()
+    full = plan_undo(later, options)
+    assert (full.final, written(after, full)) == (None, case.before)
 
 
 def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:
-    plan, disk = installed(case, case.before, Record())
-    assert plan.final is not None
-    assert plan.final.toolkit is not None
-    facts = undo_facts(case, disk, plan.final)
-    names = {entry.name: str(entry.binary) for entry in entries_for(case.options)}
-    engines = tuple(replace(engine, version=version, serving=served(names, "")) for engine in facts.engines)
-    link = f".toolkit-installer/versions/{plan.final.toolkit.version}"
+    _, disk, held = installed(case)
+    assert held.toolkit is not None
+    facts = with_engines(
+        undo_facts(case, disk, held), version=version, serving=served(binaries_of(case.options), "")
+    )
+    link = f".toolkit-installer/versions/{held.toolkit.version}"
     return replace(
         facts,
-        engines=engines,
         containers=ContainerFacts(
-            _live(case.engine), low_level=PurePosixPath(low_level) if low_level else None
+            _containers(case.engine), low_level=PurePosixPath(low_level) if low_level else None
         ),
-        toolkit=replace(facts.toolkit, kind=Kind.LINK, link=link, versions={plan.final.toolkit.version: {}}),
+        toolkit=replace(facts.toolkit, kind=Kind.LINK, link=link, versions={held.toolkit.version: {}}),
     )
 
 
@@ -116,9 +128,7 @@ def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/
 def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are_needed(
     case: Case, version: tuple[int, ...], *, stays: bool
 ) -> None:
-    facts = _in_use(case, version)
-
-    plan = plan_undo(facts, replace(case.options, in_use=InUse.FORCE, restart_mode=RestartMode.AUTO))
+    plan = plan_undo(_in_use(case, version), _auto(replace(case.options, in_use=InUse.FORCE)))
 
     stand_in = next(step for step in plan.steps if isinstance(step, InstallVersion))
     programs = (f"nvidia-container-runtime{mode}" for mode in ("", ".cdi", ".legacy"))
@@ -133,6 +143,14 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
     assert any(str(OURS).encode() in file.content for file in left.values() if file) == stays
 
 
+def test_force_without_any_low_level_runtime_is_refused() -> None:
+    facts = _in_use(CONTAINERD, (1, 7), low_level=None)
+
+    plan = plan_undo(facts, replace(CONTAINERD.options, in_use=InUse.FORCE))
+
+    assert "neither runc nor crun was found" in plan.obstacles[0].problem
+
+
 @pytest.mark.parametrize(
     ("default", "reloads"),
     [
@@ -143,53 +161,32 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
 def test_what_a_crash_interrupted_is_finished_although_the_file_is_right_already(
     default: str, *, reloads: bool
 ) -> None:
-    options = replace(
-        CONTAINERD.options,
-        set_as_default=True,
-        runtime_name="nvidia",
-        in_use=InUse.KEEP,
-        restart_mode=RestartMode.AUTO,
+    options = _auto(
+        replace(CONTAINERD.options, set_as_default=True, runtime_name="nvidia", in_use=InUse.KEEP)
     )
     plan = plan_install(CONTAINERD.facts(CONTAINERD.before, Record(), {}), options)
     assert plan.final is not None
     disk = written(CONTAINERD.before, plan)
-    first = plan_undo(
-        replace(undo_facts(CONTAINERD, disk, plan.final), containers=ContainerFacts(_live("containerd"))),
-        options,
-    )
-    after = written(disk, first)
-    facts = replace(
-        undo_facts(CONTAINERD, after, first.in_progress), containers=ContainerFacts(_live("containerd"))
-    )
-    serving = served({entry.name: str(entry.binary) for entry in entries_for(options)}, default)
-    facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
+    first = plan_undo(_live(undo_facts(CONTAINERD, disk, plan.final), "containerd"), options)
+    facts = _live(undo_facts(CONTAINERD, written(disk, first), first.in_progress), "containerd")
 
-    again = plan_undo(facts, options)
+    again = plan_undo(with_engines(facts, serving=served(binaries_of(options), default)), options)
 
     assert any(isinstance(step, Reload) for step in again.steps) is reloads
-
-
-def test_force_without_any_low_level_runtime_is_refused() -> None:
-    facts = _in_use(CONTAINERD, (1, 7), low_level=None)
-
-    plan = plan_undo(facts, replace(CONTAINERD.options, in_use=InUse.FORCE))
-
-    assert "neither runc nor crun was found" in plan.obstacles[0].problem
 
 
 def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
     facts = replace(_in_use(CONTAINERD, (1, 7)), containers=ContainerFacts())
 
-    plan = plan_undo(facts, replace(CONTAINERD.options, restart_mode=RestartMode.AUTO))
+    kinds = [type(step) for step in plan_undo(facts, _auto(CONTAINERD.options)).steps]
 
-    kinds = [type(step) for step in plan.steps]
     assert kinds.index(Reload) < kinds.index(ProveUnused) < kinds.index(SwitchToolkit)
 
 
 def test_a_roll_back_leaves_containers_that_have_just_been_started_what_they_need() -> None:
-    plan, _ = installed(CONTAINERD, CONTAINERD.before, Record())
+    plan, _, _ = installed(CONTAINERD)
 
-    back = plan_rollback(plan, plan.steps, Record(), _live("containerd"))
+    back = plan_rollback(plan, plan.steps, Record(), _containers("containerd"))
 
     assert back.steps == ()
     assert back.final == back.in_progress
@@ -197,8 +194,113 @@ def test_a_roll_back_leaves_containers_that_have_just_been_started_what_they_nee
     assert plan_rollback(plan, plan.steps, Record()).steps
 
 
-def test_many_containers_are_not_all_named() -> None:
+def test_only_a_few_containers_are_named() -> None:
     containers = [Container("docker", str(number), f"c{number:02}", OURS) for number in range(20)]
+    (engine,) = DOCKER.facts(DOCKER.before, Record(), {}).engines
 
     assert names_of(containers[:2]) == "c00 (docker), c01 (docker)"
     assert names_of(containers).endswith("c07 (docker) and 12 more")
+    for count, last in ((8, "c7)"), (9, "c7 and 1 more)")):
+        said = not_idle(engine, [f"c{each}" for each in range(count)]).problem
+        assert said.startswith("restart Docker yet (it has created containers that are not started: c0, c1,")
+        assert said.endswith(last)
+
+
+def test_an_undo_leaves_a_microk8s_alone_whose_template_is_gone() -> None:
+    case = next(case for case in cases("microk8s") if case.path.name == "as-the-snap-ships-it")
+    _, disk, held = installed(case)
+    serving = served(binaries_of(case.options), "runc")
+    facts = with_engines(undo_facts(case, disk, held), version=(2, 2), serving=serving)
+    template = ENGINES["microk8s"].config
+
+    undone = plan_undo(replace(facts, contents={**facts.contents, template: None}), _auto(case.options))
+
+    unit = facts.engines[0].unit
+    assert [each.problem for each in undone.obstacles] == [
+        f"restart MicroK8s ({unit} would not start it again: {template} is not there)"
+    ]
+    assert not plan_undo(facts, _auto(case.options)).obstacles
+
+
+# Another installer's runtimes were taken over: what the files say again is not ours to see gone.
+
+THEIRS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+RUNTIMES = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
+TYPE = 'runtime_type = "io.containerd.runc.v2"\n'
+CONFIG = f'version = 2\n[{RUNTIMES}.runc]\n{TYPE}[{RUNTIMES}.nvidia]\n{TYPE}options.BinaryName = "{THEIRS}"\n'
+MORE = "".join(
+    f'[{RUNTIMES}.nvidia-{mode}]\n{TYPE}options.BinaryName = "{THEIRS}.{mode}"\n'
+    for mode in ("cdi", "legacy")
+)
+NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+
+
+def _reloads(steps: tuple[Step, ...]) -> list[Reload]:
+    return [step for step in steps if isinstance(step, Reload)]
+
+
+@pytest.mark.parametrize(
+    ("text", "finished", "stays"),
+    [
+        pytest.param(CONFIG, True, 1, id="the first of ours"),
+        pytest.param(CONFIG, False, 1, id="not finished"),
+        pytest.param(CONFIG + MORE, True, 3, id="all of them"),
+    ],
+)
+def test_what_the_restored_file_says_may_stay(
+    tmp_path: Path, text: str, stays: int, *, finished: bool
+) -> None:
+    config = tmp_path / "before/etc/containerd/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(text)
+    case = Case("containerd", tmp_path, {"engine_version": "1.7.24", "set_as_default": True})
+    _, disk, held = installed(case)
+    serving = served({"nvidia": THEIRS, "runc": ""}, "nvidia")
+    facts = undo_facts(case, disk, replace(held, finished=finished))
+
+    undo = plan_undo(with_engines(facts, serving=serving, stopped=False), _auto(case.options))
+
+    (reload,) = _reloads(undo.steps)
+    assert tuple(entry.name for entry in reload.present) == NAMES[:stays]
+    assert reload.present[0].binary == PurePosixPath(THEIRS)
+    assert tuple(entry.name for entry in reload.absent) == NAMES[stays:]
+    untouched = undo_facts(case, disk, replace(held, configs=()))
+    assert not _reloads(plan_undo(with_engines(untouched, stopped=False), _auto(case.options)).steps)
+
+
+TEXTS = {
+    "containerd": f"version = 2\n[{RUNTIMES}.runc]\n{TYPE}",
+    "docker": "{}\n",
+    "crio": '[crio.runtime.runtimes.runc]\nruntime_path = "/usr/sbin/runc"\n',
+}
+
+
+@pytest.mark.parametrize("default", ["nvidia", "runc"])
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [("containerd", "1.7.24"), ("containerd", "2.1.9"), ("docker", "28.5.2"), ("crio", "1.31.0")],
+)
+def test_an_engine_that_loses_the_default_we_gave_it_takes_that_up_and_is_not_reloaded_without_need(
+    engine: str, version: str, default: str
+) -> None:
+    """Somebody has made our runtimes start another program since the install."""
+    case = Case(engine, Path("/nowhere"), {"engine_version": version, "set_as_default": True})
+    before: Disk = {ENGINES[engine].config: File(TEXTS[engine].encode())}
+    _, disk, held = installed(case, before)
+    repointed = {
+        name: file and File(re.sub(rb'"/usr/local/nvidia[^"]*"', b'"/usr/sbin/runc"', file.content))
+        for name, file in disk.items()
+    }
+    runc = "/usr/sbin/runc" if engine == "crio" else ""
+    serving = served({**dict.fromkeys(NAMES, "/usr/sbin/runc"), "runc": runc}, default)
+    facts = with_engines(undo_facts(case, repointed, held), serving=serving)
+    originals = {name: before.get(name) for name in facts.originals}
+
+    steps = plan_undo(replace(facts, originals=originals), _auto(case.options)).steps
+
+    assert [step for step in steps if isinstance(step, WriteConfig)]
+    assert len(_reloads(steps)) == (default == "nvidia")
+    for reload in _reloads(steps):
+        assert reload.present == ()
+        assert "nvidia" not in reload.defaults
+        assert {one.name for one in reload.others} >= {*NAMES}

@@ -14,11 +14,11 @@ from installer.model.facts import EngineState, Facts, Failure, Record
 from installer.model.options import Drift, Options, RestartMode
 from installer.model.steps import FindRuntimes, Reload, WriteConfig, describe
 from installer.payload import plan as toolkit
-from tests.decide.golden import Case, Disk, cases, undo_facts, written
-from tests.decide.serving import served
+from tests.decide.golden import Case, Disk, binaries_of, cases, served, undo_facts, with_engines, written
 
 CONTAINERD: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 CRIO: Case = next(case for case in cases("crio") if not case.said.get("hook"))
+IDLE = served({"runc": ""}, "runc")
 BUSY = ("224748f27151aaaa", "0f1e2d3c4b5aaaaa")
 
 
@@ -26,13 +26,9 @@ def _options(case: Case) -> Options:
     return replace(case.options, restart_mode=RestartMode.WHEN_IDLE)
 
 
-def _facts(
-    case: Case, disk: Disk, held: Record, creating: tuple[str, ...], *, outdated: bool = False
-) -> Facts:
+def _facts(case: Case, disk: Disk, held: Record, creating: tuple[str, ...]) -> Facts:
     facts = case.facts(disk, held, {row.path: case.before.get(row.path) for row in held.configs})
-    idle = served({"runc": ""}, "runc")
-    engines = (replace(each, serving=idle, creating=creating, outdated=outdated) for each in facts.engines)
-    return replace(facts, engines=tuple(engines))
+    return with_engines(facts, serving=IDLE, creating=creating)
 
 
 def _pending(case: Case) -> tuple[Plan, Disk, Record]:
@@ -91,9 +87,8 @@ def test_a_plan_that_failed_is_not_written_again_to_be_restarted_later() -> None
 def test_what_stands_against_a_restart_stands_against_one_that_comes_later() -> None:
     facts = _facts(CONTAINERD, CONTAINERD.before, Record(), BUSY)
     masked = InstallerError("restart it (its unit is masked)", remedy="unmask it", code="unit-failed")
-    engines = tuple(replace(each, not_restarted=masked) for each in facts.engines)
 
-    plan = plan_install(replace(facts, engines=engines), _options(CONTAINERD))
+    plan = plan_install(with_engines(facts, not_restarted=masked), _options(CONTAINERD))
 
     assert [each.code for each in plan.obstacles] == ["unit-failed"]
 
@@ -119,12 +114,9 @@ def test_a_restart_that_was_due_takes_what_was_written_before_back_where_it_fail
 )
 def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: Case) -> None:
     _, disk, held = _pending(case)
-    facts = undo_facts(case, disk, held)
-    idle = served({"runc": ""}, "runc")
-    outdated = case is CRIO
-    engines = tuple(replace(each, serving=idle, outdated=outdated) for each in facts.engines)
+    facts = with_engines(undo_facts(case, disk, held), serving=IDLE, outdated=case is CRIO)
 
-    undone = plan_undo(replace(facts, engines=engines), _options(case))
+    undone = plan_undo(facts, _options(case))
 
     assert not [step for step in undone.steps if isinstance(step, Reload)]
     assert written(disk, undone) == case.before
@@ -132,11 +124,10 @@ def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: Case) -
 
 def test_an_undo_restarts_an_engine_whose_owner_has_restarted_it_meanwhile() -> None:
     _, disk, held = _pending(CONTAINERD)
-    ours = {name: str(path) for row in held.engines for name, path in row.runtimes.items()}
-    facts = undo_facts(CONTAINERD, disk, held)
-    engines = tuple(replace(each, serving=served({"runc": "", **ours}, "runc")) for each in facts.engines)
+    serving = served({"runc": "", **binaries_of(CONTAINERD.options)}, "runc")
+    facts = with_engines(undo_facts(CONTAINERD, disk, held), serving=serving)
 
-    undone = plan_undo(replace(facts, engines=engines), _options(CONTAINERD))
+    undone = plan_undo(facts, _options(CONTAINERD))
 
     assert [step for step in undone.steps if isinstance(step, Reload)]
 
