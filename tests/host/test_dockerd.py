@@ -1,3 +1,6 @@
+"""What dockerd answers, by the docker SDK as we hold it: nobody's settings, one deadline, nothing unpacked."""
+
+import gzip
 import json
 import resource
 import socket
@@ -9,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from installer.engines.docker.api import DockerInfo, NotServedError, ask_info
+from installer.engines.docker.api import NotServedError, ask_info
+from installer.engines.trial_containers import remove_containers
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from tests.host.servers import answer, drip, hang, hang_up, serving
@@ -29,9 +33,6 @@ LATER: dict[str, Any] = {
 }
 
 
-CDI_DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
-
-
 def handlers(said: dict[str, Any]) -> dict[str, Runtime]:
     return {
         name: Runtime(
@@ -41,30 +42,21 @@ def handlers(said: dict[str, Any]) -> dict[str, Runtime]:
     }
 
 
-def http(content: bytes, status: str = "200 OK") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+def http(content: object, status: str = "200 OK", header: str = "") -> bytes:
+    content = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return f"HTTP/1.1 {status}\r\n{header}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
-@pytest.mark.parametrize(
-    ("said", "understood"),
-    [
-        pytest.param(
-            DEBIAN_12,
-            DockerInfo(EffectiveConfig(handlers(DEBIAN_12), "nvidia", cdi=None), "20.10.24+dfsg1"),
-            id="20.10",
-        ),
-        pytest.param(
-            LATER,
-            DockerInfo(EffectiveConfig(handlers(LATER), "runc", cdi=True, cdi_dirs=CDI_DIRS), "28.5.2"),
-            id="28",
-        ),
-    ],
-)
-def test_what_dockerd_serves_is_what_it_says(
-    tmp_path: Path, said: dict[str, Any], understood: DockerInfo
-) -> None:
-    with serving(tmp_path / "docker.sock", answer(http(json.dumps(said).encode()))) as docker:
-        assert ask_info(docker, timeout_s=5) == understood
+@pytest.mark.parametrize("said", [DEBIAN_12, LATER], ids=["20.10", "28"])
+def test_what_dockerd_serves_is_what_it_says(tmp_path: Path, said: dict[str, Any]) -> None:
+    with serving(tmp_path / "docker.sock", answer(http(said))) as docker:
+        found = ask_info(docker, timeout_s=5)
+
+    dirs = tuple(map(PurePosixPath, said.get("CDISpecDirs", ())))
+    assert found.version == said["ServerVersion"]
+    assert found.serving == EffectiveConfig(
+        handlers(said), said["DefaultRuntime"], cdi=bool(dirs) or None, cdi_dirs=dirs
+    )
 
 
 def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
@@ -74,7 +66,7 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
 
     def remember(connection: Any) -> None:
         asked.append(connection.recv(65536))
-        connection.sendall(http(json.dumps(LATER).encode()))
+        connection.sendall(http(LATER))
 
     with serving(tmp_path / "docker.sock", remember) as docker:
         ask_info(docker, timeout_s=5)
@@ -114,28 +106,23 @@ def test_a_daemon_that_answers_badly_is_an_error(
         ask_info(docker, timeout_s=5)
 
 
-def test_a_daemon_that_never_answers_is_left_at_the_deadline(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "behave", [hang, drip(http(b"{}") * 9, pause=threading.Event())], ids=["silent", "drips"]
+)
+def test_a_daemon_that_does_not_end_its_answer_is_left_at_the_deadline(
+    tmp_path: Path, behave: Callable[[socket.socket], None]
+) -> None:
     info_of_another(tmp_path)  # imports are no part of the deadline
     started = time.monotonic()
 
-    with serving(tmp_path / "docker.sock", hang) as docker, pytest.raises(InstallerError, match="dockerd"):
-        ask_info(docker, timeout_s=0.3)
+    with serving(tmp_path / "docker.sock", behave) as docker:
+        for ask in (ask_info, remove):
+            with pytest.raises(
+                InstallerError, match=r"dockerd on .* within 0\.4 s|remove a container .*timed out"
+            ):
+                ask(docker, timeout_s=0.4)
 
     assert time.monotonic() - started < 20
-
-
-def test_a_daemon_that_drips_is_left_at_the_deadline(tmp_path: Path) -> None:
-    info_of_another(tmp_path)
-    over = threading.Event()
-    started = time.monotonic()
-
-    with serving(tmp_path / "docker.sock", drip(http(b"{}") * 9, pause=over)) as docker:
-        with pytest.raises(InstallerError, match=r"within 0\.4 s"):
-            ask_info(docker, timeout_s=0.4)
-        took_s = time.monotonic() - started
-        over.set()
-
-    assert took_s < 20
 
 
 def endless(connection: socket.socket) -> None:
@@ -168,15 +155,19 @@ def test_an_endless_answer_is_left_and_not_kept(
     assert threading.active_count() == threads
 
 
+def remove(docker: Path, timeout_s: float) -> object:
+    return remove_containers(docker, "ours", timeout_s=timeout_s)
+
+
 def info_of_another(tmp_path: Path) -> None:
-    with serving(tmp_path / "other.sock", answer(http(json.dumps(LATER).encode()))) as docker:
+    with serving(tmp_path / "other.sock", answer(http(LATER))) as docker:
         ask_info(docker, timeout_s=5)
 
 
 def test_a_socket_may_be_named_relative_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    with serving(Path("docker.sock"), answer(http(json.dumps(LATER).encode()))) as docker:
+    with serving(Path("docker.sock"), answer(http(LATER))) as docker:
         assert ask_info(docker, timeout_s=5).version == "28.5.2"
 
 
@@ -214,11 +205,43 @@ def test_without_a_socket_its_path_is_named(tmp_path: Path) -> None:
 def test_who_else_answers_the_api_of_docker_is_told_apart(
     tmp_path: Path, header: str, said: dict[str, Any], reason: str
 ) -> None:
-    content = json.dumps(said).encode()
-    reply = http(content).replace(b"\r\n", f"\r\n{header}".encode(), 1)
+    reply = http(said, header=header)
 
     with serving(tmp_path / "docker.sock", answer(reply)) as docker, pytest.raises(NotServedError) as refusal:
         ask_info(docker, timeout_s=5)
 
     assert refusal.value.reason == reason.format(docker)
     assert refusal.value.problem == f"configure Docker ({reason.format(docker)})"
+
+
+NOT_FOUND = http({"message": "No such container"}, "404 Not Found")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(".docker/config.json", '{"auths": {"registry": {"auth": "no base64!"}}}', id="password"),
+        pytest.param(".docker/config.json", '{"proxies": {"default": "no table"}}', id="proxies"),
+        pytest.param(".dockercfg", '{"registry": "no table"}', id="old"),
+    ],
+)
+def test_nothing_of_a_users_settings_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+
+    with serving(tmp_path / "docker.sock", answer(NOT_FOUND)) as docker:
+        assert remove_containers(docker, "ours", timeout_s=5) == []
+
+
+def test_an_answer_is_never_unpacked(tmp_path: Path) -> None:
+    packed = http(gzip.compress(json.dumps(LATER).encode()), header="Content-Encoding: gzip\r\n")
+
+    with (
+        serving(tmp_path / "docker.sock", answer(packed)) as docker,
+        pytest.raises(InstallerError, match="understand what answers"),
+    ):
+        ask_info(docker, timeout_s=5)

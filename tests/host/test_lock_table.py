@@ -1,11 +1,17 @@
+"""Who holds a lock, by the kernel's table and what it tells of processes: forged ones, and real ones."""
+
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from installer.host.kernel import is_roots
-from installer.host.locks import holders, is_held_pidfile
+from installer.host.locks import describe_halt, holders, is_held_pidfile
+from tests.support.waiting import stop
 
 
 def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
@@ -89,3 +95,28 @@ def test_a_process_is_roots_only_if_all_of_it_is(tmp_path: Path, uids: str, *, h
     (tmp_path / "77/status").write_text(f"Name:\tsu\nUid:\t{uids.replace(' ', chr(9))}\n")
 
     assert is_roots(77, tmp_path) is held
+
+
+HOLDS = """
+import fcntl, os, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+os.write(1, b"x")
+time.sleep(100)
+"""
+
+
+def test_a_holder_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-I", "-S", "-c", HOLDS, str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.read(1)
+        stop(child.pid)
+        stopped = describe_halt(lock)
+        os.kill(child.pid, signal.SIGCONT)
+        goes_on = describe_halt(lock)
+        child.kill()
+
+    assert (stopped, goes_on) == ("stopped", "")
+    assert (describe_halt(lock), describe_halt(tmp_path / "nothing")) == ("", "")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -39,34 +40,23 @@ def test_a_lock_on_a_directory_that_has_lost_its_name_is_none(host: Host, tmp_pa
     lock.release()
 
 
-def _gone_at_the_lock(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Have the directory's holder remove it, as an uninstall ends, in the moment that somebody locks it."""
-    real = fcntl.flock
+def test_a_lock_on_a_directory_that_is_removed_in_that_moment_is_none_and_on_a_pidfile_an_error(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder removes it, as an uninstall ends, in the moment that somebody locks it."""
+    held, real = lock_pidfile(host, HOME / "lock"), fcntl.flock
 
     def late(fd: int, operation: int) -> None:
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(tmp_path / "home", ignore_errors=True)
         real(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-
-
-def test_a_lock_on_a_directory_that_is_removed_in_that_moment_is_none(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _gone_at_the_lock(monkeypatch, tmp_path / "home")
-
-    assert lock_directory(host, HOME) is None
-
-
-def test_who_meets_an_instance_that_is_just_leaving_is_kept_out_and_told_so(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = lock_pidfile(host, HOME / "lock")
-    _gone_at_the_lock(monkeypatch, tmp_path / "home")
-
     with pytest.raises(LockedError, match=r"start \(another instance holds /home/lock\)"):
         lock_pidfile(host, HOME / "lock")
     held.release()
+    (tmp_path / "home").mkdir()
+
+    assert lock_directory(host, HOME) is None
 
 
 def test_a_lock_is_given_to_one_only(host: Host) -> None:
@@ -121,22 +111,6 @@ def test_a_longer_text_of_a_stale_pidfile_is_replaced_whole(host: Host, tmp_path
 
 
 @only_as_root
-@pytest.mark.parametrize("there", [True, False], ids=["a lock is there", "none is there"])
-def test_a_lock_of_a_neighbours_on_the_directory_keeps_nobody_out(
-    host: Host, tmp_path: Path, *, there: bool
-) -> None:
-    if there:
-        (tmp_path / "home/lock").touch(0o600)
-
-    with locking(tmp_path / "home", NOBODY):
-        lock = lock_directory(host, HOME)
-
-    assert lock is not None
-    assert stat.S_IMODE((tmp_path / "home/lock").stat().st_mode) == 0o600
-    lock.release()
-
-
-@only_as_root
 def test_a_lock_on_a_file_that_root_alone_opens_counts_whoever_holds_it(host: Host, tmp_path: Path) -> None:
     (tmp_path / "home/lock").touch(0o600)
 
@@ -157,9 +131,9 @@ time.sleep(60)
 
 
 @contextmanager
-def _orphaned(path: Path) -> Iterator[None]:
+def orphaned(path: Path, uid: int) -> Iterator[None]:
     """Let a neighbour leave a lock whose taker has ended: the kernel's table names a pid that is gone."""
-    command = [sys.executable, "-I", "-S", "-c", ORPHAN, str(path), str(NOBODY)]
+    command = [sys.executable, "-I", "-S", "-c", ORPHAN, str(path), str(uid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as locker:
         assert locker.stdout is not None
         assert locker.stdout.readline() == "locked\n"
@@ -171,34 +145,35 @@ def _orphaned(path: Path) -> Iterator[None]:
 
 
 @only_as_root
-@pytest.mark.parametrize("wide", [None, 0o644], ids=["on the directory", "lock opened to all"])
-def test_a_lock_of_a_neighbours_that_nobody_seems_to_hold_keeps_nobody_out(
-    host: Host, tmp_path: Path, wide: int | None
+@pytest.mark.parametrize("hold", [locking, orphaned], ids=["held", "nobody seems to hold it"])
+@pytest.mark.parametrize(
+    ("held", "wide"),
+    [
+        pytest.param("home", False, id="on the directory"),
+        pytest.param("home", True, id="on the directory, and the lock is opened to all"),
+        pytest.param("home/lock", True, id="on a lock that is opened to all"),
+        pytest.param("toolkit.pid", True, id="on an old pidfile"),
+    ],
+)
+def test_a_lock_of_a_neighbours_keeps_nobody_out(
+    host: Host, tmp_path: Path, hold: Callable[[Path, int], Any], held: str, *, wide: bool
 ) -> None:
-    if wide is not None:
-        (tmp_path / "home/lock").touch()
-        (tmp_path / "home/lock").chmod(wide)
+    taken = "home/lock" if held.startswith("home") else held
+    if wide:
+        (tmp_path / taken).write_text("7\n" if taken == "toolkit.pid" else "")
+        (tmp_path / taken).chmod(0o644)
+    take = lock_directory if taken == "home/lock" else lock_pidfile
+    path = HOME if taken == "home/lock" else PIDFILE
 
-    with _orphaned(tmp_path / ("home" if wide is None else "home/lock")):
-        lock = lock_directory(host, HOME)
+    with hold(tmp_path / held, NOBODY):
+        lock = take(host, path)
 
     assert lock is not None
-    assert os.path.samestat(os.fstat(lock.fd), (tmp_path / "home/lock").stat())
-    assert stat.S_IMODE((tmp_path / "home/lock").stat().st_mode) == 0o600
+    assert os.path.samestat(os.fstat(lock.fd), (tmp_path / taken).stat())
+    assert stat.S_IMODE((tmp_path / taken).stat().st_mode) == 0o600
     with pytest.raises(LockedError):
-        lock_directory(host, HOME)
+        take(host, path)
     lock.release()
-
-
-@only_as_root
-def test_a_neighbours_lock_that_nobody_seems_to_hold_on_an_old_pidfile_keeps_nobody_out(
-    host: Host, tmp_path: Path
-) -> None:
-    (tmp_path / "toolkit.pid").write_text("7\n")
-    (tmp_path / "toolkit.pid").chmod(0o644)
-
-    with _orphaned(tmp_path / "toolkit.pid"):
-        lock_pidfile(host, PIDFILE).release()
 
 
 @pytest.mark.parametrize("name", ["home/lock", "toolkit.pid"])
@@ -223,24 +198,16 @@ def test_a_link_in_the_place_of_the_directory_is_refused(host: Host, tmp_path: P
         lock_directory(host, PurePosixPath("/link"))
 
 
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def _hard_link(path: Path) -> None:
     path.with_name("kept").write_text("1\n")
     path.hardlink_to(path.with_name("kept"))
 
 
-def _pid_of_another(path: Path) -> None:
-    path.write_text(f"{os.getpid()}\n")
-
-
 FOREIGN = [
     pytest.param(lambda path: path.write_text("root = true\n"), id="a config"),
     pytest.param(lambda path: path.write_text("1" * 1000), id="too long"),
-    pytest.param(_pid_of_another, id="pidfile of a program that runs"),
-    pytest.param(_fifo, id="a FIFO"),
+    pytest.param(lambda path: path.write_text(f"{os.getpid()}\n"), id="pidfile of a program that runs"),
+    pytest.param(os.mkfifo, id="a FIFO"),
     pytest.param(_hard_link, id="a hard link"),
     pytest.param(Path.mkdir, id="a directory"),
 ]
@@ -276,19 +243,6 @@ def test_a_pidfile_is_for_root_alone_whatever_the_umask(host: Host, tmp_path: Pa
     os.umask(before)
 
     assert stat.S_IMODE((tmp_path / "toolkit.pid").stat().st_mode) == 0o600
-    lock.release()
-
-
-@only_as_root
-def test_a_neighbours_lock_on_an_old_pidfile_keeps_nobody_out(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pid").write_text("7\n")
-    (tmp_path / "toolkit.pid").chmod(0o644)
-
-    with locking(tmp_path / "toolkit.pid", NOBODY):
-        lock = lock_pidfile(host, PIDFILE)
-
-    write_pid(lock, PIDFILE)
-    assert (tmp_path / "toolkit.pid").read_text() == f"{os.getpid()}\n"
     lock.release()
 
 

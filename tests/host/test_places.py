@@ -1,12 +1,17 @@
+"""Paths of the host: which links are followed, what is never wider than it will be, and what is mounted where."""
+
 import os
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from installer.errors import InstallerError
-from installer.host.files import Host
+from installer.host import kernel
+from installer.host.files import Host, mount_point_of
+from installer.host.inodes import is_mount_point, watch_opens
 from installer.host.trees import remove_tree
 from installer.model.files import File, Kind
 
@@ -22,25 +27,13 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
-def sticky(directory: Path) -> None:
-    directory.chmod(0o1777)
-
-
-def for_all(directory: Path) -> None:
-    directory.chmod(0o777)
-
-
-def of_nobody(directory: Path) -> None:
-    os.chown(directory, NOBODY, NOBODY)
-
-
-def link_of_nobody(directory: Path) -> None:
-    os.chown(directory / "link", NOBODY, NOBODY, follow_symlinks=False)
+def of_nobody(path: Path) -> None:
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
 def sticky_and_link_of_nobody(directory: Path) -> None:
-    sticky(directory)
-    link_of_nobody(directory)
+    directory.chmod(0o1777)
+    of_nobody(directory / "link")
 
 
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give something to somebody else")
@@ -52,10 +45,16 @@ only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give 
     [
         pytest.param(lambda _: None, True, id="root's directory"),
         pytest.param(lambda directory: directory.chmod(0o2775), True, id="root's and a group's"),
-        pytest.param(link_of_nobody, True, id="another's link in root's directory: root put it there"),
-        pytest.param(sticky, True, id="root's link in a sticky directory"),
+        pytest.param(
+            lambda directory: of_nobody(directory / "link"),
+            True,
+            id="another's link in root's directory: root put it there",
+        ),
+        pytest.param(lambda directory: directory.chmod(0o1777), True, id="root's link in a sticky directory"),
         pytest.param(sticky_and_link_of_nobody, False, id="another's link in a sticky directory"),
-        pytest.param(for_all, False, id="a directory that everybody may write"),
+        pytest.param(
+            lambda directory: directory.chmod(0o777), False, id="a directory that everybody may write"
+        ),
         pytest.param(of_nobody, False, id="another's directory"),
     ],
 )
@@ -143,3 +142,47 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
     with pytest.raises(InstallerError, match=r"cannot read /etc/strange \(it is not a regular file\)"):
         host.read(PurePosixPath("/etc/strange"))
     assert host.kind(PurePosixPath("/etc/strange")) is Kind.OTHER
+
+
+STRANGE = b"/mnt/a b\\c\td\n\xff\x85e\xc3\xa9\x0b\x1c"
+# As the kernel writes it for fusermount3 and for mount (Linux 6.18).
+LINE = rb"31 1 0:5 /x\040\377 /mnt/a\040b\134c\011d\012" + STRANGE[13:] + b" rw - fuse.x x rw"
+
+
+def test_a_mount_point_may_have_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mountinfo").write_bytes(LINE + b"\n\nnot a mount\n")
+    monkeypatch.setattr(kernel, "MOUNTINFO", tmp_path / "mountinfo")
+
+    ((point, source),) = kernel.list_mounts()
+
+    assert os.fsencode(point) == STRANGE
+    assert os.fsencode(source) == b"/x \xff"
+    assert is_mount_point(Path(point))
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_what_is_to_be_mounted_otherwise_is_named_by_its_mount_point(
+    monkeypatch: pytest.MonkeyPatch, *, bound: bool
+) -> None:
+    point = PurePosixPath("/etc" if bound else "/proc")
+    monkeypatch.setattr(Host, "mounted", lambda _, path: ("noexec",) if path.is_relative_to(point) else ())
+
+    assert mount_point_of(Host.under(PurePosixPath("/")), point / "sys/kernel", "noexec") in {
+        point,
+        point / "sys",  # which many a container has mounted anew
+    }
+
+
+def test_a_program_that_is_started_was_opened_and_one_that_is_looked_at_was_not(tmp_path: Path) -> None:
+    started, looked_at, absent = tmp_path / "started", tmp_path / "looked-at", tmp_path / "absent"
+    for path in (started, looked_at):
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+
+    with watch_opens((started, looked_at, absent)) as watch:
+        before = watch()
+        subprocess.run([started], check=True)
+        looked_at.stat()
+        after = watch()
+
+    assert (before, after) == (frozenset(), frozenset({started}))

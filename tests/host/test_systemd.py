@@ -102,27 +102,14 @@ def test_the_state_of_a_unit_is_told_in_systemds_words(tmp_path: Path) -> None:
     assert target == Unit("not-found", "inactive", "dead", 0, False, 0, never)
 
 
-def test_a_node_that_goes_down_says_so(tmp_path: Path) -> None:
-    with serving(tmp_path / "bus", FakeSystemd(state="stopping")) as bus:
-        state = system_state([bus], timeout_s=5)
-
-    assert state == "stopping"
-
-
-@pytest.mark.parametrize("prepared", [True, False])
-def test_a_shutdown_that_logind_holds_back_is_told(tmp_path: Path, *, prepared: bool) -> None:
+@pytest.mark.parametrize("prepared", [True, False, None], ids=["held back", "none", "no logind"])
+def test_a_shutdown_that_logind_holds_back_is_told(tmp_path: Path, *, prepared: bool | None) -> None:
     with serving(tmp_path / "bus", FakeSystemd(prepared=prepared)) as bus:
-        said = shutdown_prepared([bus], timeout_s=5)
-
-    assert said is prepared
-
-
-def test_a_node_without_logind_holds_no_shutdown_back(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path / "bus", FakeSystemd()) as bus,
-        pytest.raises(InstallerError, match="does not exist"),
-    ):
-        shutdown_prepared([bus], timeout_s=5)
+        if prepared is None:
+            with pytest.raises(InstallerError, match="does not exist"):
+                shutdown_prepared([bus], timeout_s=5)
+        else:
+            assert shutdown_prepared([bus], timeout_s=5) is prepared
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -84,23 +85,25 @@ def never() -> None:
 PATIENT = Patience(5, never)
 
 
-def test_a_restart_returns_when_the_unit_has_no_job(tmp_path: Path) -> None:
-    systemd = FakeSystemd({UNIT: FakeUnit()})
+@pytest.mark.parametrize(
+    ("unit", "place"),
+    [
+        pytest.param(FakeUnit(), "dbus/system_bus_socket", id="by the bus"),
+        pytest.param(FakeUnit(), "systemd/private", id="by systemd's own socket, where the bus is down"),
+        pytest.param(
+            FakeUnit(active="inactive", sub="dead"), "dbus/system_bus_socket", id="one that it has unloaded"
+        ),
+    ],
+)
+def test_a_restart_returns_when_the_unit_has_no_job(tmp_path: Path, unit: FakeUnit, place: str) -> None:
+    systemd = FakeSystemd({UNIT: unit}, behind_bus=place.startswith("dbus"))
 
-    restarted(tmp_path, systemd, PATIENT)
+    restarted(tmp_path, systemd, PATIENT, place=place)
 
-    assert systemd.units[UNIT].starts == 1
+    assert (unit.active, unit.starts) == ("active", 1)
     # Recent starts are forgotten first, and no signal is waited for.
     assert systemd.calls.index("ResetFailedUnit") < systemd.calls.index("RestartUnit")
     assert not {"Subscribe", "AddMatch"} & {*systemd.calls}
-
-
-def test_a_stopped_unit_can_be_restarted_though_systemd_has_unloaded_it(tmp_path: Path) -> None:
-    systemd = FakeSystemd({UNIT: FakeUnit(active="inactive", sub="dead")})
-
-    restarted(tmp_path, systemd, PATIENT)
-
-    assert systemd.units[UNIT].active == "active"
 
 
 def test_a_job_that_does_not_end_well_is_an_error_with_what_became_of_the_unit(tmp_path: Path) -> None:
@@ -136,14 +139,6 @@ def test_a_unit_that_cannot_be_restarted_is_named(tmp_path: Path, unit: str, wor
         restarted(tmp_path, systemd, PATIENT, unit)
 
     assert "RestartUnit" not in systemd.calls
-
-
-def test_systemds_own_socket_serves_when_the_bus_is_down(tmp_path: Path) -> None:
-    systemd = FakeSystemd({UNIT: FakeUnit()}, behind_bus=False)
-
-    restarted(tmp_path, systemd, PATIENT, place="systemd/private")
-
-    assert systemd.units[UNIT].starts == 1
 
 
 def forged(member: str) -> list[Any]:
@@ -268,11 +263,13 @@ class Unmoved(FakeSystemd):
         unit.main_pid, unit.starts = pid, 0
 
 
+@dataclass
 class SlowToStop(FakeSystemd):
     """Is still stopping when our time is over, then starts, with ``ends`` as how that goes."""
 
-    ends = ("active", "running")
-    looks = 0
+    stops_after: int = 6  # questions
+    ends: tuple[str, str] = ("active", "running")
+    looks: int = 0
 
     def _restart(self, request: object, *_: object) -> object:  # type: ignore[override]
         from jeepney import new_method_return
@@ -283,23 +280,13 @@ class SlowToStop(FakeSystemd):
         yield new_method_return(request, "o", ("/job/7",))
 
     def _answers(self, request: object, member: str) -> object:  # type: ignore[override]
-        if member == "GetAll" and self.units[UNIT].active == "deactivating":
+        unit = self.units[UNIT]
+        if member == "GetAll" and unit.active == "deactivating":
             self.looks += 1
             if self.looks > self.stops_after:
-                unit = self.units[UNIT]
                 unit.active, unit.sub = self.ends
                 unit.starts, unit.main_pid, self.changed = 1, 62, {}
         yield from super()._answers(request, member)
-
-    stops_after = 6
-
-
-class NeverStops(SlowToStop):
-    stops_after = 10**6
-
-
-class FailsToStart(SlowToStop):
-    ends = ("failed", "failed")
 
 
 @pytest.mark.parametrize("systemd", [Unmoved, CancelledSystemd])
@@ -347,27 +334,32 @@ def test_a_restart_that_systemd_forgets_has_not_begun(tmp_path: Path) -> None:
         restarted(tmp_path, ForgetsARestart({UNIT: FakeUnit()}), Patience(60, lambda: None))
 
 
+NEVER = 10**6
+
+
 @pytest.mark.parametrize(
-    ("systemd", "stop_s", "error", "said"),
+    ("slow", "stop_s", "error", "said"),
     [
-        pytest.param(SlowToStop, 60.0, None, "", id="stops late, and starts"),
-        pytest.param(NeverStops, 0.3, PendingError, f"when {UNIT} has stopped and started", id="never stops"),
-        pytest.param(NeverStops, 0.0, PendingError, "hangs", id="of a pod that ends"),
-        pytest.param(FailsToStart, 60.0, InstallerError, "unit failed/failed", id="does not start"),
+        pytest.param({}, 60.0, None, "", id="stops late, and starts"),
+        pytest.param({"stops_after": NEVER}, 0.3, PendingError, "has stopped and started", id="never stops"),
+        pytest.param({"stops_after": NEVER}, 0.0, PendingError, "hangs", id="of a pod that ends"),
+        pytest.param(
+            {"ends": ("failed", "failed")}, 60.0, InstallerError, "unit failed/failed", id="does not start"
+        ),
     ],
 )
 def test_a_stop_is_outlasted_as_long_as_it_may_take_but_not_by_a_pod_that_ends(
-    tmp_path: Path, systemd: type[SlowToStop], stop_s: float, error: type[InstallerError] | None, said: str
+    tmp_path: Path, slow: dict[str, Any], stop_s: float, error: type[InstallerError] | None, said: str
 ) -> None:
-    slow, checked = systemd({UNIT: FakeUnit()}), list[str]()
+    systemd, checked = SlowToStop({UNIT: FakeUnit()}, **slow), list[str]()
     patience = Patience(0.2, lambda: checked.append("check"), stop_s=stop_s)
 
-    if error is None:
-        restarted(tmp_path, slow, patience)
-        assert slow.units[UNIT].active == "active"
+    with pytest.raises(InstallerError) if error else nullcontext() as caught:
+        restarted(tmp_path, systemd, patience)
+
+    assert checked
+    if caught is None:
+        assert systemd.units[UNIT].active == "active"
     else:
-        with pytest.raises(InstallerError) as caught:
-            restarted(tmp_path, slow, patience)
         assert caught.type is error
         assert said in str(caught.value)
-    assert checked

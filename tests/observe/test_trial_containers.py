@@ -1,14 +1,16 @@
-"""The node's shell runs by itself, with what it links to and nothing else."""
+"""Containers that a verify makes: the node's own shell in them, and an image that CRI-O lets pass."""
 
 import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.engines.trial_containers import LOADER, SHELL, Tools, shell_of
+from installer.engines.trial_containers import LOADER, SHELL, Tools, cri_container, shell_of
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.inodes import watch_opens
+from installer.model.protobuf import read_fields
+from tests.host.servers import either, engine, message, serving
+from tests.support.cri import CRI, cri_status, version
 
 HERE = Host.under(PurePosixPath("/"))
 
@@ -57,16 +59,37 @@ def test_a_static_program_has_no_loader(tmp_path: Path) -> None:
     assert found == Tools(((PurePosixPath("/bin/sh"), SHELL),), loader=False)
 
 
-def test_a_program_that_is_started_was_opened_and_one_that_is_looked_at_was_not(tmp_path: Path) -> None:
-    started, looked_at, absent = tmp_path / "started", tmp_path / "looked-at", tmp_path / "absent"
-    for path in (started, looked_at):
-        path.write_text("#!/bin/sh\n")
-        path.chmod(0o755)
+RECORDED = Path(__file__).parents[1] / "engines/crio/config.toml"  # what a real CRI-O 1.37.0 answered
+IMAGE = b"localhost/busybox:1"  # its pause_image
+CONFIG, IMAGE_SPEC, NAME, USER_SPECIFIED = 2, 2, 1, 18
 
-    with watch_opens((started, looked_at, absent)) as watch:
-        before = watch()
-        subprocess.run([started], check=True)
-        looked_at.stat()
-        after = watch()
 
-    assert (before, after) == (frozenset(), frozenset({started}))
+def test_the_image_is_crios_pause_image_by_the_name_that_a_signature_is_verified_by(tmp_path: Path) -> None:
+    answers = {
+        f"{CRI}Version": version("cri-o", "1.37.0"),
+        f"{CRI}Status": cri_status({}),
+        f"{CRI}RunPodSandbox": message((1, "pod")),
+        f"{CRI}CreateContainer": message((1, "made")),
+    }
+    answers |= {
+        f"{CRI}{name}": b""
+        for name in ("ListPodSandbox", "StartContainer", "StopPodSandbox", "RemovePodSandbox")
+    }
+    asked: list[bytes] = []
+    http = b"HTTP/1.0 200 OK\r\n\r\n" + RECORDED.read_bytes()
+
+    with (
+        engine(tmp_path / "grpc.sock", answers, asked) as grpc_only,
+        serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
+        cri_container(crio, "verify-x", "nvidia", Tools((), loader=False), {}, timeout_s=5) as (made, _),
+    ):
+        pass
+
+    assert made == "made"
+    request = next(
+        dict(read_fields(each))
+        for each in asked
+        if dict(read_fields(each)).get(1) == b"pod" and 3 in dict(read_fields(each))
+    )
+    spec = dict(read_fields(dict(read_fields(request[CONFIG]))[IMAGE_SPEC]))
+    assert spec == {NAME: IMAGE, USER_SPECIFIED: IMAGE}
