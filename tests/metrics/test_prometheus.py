@@ -62,12 +62,6 @@ def test_promtool_finds_nothing_to_say_of_the_textfile(figures: Snapshot) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_promtool_would_see_a_wrong_name() -> None:
-    wrong = str(render(".prom", FIGURES)).replace("installs_total", "installs")
-
-    assert "_total" in checked("check", "metrics", text=wrong).stderr
-
-
 def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path) -> None:
     site = Site(tmp_path)
     directory = site.root / "var/lib/node_exporter/textfile_collector"

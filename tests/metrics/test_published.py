@@ -18,26 +18,19 @@ OURS = f"{MARK}\nx 1\n"
 ANSWER, ANSWER_020 = OPENMETRICS_MARKS
 
 
-def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
-    path.chmod(FOR_ALL)
-
-
-def _live(path: Path) -> None:
-    made = socket.socket(socket.AF_UNIX)
-    made.bind(str(path))
-    path.chmod(FOR_ALL)
-    made.listen()
-    HELD.append(made)
-
-
 HELD: list[socket.socket] = []
 
 
-def _strangers(path: Path) -> None:
-    path.write_text("theirs\n")
-    os.chown(path, 1234, 1234)
+def _live(path: Path) -> None:
+    HELD.append(socket.socket(socket.AF_UNIX))
+    HELD[-1].bind(str(path))
+    path.chmod(FOR_ALL)
+    HELD[-1].listen()
+
+
+def _left(path: Path) -> None:
+    _live(path)
+    HELD.pop().close()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +45,7 @@ def _strangers(path: Path) -> None:
         pytest.param("a.prom", lambda path: path.symlink_to("b"), True, False, id="a link"),
         pytest.param("a.prom", os.mkfifo, True, False, id="a FIFO"),
         pytest.param("a.sock", _live, False, False, id="a socket of ours"),
-        pytest.param("a.sock", _socket, False, True, id="a socket that was left"),
+        pytest.param("a.sock", _left, False, True, id="a socket that was left"),
         pytest.param("a.sock", lambda path: path.write_text(OURS), True, False, id="no socket"),
     ],
 )
@@ -76,7 +69,8 @@ def test_what_has_the_name_already(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to somebody else")
 def test_what_a_stranger_has_put_there_decides_nothing(tmp_path: Path) -> None:
-    _strangers(tmp_path / "a.prom")
+    (tmp_path / "a.prom").write_text("theirs\n")
+    os.chown(tmp_path / "a.prom", 1234, 1234)
     host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/a.prom")
 
     with pytest.raises(InstallerError, match="what is there is not from us"):

@@ -1,4 +1,4 @@
-"""What an install and a look at the node add to the counts that monitoring is told."""
+"""What an install and a check of the node add to the counts, and how metrics and labels are written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.metrics import snapshot as monitoring
-from installer.metrics.snapshot import Counts
+from installer.metrics.snapshot import Counts, Snapshot, Value, features, label, render
 from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.options import Drift, Options
 from installer.model.steps import MakeDirectory, Part
@@ -100,7 +100,7 @@ def test_an_install_counts_as_one_and_a_look_as_a_repair_where_it_changed_someth
 
 
 def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not_proven(node: Node) -> None:
-    first = node.told(NOTHING)
+    first = node.told(replace(NOTHING, release=(1, 17, 8)))
     second = node.told(NOTHING, ())
     unproven = node.told(replace(NOTHING, unproven=("docker",)), ())
     samples = node.samples()
@@ -109,21 +109,13 @@ def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not
         node.host, node.options, node.ledger, InstallerError("act", remedy="look", code="locked")
     )
 
+    assert (first.toolkit, second.toolkit) == ("1.17.8", "")
     assert first.ready_since_s == second.ready_since_s == first.success_s < second.success_s
     assert unproven.ready_since_s == 0
     assert [samples[f'engine_serves{{engine="{name}"}}'] for name in ("docker", "containerd")] == [0, 1]
     assert again.ready_since_s == again.success_s
     assert (node.counts.ready_since_s, node.counts.failures) == (0, {"locked": 1})
     assert node.samples()["ready"] == 0
-
-
-@pytest.mark.parametrize(
-    ("release", "told"), [((1, 17, 8), "1.17.8"), (None, "")], ids=["of a version", "that does not tell"]
-)
-def test_the_version_of_the_toolkit_is_told_where_it_has_one(
-    node: Node, release: tuple[int, ...] | None, told: str
-) -> None:
-    assert node.told(replace(NOTHING, release=release)).toolkit == told
 
 
 DOCKERS = '{"runtimes": {"nvidia": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"}}}'
@@ -193,3 +185,47 @@ def test_counts_that_nobody_can_read_begin_anew(node: Node, text: str) -> None:
 
     assert node.counts == Counts()
     assert node.told(NOTHING).installs == 1
+
+
+def labels(node: Snapshot) -> dict[str, str]:
+    lines = features(node).splitlines()
+    return {name.rpartition("/")[2]: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+@pytest.mark.parametrize(
+    ("since", "state", "told"),
+    [
+        ("2026-01-01T00:00:00Z", "true", {"ready": "true", "ready-since": "2026-01-01T00-00-00Z"}),
+        ("", "true", {"ready": "false"}),
+        ("", "pending", {"ready": "false"}),
+    ],
+)
+def test_the_labels_of_a_node(since: str, state: str, told: dict[str, str]) -> None:
+    figures = Snapshot("0.2.0", "1.19.1", since, {"docker": state}, {})
+
+    usual = {"version": "0.2.0", "toolkit-version": "1.19.1", "engine-docker": state}
+    assert labels(figures) == usual | told
+    without = Snapshot("0.2.0", "", "", {}, {})
+    assert labels(without) == {"ready": "false", "version": "0.2.0"}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("1.2.3", "1.2.3"), ("a b/c", "a-b-c"), ("-a_", "a"), ("\u00e4b", "b"), ("x" * 70, "x" * 63), ("", "")],
+)
+def test_a_label_is_one_that_kubernetes_takes(value: str, said: str) -> None:
+    assert label(value) == said
+
+
+def test_both_formats_have_the_same_samples() -> None:
+    values: dict[str, Value] = {"ready": True, "installs_total": 3, "last_look_timestamp_seconds": 1.5}
+    values |= {"engine_serves": {"docker": True}, "failures_total": {'a"b\\c\nd': 2}}
+
+    texts = [
+        render(suffix, Snapshot('0"2', "", "now", {}, values)) or "" for suffix in (".prom", ".openmetrics")
+    ]
+
+    one, other = (sorted(line for line in text.splitlines() if line[:1] != "#") for text in texts)
+    assert [line.partition(" ")[0] for line in one] == [line.partition(" ")[0] for line in other]
+    assert any(r'"a\"b\\c\nd"' in line for line in one)
+    assert texts[1].endswith("\n# EOF\n")
