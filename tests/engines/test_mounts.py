@@ -17,6 +17,7 @@ from tests.support.entry import NVIDIAS
 from tests.support.stand_in import stand_in_payload
 
 PROJECT = Path(__file__).parents[2]
+RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 SPECIFICATION = "management.nvidia.com-gpu.yaml"
 # As far as the installer asks nvidia-ctk for a specification (compare tests/engines/payload.py).
 CTK = '#!/bin/sh\n[ "$1" != cdi ] || echo "cdiVersion: 0.5.0"\n'
@@ -97,6 +98,10 @@ class Container:
             check=False,
         )
 
+    def text(self, config: str) -> str:
+        """Return what the host has in a config of containerd's."""
+        return (self.host / "etc/containerd" / config).read_text()
+
     def found(self, name: str) -> list[str]:
         """Return where files of a name are, on the host."""
         return sorted(f"/{path.relative_to(self.host)}" for path in self.host.rglob(name))
@@ -168,91 +173,52 @@ def test_the_operators_mounts_are_the_hosts_directories(container: Container) ->
     assert done.returncode == 0, done.stderr
     assert container.found(SPECIFICATION) == [f"/run/cdi/{SPECIFICATION}"]
     assert container.found("99-nvidia.toml") == ["/etc/containerd/conf.d/99-nvidia.toml"]
-    assert (
-        "/etc/containerd/conf.d/99-nvidia*.toml"
-        in (container.host / "etc/containerd/config.toml").read_text()
-    )
-    assert (
-        "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-        in (container.host / "etc/containerd/conf.d/99-nvidia.toml").read_text()
-    )
+    assert "/etc/containerd/conf.d/99-nvidia*.toml" in container.text("config.toml")
+    assert RUNTIME in container.text("conf.d/99-nvidia.toml")
+
+
+# What a variable ends up in.
+OPTIONS = {
+    "ROOT": "options.install_dir",
+    "PID_FILE": "options.pid_file.parent",
+    "CONTAINERD_CONFIG": "places.config.parent",
+    "RUNTIME_DROP_IN_CONFIG": "places.drop_in.parent",
+    "CONTAINERD_SOCKET": "places.socket.parent",
+    "CDI_OUTPUT_DIR": "options.cdi.directory",
+    "DRIVER_ROOT_CTR_PATH": "options.driver_root",
+    "DEV_ROOT_CTR_PATH": "options.cdi.dev_root",
+}
 
 
 @pytest.mark.parametrize(
-    ("mount", "said", "option"),
+    ("there", "here", "variable", "value"),
     [
-        pytest.param(case[:2], case[2:4], case[4], id=case[2] + " " + case[3])
-        for case in (
-            ("/opt/nvidia", "/toolkit", "ROOT", "/toolkit", "options.install_dir"),
-            ("/opt/nvidia", "/var/run/toolkit", "ROOT", "/var/run/toolkit/", "options.install_dir"),
-            (
-                "/run/pids",
-                "/var/run/pids",
-                "PID_FILE",
-                "/var/run/pids/toolkit.pid",
-                "options.pid_file.parent",
-            ),
-            (
-                "/run/pids",
-                "/var/run/pids",
-                "PID_FILE",
-                "/run/../var/run/pids/toolkit.pid",
-                "options.pid_file.parent",
-            ),
-            ("/etc/k", "/conf", "CONTAINERD_CONFIG", "/conf/config.toml", "places.config.parent"),
-            ("/etc", "/conf", "CONTAINERD_CONFIG", "/conf/k//config.toml", "places.config.parent"),
-            (
-                "/etc",
-                "/var/run/etc",
-                "CONTAINERD_CONFIG",
-                "/var/run/etc/k/config.toml",
-                "places.config.parent",
-            ),
-            (
-                "/etc/k",
-                "/var/run/k",
-                "RUNTIME_DROP_IN_CONFIG",
-                "/var/run/k/99-nvidia.toml",
-                "places.drop_in.parent",
-            ),
-            (
-                "/run/k",
-                "/var/run/k",
-                "CONTAINERD_SOCKET",
-                "/var/run/k/containerd.sock",
-                "places.socket.parent",
-            ),
-            ("/run/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/cdi", "options.cdi.directory"),
-            ("/run/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/../run/cdi/", "options.cdi.directory"),
-            ("/etc/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/cdi", "options.cdi.directory"),
-            (
-                "/opt/driver",
-                "/var/run/driver",
-                "DRIVER_ROOT_CTR_PATH",
-                "/var/run/driver/",
-                "options.driver_root",
-            ),
-            (
-                "/opt/driver",
-                "/var/run/driver",
-                "DEV_ROOT_CTR_PATH",
-                "/var/run/driver",
-                "options.cdi.dev_root",
-            ),
-        )
+        ("/opt/nvidia", "/toolkit", "ROOT", "/toolkit"),
+        ("/opt/nvidia", "/var/run/toolkit", "ROOT", "/var/run/toolkit/"),
+        ("/run/pids", "/var/run/pids", "PID_FILE", "/var/run/pids/toolkit.pid"),
+        ("/run/pids", "/var/run/pids", "PID_FILE", "/run/../var/run/pids/toolkit.pid"),
+        ("/etc/k", "/conf", "CONTAINERD_CONFIG", "/conf/config.toml"),
+        ("/etc", "/conf", "CONTAINERD_CONFIG", "/conf/k//config.toml"),
+        ("/etc", "/var/run/etc", "CONTAINERD_CONFIG", "/var/run/etc/k/config.toml"),
+        ("/etc/k", "/var/run/k", "RUNTIME_DROP_IN_CONFIG", "/var/run/k/99-nvidia.toml"),
+        ("/run/k", "/var/run/k", "CONTAINERD_SOCKET", "/var/run/k/containerd.sock"),
+        ("/run/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/cdi"),
+        ("/run/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/../run/cdi/"),
+        ("/etc/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/cdi"),
+        ("/opt/driver", "/var/run/driver", "DRIVER_ROOT_CTR_PATH", "/var/run/driver/"),
+        ("/opt/driver", "/var/run/driver", "DEV_ROOT_CTR_PATH", "/var/run/driver"),
     ],
 )
 def test_a_variable_names_what_the_mount_has_brought(
-    container: Container, mount: tuple[str, str], said: tuple[str, str], option: str
+    container: Container, there: str, here: str, variable: str, value: str
 ) -> None:
-    (there, here), (variable, value) = mount, said
     (container.host / there[1:] / "k").mkdir(parents=True, exist_ok=True)
     container.mount("/", "/host", "ro")
     container.mount(there, here)
-    driver = {"DRIVER_ROOT": "/opt/driver"} if variable == "DRIVER_ROOT_CTR_PATH" else {}
-    driver |= {"DEV_ROOT": "/opt/driver"} if variable == "DEV_ROOT_CTR_PATH" else {}
+    root = variable.removesuffix("_CTR_PATH")
+    driver = {} if root == variable else {root: "/opt/driver"}
 
-    found = container.writes(option, **CDI, **driver, **{variable: value})
+    found = container.writes(OPTIONS[variable], **CDI, **driver, **{variable: value})
 
     below = "/k" if "/k/" in value.replace("//", "/").removeprefix(here) else ""
     assert found == f"{there}{below}/{MARK}"
@@ -286,8 +252,7 @@ def test_a_config_that_is_mounted_alone_is_edited_through_the_hosts_root(contain
     done = container.run(CONTAINERD_CONFIG="/conf/config.toml", RUNTIME_DROP_IN_CONFIG="")
 
     assert done.returncode == 0, done.stderr
-    text = (container.host / "etc/containerd/config.toml").read_text()
-    assert "/usr/local/nvidia/toolkit/nvidia-container-runtime" in text
+    assert RUNTIME in container.text("config.toml")
 
 
 def test_a_config_that_is_mounted_alone_is_refused_and_the_remedy_works_in_the_form_of_2021(
@@ -311,8 +276,7 @@ def test_a_config_that_is_mounted_alone_is_refused_and_the_remedy_works_in_the_f
     assert "mount /etc/containerd into the container instead" in refused.stderr
     assert after == before
     assert done.returncode == 0, done.stderr
-    text = (container.host / "etc/containerd/config.toml").read_text()
-    assert "/usr/local/nvidia/toolkit/nvidia-container-runtime" in text
+    assert RUNTIME in container.text("config.toml")
 
 
 OWN = """
@@ -326,36 +290,28 @@ print(options.places["containerd"].config, host.local_path(options.places["conta
 """
 
 
-def test_our_own_flags_name_paths_as_this_process_finds_them(container: Container) -> None:
+@pytest.mark.parametrize(
+    ("there", "here", "config", "found"),
+    [
+        # By odd spellings; and by each name that the host has for what is mounted.
+        ("/etc/containerd", "/var/run/conf", "/opt/..{run}/conf/../conf/c.toml", "/etc/containerd/c.toml"),
+        ("/var/run/containerd", "/conf", "/conf/c.toml", "/var/run/containerd/c.toml"),
+    ],
+)
+def test_our_own_flags_name_paths_as_this_process_finds_them(
+    container: Container, there: str, here: str, config: str, found: str
+) -> None:
     container.mount("/", "/host", "ro")
-    container.mount("/etc/containerd", "/var/run/conf")
-    real = "/run" if (container.root / "var/run").is_symlink() else "/var/run"
+    container.mount(there.removeprefix("/var"), here)
+    run = "/run" if (container.root / "var/run").is_symlink() else "/var/run"
     said = {
         "host_root": "/host/",
-        "mount": ["/etc/containerd=/var/run/conf/"],
-        "config": [f"containerd=/opt/..{real}/conf/../conf/config.toml"],
+        "mount": [f"{there}={here}/"],
+        "config": [f"containerd={config.format(run=run)}"],
         "pid_file": "/host/opt/../run/toolkit.pid",
     }
 
     done = container.run("-c", OWN, json.dumps(said))
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [
-        "/etc/containerd/config.toml",
-        "/var/run/conf/config.toml",
-        "/run/toolkit.pid",
-    ]
-
-
-def test_a_mount_of_ours_is_known_by_each_name_that_the_host_has_for_it(container: Container) -> None:
-    container.mount("/", "/host", "ro")
-    container.mount("/run/containerd", "/conf")
-    said = {
-        "host_root": "/host",
-        "mount": ["/var/run/containerd=/conf"],
-        "config": ["containerd=/conf/c.toml"],
-    }
-
-    done = container.run("-c", OWN, json.dumps(said))
-
-    assert done.stdout.split()[:2] == ["/var/run/containerd/c.toml", "/conf/c.toml"], done.stderr
+    assert done.stdout.split() == [found, f"{here}/c.toml", "/run/toolkit.pid"]
