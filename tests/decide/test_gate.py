@@ -285,6 +285,11 @@ REFUSED = EffectiveConfig({}, "", undefined="nvidia")
             ["the runtime kata would appear", "its default runtime would be kata in the place of runc"],
             id="another default",
         ),
+        pytest.param(
+            *(RUNC, replace(RUNC, undefined="crun")),
+            ["its default runtime crun would not be defined"],
+            id="a default that is gone",
+        ),
         pytest.param(RUNC, served({"runc": "", "nvidia": "/x"}, "nvidia"), [], id="ours, and the default"),
         pytest.param(
             *(replace(RUNC, rest_digest="a"), replace(RUNC, rest_digest="b")),

@@ -31,6 +31,7 @@ from tests.decide.golden import artifacts
 
 OURS = frozenset(entry.name for entry in entries_for(Options()))
 HOST = Host.under(PurePosixPath("/"))
+Containerd = tuple[Path, tuple[int, ...]]  # a program and its version
 
 
 @dataclass
@@ -57,6 +58,9 @@ class Node:
 
     def files(self) -> dict[PurePosixPath, bytes]:
         return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}
+
+    def names_us(self) -> bool:
+        return any(b"/usr/local/nvidia/toolkit" in content for content in self.files().values())
 
     def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
         bare = EngineState(
@@ -153,6 +157,17 @@ STARTS = {"no file": None, "comments alone": "# as the package ships it\n#root =
 TABLE = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc'
 DRIVER = f"{TABLE}]\nruntime_type = 'io.containerd.runc.v2'\n{TABLE}.options]\nSystemdCgroup = true\n"
 BASE = {**STARTS, "the driver of systemd": f"version = 2\n{DRIVER}"}
+
+
+def a_node(containerd: Containerd, directory: Path, root: str | None = None, **files: str) -> Node:
+    """Return a node with a root file and others; ``@`` stands for the directory of the configs."""
+    node = Node(*containerd, directory)
+    node.config.parent.mkdir(parents=True)
+    for name, text in (files if root is None else {"config": root} | files).items():
+        path = node.config.parent / f"{name.replace('__', '/')}.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.replace("@", str(node.config.parent)))
+    return node
 
 
 def writes(plan: Plan) -> list[WriteConfig]:

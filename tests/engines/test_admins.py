@@ -5,43 +5,26 @@ Each version's own program says what would be in force (``config dump``); it run
 
 import re
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from installer.config_text import ABSENT, Want
+from installer.config_text import Want
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine_spec import find_disturbances
-from tests.engines.dumps import HOST, OURS, Node, writes
+from tests.engines.dumps import OURS, Containerd, Node, a_node, writes
 
-Containerd = tuple[Path, tuple[int, ...]]
 OLD = f'plugins."{V2_PLUGIN}".containerd'
 NEW = f'plugins."{V3_PLUGIN}".containerd'
 RUNC = 'runtime_type = "io.containerd.runc.v2"'
 SYSTEMD = "options.SystemdCgroup = true"
 
 
-def a_node(containerd: Containerd, directory: Path, root: str | None = None, **files: str) -> Node:
-    """Return a node with a root file and others; ``@`` stands for the directory of the configs."""
-    node = Node(*containerd, directory)
-    node.config.parent.mkdir(parents=True)
-    texts = {"config": root, **files} if root is not None else files
-    for name, text in texts.items():
-        path = node.config.parent / f"{name.replace('__', '/')}.toml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text.replace("@", str(node.config.parent)))
-    return node
-
-
 def driver(node: Node, name: str) -> bool:
     """Tell whether a runtime uses systemd's cgroup driver, as containerd itself has it."""
     options = node.truth().handlers[name].table.get("options")
     return isinstance(options, Mapping) and options.get("SystemdCgroup") is True
-
-
-def names_us(node: Node) -> bool:
-    return any(b"/usr/local/nvidia/toolkit" in content for content in node.files().values())
 
 
 def schema_of(containerd: Containerd) -> tuple[int, str]:
@@ -54,33 +37,6 @@ ROOTS = [
     pytest.param("version = 2\n", id="only a version"),
     pytest.param("", id="empty"),
 ]
-
-
-@pytest.mark.parametrize("root", ROOTS)
-def test_an_owner_who_makes_one_of_ours_the_default_keeps_them_until_there_is_another(
-    containerd: Containerd, tmp_path: Path, root: str
-) -> None:
-    node = a_node(containerd, tmp_path, root)
-    node.install()
-    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), "nvidia"))
-
-    kept = node.uninstall()
-
-    left = node.truth()
-    assert not left.undefined
-    assert left.default == "nvidia"
-    assert left.handlers.keys() & OURS == OURS
-    assert "the runtime nvidia" in kept.needed[0].problem
-    assert kept.final is not None
-    assert kept.final.toolkit is not None
-
-    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), "runc"))
-    rest = node.uninstall()
-
-    assert rest.needed == ()
-    assert rest.final is None
-    assert not node.truth().undefined
-    assert not names_us(node)
 
 
 def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
@@ -99,72 +55,7 @@ def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
     assert not left.undefined
     assert {"runc", "mine"} <= left.handlers.keys()
     assert done.final is None
-    assert not names_us(node)
-
-
-def test_settings_that_were_put_into_a_file_of_ours_stay_in_force(
-    containerd: Containerd, tmp_path: Path
-) -> None:
-    node = a_node(containerd, tmp_path)
-    node.install()
-    node.edit(node.config, Want((*node.cri(node.config)[:-1], "cni", "conf_dir"), "/etc/site/net.d"))
-    lived = node.truth()
-
-    done = node.uninstall()
-
-    assert [*find_disturbances(lived, node.truth(), OURS)] == []
-    assert "/etc/site/net.d" in node.config.read_text()
-    assert done.final is None
-    assert not names_us(node)
-
-
-@pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
-def test_our_keys_are_found_where_a_migration_has_moved_them(
-    containerd: Containerd, tmp_path: Path, *, default: bool
-) -> None:
-    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n")
-    before = node.truth()
-    node.install(default=default)
-    node.migrate()
-
-    done = node.uninstall()
-
-    left = node.truth()
-    assert done.needed == ()
-    assert done.final is None
-    assert not names_us(node)
-    assert left.handlers.keys() == before.handlers.keys()
-    assert left.default == before.default
-    assert [*find_disturbances(before, left, ())] == []
-
-
-def test_a_default_that_is_gone_does_not_come_back(containerd: Containerd, tmp_path: Path) -> None:
-    node = a_node(
-        containerd,
-        tmp_path,
-        f'version = 2\n[{OLD}]\ndefault_runtime_name = "crun"\n[{OLD}.runtimes.runc]\n{RUNC}\n'
-        f'[{OLD}.runtimes.crun]\n{RUNC}\noptions.BinaryName = "/usr/bin/crun"\n',
-    )
-    node.install(default=True)
-    text = node.config.read_text()
-    start = text.index(f"[{OLD}.runtimes.crun]")
-    node.config.write_text(text[:start] + text[text.index("\n[", start) + 1 :])
-    assert "runtimes.crun" not in node.config.read_text()
-
-    kept = node.uninstall()
-
-    left = node.truth()
-    assert not left.undefined
-    assert left.default == "nvidia"
-    assert "its default runtime crun would not be defined" in kept.needed[0].problem
-
-    node.edit(
-        node.config,
-        Want((*node.cri(node.config), "runtimes", "crun", "runtime_type"), "io.containerd.runc.v2"),
-    )
-    assert node.uninstall().needed == ()
-    assert node.truth().default == "crun"
-    assert not names_us(node)
+    assert not node.names_us()
 
 
 MERGED = {
@@ -263,22 +154,6 @@ def test_a_place_that_is_not_wanted_any_more_holds_nothing_of_ours(
     assert node.files() == untouched
 
 
-def test_what_others_put_into_a_runtime_of_ours_goes_with_it(containerd: Containerd, tmp_path: Path) -> None:
-    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n")
-    before = node.truth()
-    node.install()
-    key = (*node.cri(node.config), "runtimes", "nvidia")
-    node.edit(
-        node.config, Want((*key, "cni_conf_dir"), "/etc/site/gpu.d"), Want((*key, "runtime_type"), ABSENT)
-    )
-    node.edit(node.config, Want((*key, "runtime_type"), "io.containerd.runc.v2"))
-
-    done = node.uninstall()
-
-    assert node.truth() == before
-    assert any("cni_conf_dir" in note for note in done.notes)
-
-
 def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_dumps(
     containerd: Containerd, tmp_path: Path
 ) -> None:
@@ -326,24 +201,6 @@ def test_a_default_that_is_asked_for_is_in_force_or_the_file_is_named_that_says_
     assert node.files() == untouched
 
 
-@pytest.mark.parametrize("pattern", ["@/conf.d/*.toml", "conf.d/*", "conf.d/[0-9]*-gpu.tom?"])
-def test_a_drop_in_that_goes_is_not_found_again_by_an_import_of_its_owner(
-    containerd: Containerd, tmp_path: Path, pattern: str
-) -> None:
-    version, _ = schema_of(containerd)
-    node = a_node(containerd, tmp_path, f'version = {version}\nimports = ["{pattern}"]\n')
-    node.install(drop_in="etc/conf.d/50-gpu.toml")
-    facts, ask = node.facts(None)
-
-    gone = {path: None if path.name == "50-gpu.toml" else file for path, file in facts.contents.items()}
-    without = ask(
-        facts.engines[0], {**gone, PurePosixPath(node.config): HOST.read(PurePosixPath(node.config))}
-    )
-
-    if containerd[1] >= (2,):  # the others are told in the root file
-        assert not without.handlers.keys() & OURS
-
-
 def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Containerd, tmp_path: Path) -> None:
     version, _ = schema_of(containerd)
     files = {"conf.d__50-gpu-old": "oom_score = -1\n"}
@@ -367,11 +224,12 @@ DROP_IN = "etc/conf.d/99-nvidia.toml"
 IMPORTS = 'imports = ["@/conf.d/*.toml"]\n'
 
 
+@pytest.mark.parametrize("pattern", ["@/conf.d/*.toml", "conf.d/*", "conf.d/[0-9]*-gpu.tom?"])
 def test_what_a_wildcard_takes_on_the_disk_is_no_part_of_what_is_asked_about(
-    containerd: Containerd, tmp_path: Path
+    containerd: Containerd, tmp_path: Path, pattern: str
 ) -> None:
-    text = f"[{OLD}.runtimes.mine]\n{RUNC}\n"
-    node = a_node(containerd, tmp_path, f"{IMPORTS}version = 2\n", **{"conf.d__mine": text})
+    root, text = f'version = 2\nimports = ["{pattern}"]\n', f"[{OLD}.runtimes.mine]\n{RUNC}\n"
+    node = a_node(containerd, tmp_path, root, **{"conf.d__50-gpu": text})
     facts, trials = node.facts(None)
     engine = facts.engines[0]
 
@@ -417,7 +275,7 @@ def test_a_runtime_can_be_renamed_after_a_migration(containerd: Containerd, tmp_
     done = node.uninstall()
     assert (done.needed, done.final) == ((), None)
     assert node.truth().handlers.keys() == before.handlers.keys()
-    assert not names_us(node)
+    assert not node.names_us()
 
 
 @pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
@@ -448,7 +306,7 @@ def test_a_runtime_that_was_made_to_start_another_program_is_served_as_before(
     assert (done.needed, done.final) == ((), None)
     assert left.handlers == {**before.handlers, "nvidia": lived.handlers["nvidia"]}
     assert any("left the runtime nvidia in" in note for note in done.notes)
-    assert not names_us(node)
+    assert not node.names_us()
 
 
 @pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])

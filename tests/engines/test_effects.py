@@ -176,10 +176,6 @@ def act(rng: Rng, node: Node, counts: Counter[str]) -> None:
         counts[does.__name__] += 1
 
 
-def names_us(node: Node) -> bool:
-    return any(str(Options().layout.toolkit).encode() in content for content in node.files().values())
-
-
 def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
     """Install, let others act, undo; after each the real containerd is asked."""
     untouched, before = node.files(), node.truth()
@@ -243,10 +239,10 @@ def take_back(node: Node, before: EffectiveConfig, lived: EffectiveConfig, count
         if node.truth().undefined:
             return  # what he named is read from another file, or under another id
         if node.uninstall().needed:
-            assert names_us(node)
+            assert node.names_us()
             return
         assert not node.truth().undefined
-    assert not names_us(node)
+    assert not node.names_us()
     assert node.held == Record()
 
 
