@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ GOLDEN = [
     if not (case.said.get("refused") or "drop_in" in case.said or "hook" in case.said)
 ]
 OK, FAILED, WOULD_CHANGE = 0, 1, 10
+USUAL = {name: text.encode() for name, text in CONFIGS.items()}
 HOME = "usr/local/nvidia/.toolkit-installer"
 
 
@@ -59,11 +61,14 @@ OF_OURS = (
 class Node:
     """A node without an engine that runs, and the words by which all verbs are called on it."""
 
-    def __init__(self, root: Path, engine: str, *, default: bool) -> None:
-        self.source = root.with_name("payload")
-        stand_in_payload(self.source)
+    def __init__(self, root: Path, files: Mapping[str, bytes], engine: str, *, default: bool) -> None:
+        for name, content in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content)
+        source = root.with_name("payload")
+        stand_in_payload(source)
         self.where = ["--host-root", str(root)]
-        self.wanted = ["--runtime", engine, "--toolkit-source", str(self.source), "--restart-mode", "none"]
+        self.wanted = ["--runtime", engine, "--toolkit-source", str(source), "--restart-mode", "none"]
         self.wanted += ["--set-as-default"] if default else []
 
     def install(self) -> int:
@@ -92,10 +97,7 @@ def test_none_contradicts_another_after_any_act_of_random_lives(engine: str, tmp
     for sequence in range(SEQUENCES):
         chance = random.Random(f"{SEED} {engine} {sequence}")  # noqa: S311 - lives, not secrets
         root = tmp_path / f"{sequence}/node"
-        for name, text in CONFIGS.items():
-            (root / name).parent.mkdir(parents=True)
-            (root / name).write_text(text)
-        node = Node(root, engine, default=chance.random() < 0.5)
+        node = Node(root, USUAL, engine, default=chance.random() < 0.5)
         assert node.install() == 0
         story = ["install"]
         for turn in range(chance.randint(3, 6)):
@@ -113,10 +115,7 @@ def test_who_spoils_what_is_ours_alone_has_each_verb_tell_that_an_install_mends_
     act: Act, tmp_path: Path
 ) -> None:
     root = tmp_path / "node"
-    for name, text in CONFIGS.items():
-        (root / name).parent.mkdir(parents=True)
-        (root / name).write_text(text)
-    node = Node(root, "containerd", default=False)
+    node = Node(root, USUAL, "containerd", default=False)
     assert node.install() == 0
     act(root, "containerd", 0)
 
@@ -130,11 +129,8 @@ def test_who_spoils_what_is_ours_alone_has_each_verb_tell_that_an_install_mends_
 def test_none_contradicts_another_in_a_golden_case(case: Case, tmp_path: Path) -> None:
     root = tmp_path / "node"
     root.mkdir()
-    for path, file in case.before.items():
-        assert file is not None
-        (root / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
-        (root / path.relative_to("/")).write_bytes(file.content)
-    node = Node(root, case.engine, default=case.said.get("set_as_default", False))
+    files = {str(path.relative_to("/")): file.content for path, file in case.before.items() if file}
+    node = Node(root, files, case.engine, default=case.said.get("set_as_default", False))
     if node.install() != 0:
         pytest.skip("this one depends on the engine's release, and none runs here")
 

@@ -83,22 +83,22 @@ def _tar(files: dict[str, bytes]) -> bytes:
     return written.getvalue()
 
 
+def saved(directory: Path, config: object, below: bytes, above: bytes) -> Image:
+    """Return what is read of an image of two layers, as ``docker save`` writes one."""
+    manifest = [{"Config": "config", "Layers": ["below", "above"]}]
+    texts = {"config": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode()}
+    (directory / "image.tar").write_bytes(_tar({"below": below, "above": above} | texts))
+    return read(directory / "image.tar")
+
+
 def test_layers_lie_over_each_other_and_are_weighed(tmp_path: Path) -> None:
     below = _tar({"usr/bin/sh": b"", "var/cache/apt/a": b"12345", "etc/a/b": b"", "etc/c": b""})
     above = _tar({"var/cache/.wh.apt": b"", "etc/a/.wh..wh..opq": b"", "etc/a/d": b"123"})
-    config = {
-        "history": [
-            {"created_by": "base"},
-            {"created_by": "ENV", "empty_layer": True},
-            {"created_by": "ours"},
-        ]
-    }
-    manifest = [{"Config": "config", "Layers": ["below", "above"]}]
-    image = {"below": below, "above": above}
-    texts = {"config": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode()}
-    (tmp_path / "image.tar").write_bytes(_tar(image | texts))
+    no_layer = {"created_by": "ENV", "empty_layer": True}
 
-    found = read(tmp_path / "image.tar")
+    found = saved(
+        tmp_path, {"history": [{"created_by": "base"}, no_layer, {"created_by": "ours"}]}, below, above
+    )
 
     assert found.files == {"usr/bin/sh", "etc/a/d", "etc/c"}
     assert [(layer.made_by, layer.content) for layer in found.layers] == [("base", 5), ("ours", 3)]
@@ -117,15 +117,7 @@ def test_what_is_compiled_for_a_source_of_one_time_is_seen_above_the_base(
     compiled = {"usr/lib/python3/__pycache__/x.cpython-313.pyc": content}
 
     history = {"history": [{"created_by": "base"}, {"created_by": "ours"}]}
-    manifest = [{"Config": "config", "Layers": ["below", "above"]}]
-    layers = {"below": _tar(compiled), "above": _tar({"usr/bin/sh": b""} | compiled)}
-    texts = {
-        "config": json.dumps(history | CONFIG).encode(),
-        "manifest.json": json.dumps(manifest).encode(),
-    }
-    (tmp_path / "image.tar").write_bytes(_tar(layers | texts))
-
-    image = read(tmp_path / "image.tar")
+    image = saved(tmp_path, history | CONFIG, _tar(compiled), _tar({"usr/bin/sh": b""} | compiled))
 
     assert image.by_time == (frozenset(compiled) if found else frozenset())
     assert any("compiled for a source of another time" in each for each in problems(image)) is found
