@@ -1,4 +1,4 @@
-"""CRI-O as its owner uses it: execs and probes all the time, reloads, handlers of his own."""
+"""CRI-O as its owner uses it: execs, reloads, handlers of his own. All verbs say the same of what he has done."""
 
 import threading
 import time
@@ -13,8 +13,10 @@ from tests.engines.crios import ASKED, DROP_INS, OURS, STATE, bundle, call, run_
 from tests.engines.doctors import bad, doctor, warned
 from tests.engines.nodes import Node
 from tests.engines.snapshot import snapshot
+from tests.engines.told import sentence
 
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+UNIT = "/run/systemd/system/crio.service"
 OWNERS = f"{DROP_INS}/50-owner.conf"
 HANDLER = f'[crio.runtime.runtimes.gpu]\nruntime_path = "{RUNTIME}"\n'
 COMMENT = "# ours: ask the platform team\n"
@@ -97,24 +99,6 @@ def test_a_run_with_a_hook_is_ready_where_crio_reads_its_directory(crio: Node) -
     assert "(it looks for hooks in /opt/hooks)" in told.stdout
 
 
-def test_an_undo_that_is_refused_is_told_by_status_until_the_next(crio: Node) -> None:
-    crio.installer("install", *ASKED, check=True)
-    unit = crio.read("/run/systemd/system/crio.service")
-    crio.write("/run/systemd/system/crio.service", f"[Unit]\nRefuseManualStop=yes\n{unit}")
-    crio.run(["systemctl", "daemon-reload"])
-
-    refused = crio.installer("uninstall")
-    told = crio.installer("status")
-
-    crio.write("/run/systemd/system/crio.service", unit)
-    crio.run(["systemctl", "daemon-reload"])
-    installed = crio.installer("install", *ASKED)
-    assert (refused.returncode, told.returncode) == (4, 1), (refused.stderr, told.stdout)
-    assert "RefuseManualStop=yes" in told.stdout
-    assert installed.returncode == 0, installed.stderr
-    assert crio.installer("status").returncode == 0
-
-
 @pytest.mark.parametrize("verb", ["plan", "install", "uninstall"])
 def test_a_crio_that_systemd_is_about_to_start_again_is_waited_for(crio: Node, verb: str) -> None:
     if verb == "uninstall":
@@ -141,6 +125,10 @@ def comment(node: Node) -> None:
     node.write(OURS, node.read(OURS) + COMMENT)
 
 
+def remove_ours(node: Node) -> None:
+    node.run(["rm", OURS])
+
+
 def forget_the_comment(node: Node) -> None:
     """Remove what its owner has added, which an undo leaves."""
     assert node.run(["cat", OURS], check=False).stdout in {"", COMMENT}
@@ -160,25 +148,6 @@ HARMLESS = {
     "a comment and a reload": (comment, reload),
     "a comment and a restart": (comment, restart),
 }
-
-
-@pytest.mark.parametrize("acts", HARMLESS.values(), ids=HARMLESS)
-def test_all_verbs_agree_that_what_changes_nothing_is_nothing(
-    crio: Node, acts: tuple[Callable[[Node], None], ...]
-) -> None:
-    crio.installer("install", *ASKED, check=True)
-    count = starts(crio)
-    for act in acts:
-        act(crio)
-
-    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
-    again, served = crio.installer("install", *ASKED), starts(crio)
-
-    crio.installer("uninstall", check=True)
-    forget_the_comment(crio)
-    assert (told.returncode, plan.returncode) == (0, 0), (told.stdout, plan.stdout)
-    assert "nothing changed" in again.stderr
-    assert served == count + acts.count(restart)
 
 
 @pytest.mark.parametrize("acts", HARMLESS.values(), ids=HARMLESS)
@@ -218,26 +187,28 @@ def test_a_drop_in_that_somebody_removes_is_written_again_without_a_restart(crio
     assert (ready.returncode, plan.returncode, served) == (0, 0, count), (ready.stdout, plan.stdout)
 
 
-@pytest.mark.parametrize(
-    "edit", [("sed", "-i", "1i # ours", OURS), ("rm", OURS)], ids=["a comment", "removed"]
-)
+@pytest.mark.parametrize("read", [True, False], ids=["with a restart", "unread"])
+@pytest.mark.parametrize("edit", [comment, remove_ours])
 def test_what_ours_inherited_stays_over_another_default_and_an_edit_of_our_drop_in(
-    crio: Node, edit: tuple[str, ...]
+    crio: Node, edit: Callable[[Node], None], *, read: bool
 ) -> None:
     crio.installer("install", *ASKED, check=True)
     config = f"{RUNTIME.rpartition('/')[0]}/.config/nvidia-container-runtime/config.toml"
     before = tomllib.loads(crio.read(OURS)), crio.read(config)
     crio.write(OWNERS, OTHER_DEFAULT)
-    crio.restart("crio")
-    crio.run([*edit])
+    if read:
+        crio.restart("crio")
+    edit(crio)
 
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
     again = crio.installer("install", *ASKED)
 
     after = tomllib.loads(crio.read(OURS)), crio.read(config)
     crio.run(["rm", OWNERS])
     crio.restart("crio")
     crio.installer("uninstall", check=True)
-    crio.run(["rm", "-f", OURS])  # the comment is its owner's
+    forget_the_comment(crio)
+    assert (told.returncode, plan.returncode) == ((0, 0) if edit is comment else (1, 10)), plan.stdout
     assert again.returncode == 0, again.stderr
     assert after == before
 
@@ -264,38 +235,6 @@ def test_our_drop_in_is_not_written_without_the_handler_that_its_owner_had_in_it
     assert (asked.returncode, written, told.returncode) == (0, False, 1), told.stdout
     assert f"{OURS} was removed, with more in it than our runtimes" in told.stdout
     assert (again.returncode, "gpu" in text, "nvidia" in text) == (0, False, True), text
-
-
-@pytest.mark.parametrize("read", [True, False], ids=["with a restart", "unread"])
-def test_status_and_plan_agree_on_another_default_and_a_comment_in_our_drop_in(
-    crio: Node, *, read: bool
-) -> None:
-    crio.installer("install", *ASKED, check=True)
-    crio.write(OWNERS, OTHER_DEFAULT)
-    if read:
-        crio.restart("crio")
-    comment(crio)
-
-    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
-
-    crio.run(["rm", OWNERS])
-    crio.restart("crio")
-    crio.installer("uninstall", check=True)
-    forget_the_comment(crio)
-    assert (told.returncode, plan.returncode) == (0, 0), (told.stdout, plan.stdout)
-
-
-def test_what_a_reload_makes_crio_forget_changes_nothing(crio: Node) -> None:
-    crio.installer("install", *ASKED, check=True)
-    count, files = starts(crio), snapshot(crio)
-    reload(crio)
-
-    plan = crio.installer("plan", *ASKED)
-    again = crio.installer("install", *ASKED)
-
-    assert plan.returncode == 0, plan.stdout
-    assert "nothing changed" in again.stderr
-    assert (starts(crio), snapshot(crio)) == (count, files)
 
 
 def test_an_install_after_a_reload_is_as_one_before(crio: Node) -> None:
@@ -415,3 +354,84 @@ def test_a_runtime_is_not_missed_as_it_was_that_its_owner_since_the_start(crio: 
     crio.run(["rm", OWNERS])
     assert done.returncode == 0, done.stderr
     assert starts(crio) == count + 1
+
+
+LATER = f"{DROP_INS}/99-zz.conf"
+TABLE = (
+    '[crio.runtime.runtimes.nvidia]\nruntime_path = "{}"\nmonitor_path = "/usr/libexec/crio/conmon"\n'
+    "no_pivot = true\n"
+)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_later_table_with_our_program_is_fine_with_all_verbs(crio: Node, *, restarted: bool) -> None:
+    process = crio.start_installer("run", *ASKED)
+    process.wait_for("waiting for a signal")
+    crio.write(LATER, TABLE.format(RUNTIME))
+    if restarted:
+        crio.restart("crio")
+    before = starts(crio), crio.read(OURS)
+
+    asked = [crio.installer(*words) for words in (["status"], ["reconcile"], ["status", "--ready"])]
+    plan = crio.installer("plan", *ASKED)
+    after = starts(crio), crio.read(OURS)
+
+    crio.run(["rm", LATER])
+    process.terminate()
+    assert process.wait() == 0, process.log
+    assert [each.returncode for each in (*asked, plan)] == [0, 0, 0, 0], process.log
+    assert after == before
+
+
+OVERRULED = {
+    "the program": (
+        TABLE.format("/usr/libexec/crio/crun"),
+        "the runtime nvidia starts /usr/libexec/crio/crun",
+    ),
+    "the default": ('[crio.runtime]\ndefault_runtime = "crun"\n', "the default runtime is crun, not nvidia"),
+}
+
+
+@pytest.mark.parametrize(("text", "drift"), OVERRULED.values(), ids=OVERRULED)
+def test_what_a_later_file_overrules_is_told_with_what_install_says(
+    crio: Node, text: str, drift: str
+) -> None:
+    asked = (*ASKED, "--set-as-default")
+    crio.installer("install", *asked, check=True)
+    crio.write(LATER, text)
+    count = starts(crio)
+
+    told, ready = crio.installer("status"), crio.installer("status", "--ready")
+    plan, done = crio.installer("plan", *asked), crio.installer("install", *asked)
+
+    unchanged = starts(crio) == count
+    crio.run(["rm", LATER])
+    crio.installer("uninstall", check=True)
+    assert [each.returncode for each in (told, ready, plan, done)] == [1, 1, 1, 1]
+    assert f"{drift} in its configs: {sentence(done.stderr)}" in told.stdout
+    assert sentence(done.stderr) in ready.stdout
+    assert sentence(done.stderr) in plan.stdout
+    assert "install puts it right" not in told.stdout + ready.stdout
+    assert unchanged
+
+
+def test_an_undo_that_is_refused_is_told_by_status_and_plan_until_an_install_settles_it(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    unit = crio.read(UNIT)
+    crio.write(UNIT, f"[Unit]\nRefuseManualStop=yes\n{unit}")
+    crio.run(["systemctl", "daemon-reload"])
+
+    kept = crio.installer("uninstall")
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+    document = crio.installer("plan", *ASKED, "--json")
+    done, settled = crio.installer("install", *ASKED), crio.installer("plan", *ASKED)
+
+    crio.write(UNIT, unit)
+    crio.run(["systemctl", "daemon-reload"])
+    well = crio.installer("status")
+    crio.installer("uninstall", check=True)
+    assert (kept.returncode, told.returncode, plan.returncode) == (4, 1, 10), plan.stdout
+    assert "RefuseManualStop=yes" in told.stdout
+    assert "last undo: incomplete" in plan.stdout
+    assert '"would_change": true' in document.stdout
+    assert (done.returncode, settled.returncode, well.returncode) == (0, 0, 0), settled.stdout
