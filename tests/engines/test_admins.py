@@ -221,7 +221,6 @@ def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Contai
 
 
 DROP_IN = "etc/conf.d/99-nvidia.toml"
-IMPORTS = 'imports = ["@/conf.d/*.toml"]\n'
 
 
 @pytest.mark.parametrize("pattern", ["@/conf.d/*.toml", "conf.d/*", "conf.d/[0-9]*-gpu.tom?"])
@@ -238,29 +237,6 @@ def test_what_a_wildcard_takes_on_the_disk_is_no_part_of_what_is_asked_about(
 
     assert "mine" in with_it.handlers
     assert set(without.handlers) == {"runc"}
-
-
-@pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
-@pytest.mark.parametrize("imports", [IMPORTS, ""], ids=["imported already", "imported by us"])
-@pytest.mark.parametrize("again", [False, True], ids=["undone at once", "installed again"])
-def test_an_older_containerd_takes_no_harm_from_what_a_newer_one_was_given(
-    containerds: dict[str, Containerd], tmp_path: Path, imports: str, *, default: bool, again: bool
-) -> None:
-    root = f"{imports}version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n[{OLD}.runtimes.mine]\n{RUNC}\n"
-    for name in ("trixie", "bookworm"):
-        node = a_node(containerds["sid"], tmp_path / name, root)
-        files = node.files()
-        node.install(default=default, drop_in=DROP_IN)
-        node.program, node.version = containerds[name]
-
-        if again:
-            node.install(default=default, drop_in=DROP_IN)
-            assert node.truth().handlers.keys() == {"runc", "mine", *OURS}
-        done = node.uninstall()
-
-        assert (done.needed, done.final) == ((), None)
-        assert node.files() == files
-        assert node.truth().handlers.keys() == {"runc", "mine"}
 
 
 def test_a_runtime_can_be_renamed_after_a_migration(containerd: Containerd, tmp_path: Path) -> None:

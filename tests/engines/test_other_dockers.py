@@ -1,7 +1,5 @@
 """What answers Docker's API and is no dockerd of the host's own; a containerd that nobody uses beside Docker."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +7,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.engines.cache import PROJECT
 from tests.engines.configs import CONTAINERD, VERSION_2, VERSION_3
 from tests.engines.dockerds import podman_on
 from tests.engines.images import ARCHIVE
@@ -18,8 +15,7 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.roots import Roots
 from tests.engines.told import sentence, served
 from tests.engines.versions import BASE
-from tests.support.stand_in import stand_in_payload
-from tests.support.tree import tree
+from tests.support.site import Site
 
 pytestmark = pytest.mark.any_version
 
@@ -27,39 +23,28 @@ SOURCE = ("--toolkit-source", ARTIFACTS)
 WORDS = "Podman answers on {}, and reads no daemon.json"
 
 
-class Machine:
-    """A host below a directory, whose docker.sock is where somebody else may listen."""
+class Machine(Site):
+    """A host whose docker.sock is where somebody else may listen."""
 
-    def __init__(self, directory: Path) -> None:
-        self.root = directory / "node"
-        self.place = self.root / "run"
-        self.socket = self.place / "docker.sock"
-        self.source = directory / "artifacts"
-        for path in ("run", "etc/docker"):
-            (self.root / path).mkdir(parents=True)
-        stand_in_payload(self.source)
-
-    def call(self, verb: str, *more: str) -> "subprocess.CompletedProcess[str]":
+    def command(self, verb: str, *more: str) -> list[str]:
         where = ("--host-root", str(self.root), "--toolkit-source", str(self.source))
-        sockets = ("--socket", f"docker={self.socket}")
-        command = [sys.executable, "-m", "installer", verb, *where, *sockets, *more]
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=environment
-        )
+        sockets = ("--socket", f"docker={self.root}/run/docker.sock")
+        return [sys.executable, "-m", "installer", verb, *where, *sockets, *more]
 
     def files(self) -> set[str]:
-        return tree(self.root).keys() - {"run/log"}
+        return self.tree().keys() - {"run/log"}
 
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     with TemporaryDirectory() as directory:  # tmp_path is too long for the name of a socket
-        yield Machine(Path(directory))
+        made = Machine(Path(directory))
+        (made.root / "run").mkdir()
+        yield made
 
 
 def test_podman_on_the_socket_of_docker_is_left_alone(machine: Machine, roots: Roots) -> None:
-    with podman_on(roots.suites[BASE], machine.place) as socket:
+    with podman_on(roots.suites[BASE], machine.root / "run") as socket:
         before = machine.files()
         by_itself = machine.call("install")
         asked_for = machine.call("install", "--runtime", "docker")
@@ -82,7 +67,7 @@ def test_an_undo_is_complete_where_podman_has_come_in_the_place_of_docker(
     installed = machine.call("install", "--runtime", "docker", "--restart-mode", "none")
     assert installed.returncode == 0, installed.stderr
 
-    with podman_on(roots.suites[BASE], machine.place):
+    with podman_on(roots.suites[BASE], machine.root / "run"):
         done = machine.call("uninstall")
 
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,8 @@
-"""An engine that does not start without our runtimes runs with them again after an uninstall, if it can."""
+"""An uninstall leaves no engine down: one that would not start as it is, or did not start without our runtimes."""
 
 import pytest
 
+from tests.engines.configs import CONTAINERD
 from tests.engines.crios import ASKED, call, starts
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
@@ -95,3 +96,45 @@ def test_a_crio_that_does_not_start_without_us_has_our_runtimes_again(crio: Node
     assert (again, but_the_ledger(files), served_again) == (before, but_the_ledger(written), 1)
     assert "so it has them again" in sentence(kept.stderr)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"])
+def test_an_uninstall_does_not_restart_into_a_cri_that_is_switched_off(
+    containerd_node: Node, name: str
+) -> None:
+    node, before = containerd_node, snapshot(containerd_node)
+    if "cri.v1" in name and node.containerd_version.startswith("1."):
+        name = "io.containerd.grpc.v1.cri"
+    node.installer("install", *SOURCE, check=True)
+    written, pid = node.read(CONTAINERD), node.pid_of("containerd")
+    node.write(CONTAINERD, f'disabled_plugins = ["{name}"]\n{written}')
+
+    plan, told = node.installer("plan", *SOURCE), node.installer("status")
+    kept = node.installer("uninstall")
+
+    assert (plan.returncode, told.returncode, kept.returncode) == (1, 1, 4), kept.stderr
+    assert "CRI is switched off" in told.stdout, told.stdout
+    assert "CRI is switched off" in kept.stderr
+    assert node.pid_of("containerd") == pid
+    assert served(node)[0] >= {"nvidia"}
+    node.write(CONTAINERD, written)
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == before
+
+
+def test_a_containerd_that_runs_without_cri_has_nothing_to_read_at_an_uninstall(
+    containerd_node: Node,
+) -> None:
+    node, before = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    off = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+    node.write(CONTAINERD, off + node.read(CONTAINERD))
+    node.restart("containerd")
+    pid = node.pid_of("containerd")
+
+    node.installer("uninstall", check=True)
+
+    assert node.pid_of("containerd") == pid
+    assert node.installer("status").returncode == 3
+    node.write(CONTAINERD, node.read(CONTAINERD).removeprefix(off))
+    assert snapshot(node) == before

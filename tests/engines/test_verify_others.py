@@ -8,6 +8,7 @@ from tests.engines.cri import Cri
 from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
+from tests.host.servers import message
 
 pytestmark = pytest.mark.any_version
 
@@ -19,20 +20,11 @@ def run_labelled_pod(cri: Cri) -> str:
     """Run a pod as a kubelet makes it, with our label among its own; return its id."""
     name = f"toolkit-installer-verify-{uuid.uuid4().hex[:8]}"
     key, value = LABEL.split("=")
-    metadata = _bytes(1, name) + _bytes(2, str(uuid.uuid4())) + _bytes(3, "default")
-    linux = _bytes(2, _bytes(1, _number(1, 2) + _number(2, 1)))
-    config = _bytes(1, metadata) + _bytes(6, _bytes(1, key) + _bytes(2, value)) + _bytes(8, linux)
-    answer = cri.call("RuntimeService/RunPodSandbox", _bytes(1, config))
+    metadata = message((1, name), (2, str(uuid.uuid4())), (3, "default"))
+    linux = message((2, message((1, message((1, 2), (2, 1))))))
+    config = message((1, metadata), (6, message((1, key), (2, value))), (8, linux))
+    answer = cri.call("RuntimeService/RunPodSandbox", message((1, config)))
     return answer[2 : 2 + answer[1]].decode()
-
-
-def _bytes(field: int, value: str | bytes) -> bytes:
-    content = value.encode() if isinstance(value, str) else value
-    return bytes([field << 3 | 2, len(content) & 127 | 128, len(content) >> 7]) + content
-
-
-def _number(field: int, value: int) -> bytes:
-    return bytes([field << 3, value])
 
 
 def test_containers_and_images_of_others_with_our_label_outlive_verify_and_uninstall(
