@@ -23,8 +23,8 @@ from installer.host.programs import LateError, find_program, run_until_stopped
 from installer.host.supervision import current_run
 from installer.model.engine_spec import Version
 from installer.model.facts import DeviceNode, EngineState, GpuSpecification, Record
-from installer.model.files import DRIVER_LIBRARY_DIRS, File, Layout
-from installer.model.options import GPU_KIND, ROOT, Cdi, Options
+from installer.model.files import DRIVER_LIBRARY_DIRS, ROOT, File, Layout
+from installer.model.options import GPU_KIND, Cdi, Options
 from installer.model.steps import MakeDeviceNodes, RemoveDeviceNodes
 
 SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other

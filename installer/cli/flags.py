@@ -12,7 +12,7 @@ from msgspec import Struct
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.host.inodes import resolve_local
-from installer.model.files import RUN_DIR
+from installer.model.files import ROOT, RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import AUTO, NEEDS_RUNTIME, Listen, Mode, Options, Places, ToolkitConfig
 
@@ -21,7 +21,6 @@ SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"
 PID_FILE: Final = RUN_DIR / "toolkit.pid"
 ENVVAR_WHEN_UNPRIVILEGED: Final = "accept_nvidia_visible_devices_envvar_when_unprivileged"
 AS_VOLUME_MOUNTS: Final = "accept_nvidia_visible_devices_as_volume_mounts"
-ROOT: Final = PurePosixPath("/")
 DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
 UNIX: Final = "unix:"
 # Names are not looked up: a node has to come up without its name server.

@@ -20,9 +20,10 @@ from installer.errors import Exit, InstallerError, UsageError
 from installer.host import supervision
 from installer.host.events import internal_errors, log, open_standard_streams
 from installer.host.files import Host
-from installer.host.inodes import ROOT, is_mount_point, resolve_local
+from installer.host.inodes import is_mount_point, resolve_local
 from installer.host.kernel import list_mounts, refuse_few_files, refuse_little_memory
 from installer.model.engine_spec import Extras, ReloadMethod
+from installer.model.files import ROOT
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
 

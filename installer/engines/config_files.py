@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import tree_of
 from installer.engines.containerd.effective import list_imports, own_import
-from installer.engines.startup import path_of
+from installer.engines.startup import WILDCARDS, path_of
 from installer.errors import InstallerError, NotBegunError
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES
@@ -22,7 +22,6 @@ from installer.model.files import PATH, File, Kind
 from installer.model.options import Places
 from installer.model.steps import WriteConfig
 
-WILDCARDS: Final = frozenset("*?[")
 TICK_S: Final = 0.01  # the unit of a process's start
 
 

@@ -18,7 +18,7 @@ from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import Api, Monitor, Place, Runtime
 from installer.model.facts import EngineState
-from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, Kind
+from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, ROOT, Kind
 from installer.model.options import AUTO, Options
 
 ASK_S: Final = 3.0
@@ -36,7 +36,6 @@ MONITORS: Final = {
 }
 # Where containerd looks as well: its plugin "opt" has it added to its own PATH.
 OPT: Final = PurePosixPath("/opt/containerd/bin")
-ROOT: Final = PurePosixPath("/")
 # By ID in os-release: systems whose root is an image and whose engines' configs are made of their settings.
 IMAGES: Final = {
     "talos": (

@@ -30,11 +30,10 @@ from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
 from installer.model.engine_spec import Check, EffectiveConfig, Extras, ReloadMethod, Runtime, RuntimeEntry
 from installer.model.facts import EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
-from installer.model.files import PATH, File, Kind
+from installer.model.files import PATH, ROOT, File, Kind
 from installer.model.steps import Step, WriteConfig
 
 ANSWER_S: Final = 5.0
-ROOT: Final = PurePosixPath("/")
 UNREAD: Final = "the directory of our hook is not in hooks_dir"
 UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
 

@@ -11,7 +11,7 @@ from installer.engines.config_edits import tree_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.processes import monitors_in_unit_of, start_time_of
+from installer.host.processes import PROC, monitors_in_unit_of, start_time_of
 from installer.host.programs import is_program
 from installer.model.engine_spec import EngineSpec, Flags, Place, ReloadMethod
 from installer.model.facts import EngineState, Started, count
@@ -19,7 +19,6 @@ from installer.model.files import Kind
 from installer.model.options import Options, RestartMode
 
 Words = Sequence[str]
-PROC: Final = PurePosixPath("/proc")
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 # What systemd gives to one process alone: sockets, and whom to tell that it is ready.
 OF_ITS_PROCESS: Final = (

@@ -15,6 +15,7 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
 from installer.host.sockets import AnswerError
+from installer.model.files import ROOT
 from installer.model.protobuf import Schema, pack_fields
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of th
 SHELL: Final = DIRECTORY / "sh"
 LOADER: Final = DIRECTORY / "ld"
 WAITS: Final = "read x"  # a word of the shell: there is nothing else in the container
-ROOT: Final = PurePosixPath("/")
 SH: Final = PurePosixPath("/bin/sh")
 ASK_S: Final = 5.0
 ELF64: Final = b"\x7fELF\x02\x01"

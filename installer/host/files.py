@@ -17,7 +17,6 @@ from typing import Final, Self, TypeVar
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.inodes import (
     DIRECTORY,
-    ROOT,
     Place,
     copy_label,
     follow_links,
@@ -31,7 +30,7 @@ from installer.host.inodes import (
     write_synced,
 )
 from installer.host.kernel import trusted_uids
-from installer.model.files import Entry, File, Kind, Meta, loads
+from installer.model.files import ROOT, Entry, File, Kind, Meta, loads
 from installer.watch import lacks_room
 
 T = TypeVar("T")

@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from installer.errors import InstallerError
 from installer.host.kernel import LABEL, list_mounts
-from installer.model.files import Meta
+from installer.model.files import ROOT, Meta
 
 MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
-ROOT: Final = PurePosixPath("/")
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 RENAME_EXCHANGE: Final = 2  # linux/fs.h, since Linux 3.15

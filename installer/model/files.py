@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct, convert, field, to_builtins
 
 T = TypeVar("T")
+ROOT: Final = PurePosixPath("/")
 HOME: Final = ".toolkit-installer"
 VERSIONS: Final = f"{HOME}/versions/"  # how the toolkit's link begins: so it holds in every mount of the host
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.model.engine_spec import Extras
-from installer.model.files import DEFAULT_INSTALL_DIR, RUN_DIR, Layout
+from installer.model.files import DEFAULT_INSTALL_DIR, ROOT, RUN_DIR, Layout
 from installer.model.nri import Nri
 
 AUTO: Final = "auto"
 GPU_KIND: Final = "nvidia.com/gpu"
 DEFAULT_SOURCE: Final = PurePosixPath("/artifacts/deb")
-ROOT: Final = PurePosixPath("/")
 RUNTIME_NAME: Final = "nvidia"
 
 

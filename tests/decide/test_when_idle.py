@@ -8,9 +8,9 @@ from installer.engines import ENGINES
 from installer.engines.restart import with_creating
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.inodes import ROOT
 from installer.lifecycle.drift import Drifted, find_refusal
 from installer.model.facts import EngineState, Facts, Failure, Record
+from installer.model.files import ROOT
 from installer.model.options import Drift, Options, RestartMode
 from installer.model.steps import FindRuntimes, Reload, WriteConfig, describe
 from installer.payload import plan as toolkit
