@@ -1,15 +1,33 @@
-"""What lies beside the ledger: saved copies, and what a killed run has left."""
+"""The ledger: what it holds comes back as it was, and so do the copies that lie beside it."""
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any, get_args
 
 import pytest
-from msgspec.structs import replace
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
-from installer.change.ledger import Ledger, hold, is_ledger_lost, read_record, read_saved
-from installer.errors import InstallerError
+from installer.change.ledger import Ledger, dumps, hold, is_ledger_lost, loads, read_record, read_saved
+from installer.config_text import Edit, Syntax
+from installer.engines import ENGINES
 from installer.host.files import Host
 from installer.lifecycle.installation import read_installation
-from installer.model.facts import ConfigRow, Record, Saved
+from installer.model.facts import (
+    ADOPTED,
+    OWNER,
+    STAND_IN,
+    CdiRow,
+    ConfigRow,
+    DeviceNode,
+    EngineRow,
+    Record,
+    Saved,
+    ToolkitRow,
+)
 from installer.model.files import File, Layout, Meta
 from installer.model.options import Options
 
@@ -101,50 +119,6 @@ def test_rows_are_written_once_and_again_where_their_file_has_gone(tmp_path: Pat
     assert read_record(host, LAYOUT) == held
 
 
-def test_directories_are_made_and_known_first(tmp_path: Path, host: Host) -> None:
-    (tmp_path / "etc").mkdir()
-    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-        ledger.make_directories(CONFIG.parent)
-        ledger.make_directories(CONFIG.parent)
-        assert CONFIG.parent in ledger.held.directories
-        assert PurePosixPath("/etc") not in ledger.held.directories
-
-    assert not (tmp_path / "etc/docker").exists()  # nothing is held, so nothing is left
-    assert not (tmp_path / "usr").exists()
-
-
-def test_what_is_not_ours_keeps_the_directory(tmp_path: Path, host: Host) -> None:
-    with (
-        pytest.raises(InstallerError, match=r"it still holds notes\.txt\)"),
-        hold(lambda: Ledger.open(host, LAYOUT)),
-    ):
-        at(tmp_path, LAYOUT.home / "notes.txt").write_text("mine")
-
-
-@pytest.mark.parametrize("stands", [True, False])
-def test_copies_of_a_lost_ledger_are_kept_until_their_configs_say_so_again(
-    tmp_path: Path, host: Host, *, stands: bool
-) -> None:
-    at(tmp_path, LAYOUT.backups).mkdir(parents=True)
-    at(tmp_path, LAYOUT.backups / THEIRS.digest).write_bytes(THEIRS.content)
-    if stands:
-        at(tmp_path, CONFIG).parent.mkdir(parents=True)
-        at(tmp_path, CONFIG).write_bytes(THEIRS.content)
-    assert is_ledger_lost(host, LAYOUT)
-
-    if stands:
-        with hold(lambda: Ledger.open(host, LAYOUT)):
-            assert at(tmp_path, LAYOUT.unclaimed / THEIRS.digest).exists()
-        assert not at(tmp_path, LAYOUT.home).exists()
-    else:
-        with (
-            pytest.raises(InstallerError, match="ledger is lost"),
-            hold(lambda: Ledger.open(host, LAYOUT)),
-        ):
-            pass
-        assert at(tmp_path, LAYOUT.unclaimed / THEIRS.digest).read_bytes() == THEIRS.content
-
-
 def test_status_reads_a_ledger_again_that_changes_while_it_looks(tmp_path: Path) -> None:
     """As an install does meanwhile: it saves what it has found, writes that down, and drops the copy of before."""
 
@@ -171,3 +145,76 @@ def _save(ledger: Ledger, file: File) -> None:
     rows = (replace(row(file), ours=(File(b"ours").digest,)),)
     ledger.write(replace(ledger.held, configs=rows, finished=True))
     ledger.drop_backups()
+
+
+# What the kernel takes for a name, UTF-8 or not.
+NAMES = st.binary(min_size=1, max_size=20).filter(
+    lambda name: not {0, ord("/")} & set(name) and name not in {b".", b".."}
+)
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(
+    lambda names: PurePosixPath(os.fsdecode(b"/" + b"/".join(names)))
+)
+DIGESTS = st.binary(min_size=4, max_size=4).map(bytes.hex)
+VERSIONS = DIGESTS | st.sampled_from([STAND_IN, ADOPTED])
+NUMBERS = st.none() | st.integers(0, 2**32 - 1)
+ENGINE_NAMES = st.sampled_from([*ENGINES])
+
+
+def draw(kind: type[Any], **known: st.SearchStrategy[Any]) -> None:
+    """Draw rows of a kind: each field that is not ``known`` by its type, so that none is forgotten."""
+    drawn = {field.name: values_of(field.type) for field in fields(kind)}
+    st.register_type_strategy(kind, st.builds(kind, **(drawn | known)))
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    match get_args(kind):
+        case (of, end) if end is ...:
+            return st.lists(st.from_type(of), max_size=2).map(tuple)
+    return st.from_type(kind)
+
+
+st.register_type_strategy(PurePosixPath, PATHS)
+draw(
+    Saved,
+    digest=DIGESTS,
+    mode=st.integers(0, 0o7777).map("{:04o}".format),
+    uid=NUMBERS,
+    gid=NUMBERS,
+    xattrs=st.dictionaries(st.text(), st.binary()),
+)
+draw(ConfigRow, engine=ENGINE_NAMES | st.just(OWNER))
+draw(EngineRow, name=ENGINE_NAMES, runtimes=st.dictionaries(st.text(), PATHS))
+draw(ToolkitRow, version=VERSIONS, previous=st.none() | VERSIONS, files=st.dictionaries(st.text(), st.text()))
+draw(CdiRow, engines=st.lists(ENGINE_NAMES, max_size=3).map(tuple))
+NODES = st.dictionaries(PATHS, st.text(), max_size=3)
+draw(Record, nodes=NODES.map(lambda born: tuple(DeviceNode(*each) for each in born.items())))
+
+
+@given(st.from_type(Record))
+def test_whatever_is_held_is_read_back_as_it_was(held: Record) -> None:
+    assert loads(dumps(held)) == held
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda rows: rows, id="the ledger"),
+        pytest.param(lambda rows: rows["toolkit"], id="the toolkit"),
+        pytest.param(lambda rows: rows["engines"][0], id="an engine"),
+        pytest.param(lambda rows: rows["configs"][0], id="a config"),
+        pytest.param(lambda rows: rows["configs"][0]["original"], id="a saved copy"),
+        pytest.param(lambda rows: rows["configs"][0]["edits"][0], id="an edit"),
+    ],
+)
+def test_a_field_of_a_later_version_is_refused_wherever_it_stands(spoil: Callable[[Any], Any]) -> None:
+    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", {})
+    edit = Edit(("a",), None, "1")
+    config = ConfigRow(
+        "docker", PurePosixPath("/c"), Syntax.JSON, Saved("d", "0644", None, None, {}), (), (edit,)
+    )
+    held = Record(engines=(engine,), toolkit=ToolkitRow("1", None, ""), configs=(config,))
+    rows = json.loads(dumps(held))
+    spoil(rows)["later"] = True
+
+    with pytest.raises(ValueError, match="later"):
+        loads(json.dumps(rows).encode())

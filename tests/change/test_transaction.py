@@ -12,7 +12,17 @@ from installer.change.plan import plan_install
 from installer.change.transaction import Context, apply, never_stop
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
+from installer.model.files import File
 from installer.model.options import Options, RestartMode
+from installer.model.steps import (
+    ConcreteStep,
+    MakeDirectory,
+    Reload,
+    RemoveDirectory,
+    SwitchToolkit,
+    WriteConfig,
+    describe,
+)
 from tests.support.site import DAEMON_JSON
 from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import tree
@@ -33,21 +43,36 @@ def options(tmp_path: Path) -> Options:
     )
 
 
-def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(options: Options) -> None:
-    host = Host.under(options.host_root)
-    root = Path(options.host_root)
-    ledger = Ledger.open(host, options.layout)
-    plan = plan_install(observe_install(host, options, ledger.held), options)
-    (root / DAEMON_JSON).write_text('{"theirs": true}\n')
+class Planned:
+    """An install that is planned and not begun."""
+
+    def __init__(self, options: Options) -> None:
+        self.root, self.before = Path(options.host_root), tree(Path(options.host_root))
+        self.host = Host.under(options.host_root)
+        self.ledger = Ledger.open(self.host, options.layout)
+        self.plan = plan_install(observe_install(self.host, options, self.ledger.held), options)
+        self.context = Context(self.host, options.layout, self.ledger, timeout_s=1)
+
+    def is_as_before(self) -> bool:
+        """Tell whether nothing is left but for the ledger, which goes."""
+        self.ledger.remove()
+        return tree(self.root) == self.before
+
+
+@pytest.fixture
+def planned(options: Options) -> Planned:
+    return Planned(options)
+
+
+def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(planned: Planned) -> None:
+    (planned.root / DAEMON_JSON).write_text('{"theirs": true}\n')
 
     with pytest.raises(InstallerError, match="another process wrote it at the same moment"):
-        apply(Context(host, options.layout, ledger, timeout_s=1), plan, never_stop)
+        apply(planned.context, planned.plan, never_stop)
 
-    assert (root / DAEMON_JSON).read_text() == '{"theirs": true}\n'
-    assert (root / "etc/containerd/config.toml").read_text() == CONFIGS["etc/containerd/config.toml"]
-    assert not (root / "usr/local/nvidia/toolkit").is_symlink()
-    ledger.remove()
-    assert not (root / "usr").exists()
+    assert (planned.root / DAEMON_JSON).read_text() == '{"theirs": true}\n'
+    (planned.root / DAEMON_JSON).write_text(CONFIGS[DAEMON_JSON])
+    assert planned.is_as_before()
 
 
 CONTAINERDS = "etc/containerd/config.toml"  # which is written ahead of Docker's
@@ -58,86 +83,61 @@ def _refused() -> InstallerError:
 
 
 @pytest.mark.parametrize(
-    ("error", "undo_follows", "stays"),
+    ("error", "moment", "undo_follows", "stays"),
     [
-        pytest.param(StoppedError, True, True, id="told to stop, and an undo follows"),
-        pytest.param(StoppedError, False, False, id="told to stop, and nothing follows"),
-        pytest.param(_refused, True, False, id="an error, though an undo follows"),
-        pytest.param(_refused, False, False, id="an error, and nothing follows"),
+        pytest.param(StoppedError, -1, True, True, id="told to stop, and an undo follows"),
+        pytest.param(StoppedError, -1, False, False, id="told to stop, and nothing follows"),
+        pytest.param(_refused, -1, True, False, id="an error, though an undo follows"),
+        pytest.param(_refused, -1, False, False, id="an error, and nothing follows"),
+        pytest.param(_refused, 0, False, False, id="an error ahead of the first step"),
     ],
 )
 def test_what_was_done_is_rolled_back_unless_an_undo_follows_a_stop(
-    options: Options, error: Callable[[], InstallerError], *, undo_follows: bool, stays: bool
+    planned: Planned, error: Callable[[], InstallerError], moment: int, *, undo_follows: bool, stays: bool
 ) -> None:
-    host, before = Host.under(options.host_root), tree(Path(options.host_root))
-    ledger = Ledger.open(host, options.layout)
-    plan = plan_install(observe_install(host, options, ledger.held), options)
-    steps = iter(range(len(plan.steps)))
+    steps = iter(range(len(planned.plan.steps)))
 
     def check() -> None:
-        if next(steps) == len(plan.steps) - 1:
+        if next(steps) == moment % len(planned.plan.steps):
             raise error()
 
     with pytest.raises(InstallerError) as raised:
-        apply(Context(host, options.layout, ledger, timeout_s=1), plan, check, undo_follows=undo_follows)
+        apply(planned.context, planned.plan, check, undo_follows=undo_follows)
 
     assert type(raised.value) is type(error())
-    assert (CONFIGS[CONTAINERDS] != (Path(options.host_root) / CONTAINERDS).read_text()) is stays
-    assert ledger.held.empty is not stays
-    if not stays:
-        ledger.remove()
-        assert tree(Path(options.host_root)) == before
+    assert (CONFIGS[CONTAINERDS] != (planned.root / CONTAINERDS).read_text()) is stays
+    assert planned.ledger.held.empty is not stays
+    assert stays or planned.is_as_before()
 
 
 @pytest.mark.parametrize("undo_follows", [True, False])
 def test_where_a_restart_may_still_come_nothing_is_rolled_back(
-    options: Options, *, undo_follows: bool
+    planned: Planned, *, undo_follows: bool
 ) -> None:
-    host = Host.under(options.host_root)
-    ledger = Ledger.open(host, options.layout)
-    plan = plan_install(observe_install(host, options, ledger.held), options)
     checks: list[int] = []
 
     def check() -> None:
         checks.append(len(checks))
-        if len(checks) == len(plan.steps):
+        if len(checks) == len(planned.plan.steps):
             raise PendingError("restart docker (it hangs)", remedy="wait for it", code="engine-not-proven")
 
     with pytest.raises(UndoIncompleteError) as raised:
-        apply(Context(host, options.layout, ledger, timeout_s=1), plan, check, undo_follows=undo_follows)
+        apply(planned.context, planned.plan, check, undo_follows=undo_follows)
 
     assert (raised.value.problem, raised.value.remedy, raised.value.code) == (
         "finish (restart docker (it hangs))",
         "wait for it",
         "engine-not-proven",
     )
-    assert len(checks) == len(plan.steps)
-    assert (Path(options.host_root) / CONTAINERDS).read_text() != CONFIGS[CONTAINERDS]
-    assert ledger.held.configs
-
-
-def test_what_stops_an_install_ahead_of_its_first_step_leaves_no_trace(options: Options) -> None:
-    host, before = Host.under(options.host_root), tree(Path(options.host_root))
-    ledger = Ledger.open(host, options.layout)
-    plan = plan_install(observe_install(host, options, ledger.held), options)
-
-    def check() -> None:
-        raise _refused()
-
-    with pytest.raises(InstallerError, match="the node is busy"):
-        apply(Context(host, options.layout, ledger, timeout_s=1), plan, check)
-
-    ledger.remove()
-    assert tree(Path(options.host_root)) == before
+    assert len(checks) == len(planned.plan.steps)
+    assert (planned.root / CONTAINERDS).read_text() != CONFIGS[CONTAINERDS]
+    assert planned.ledger.held.configs
 
 
 def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a_stop_will_not_do(
-    options: Options, monkeypatch: pytest.MonkeyPatch
+    planned: Planned, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = Host.under(options.host_root)
-    ledger = Ledger.open(host, options.layout)
-    plan = plan_install(observe_install(host, options, ledger.held), options)
-    apply(Context(host, options.layout, ledger, timeout_s=1), plan, never_stop)
+    apply(planned.context, planned.plan, never_stop)
     mounted = Host.mounted
     monkeypatch.setattr(
         Host,
@@ -145,9 +145,34 @@ def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a
         lambda host, path: ("read-only",) if str(path) == "/etc/docker" else mounted(host, path),
     )
 
-    facts = observe_install(host, replace(options, engines=("containerd",)), ledger.held)
+    facts = observe_install(planned.host, replace(options, engines=("containerd",)), planned.ledger.held)
 
     said = [note for note in facts.notes if "read-only" in note]
     assert said == [
         "/etc/docker/daemon.json of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
     ]
+
+
+PATH = PurePosixPath("/etc/docker/daemon.json")
+ANY = File(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("step", "event"),
+    [
+        (MakeDirectory(PATH), "directory made"),
+        (RemoveDirectory(PATH), "directory removed"),
+        (WriteConfig("docker", PATH, None, ANY), "config written"),
+        (WriteConfig("docker", PATH, ANY, None), "config removed"),
+        (SwitchToolkit("", "v"), "toolkit link created"),
+        (SwitchToolkit("v", "w"), "toolkit link changed"),
+        (SwitchToolkit("v", ""), "toolkit link removed"),
+        (SwitchToolkit("v", None), "previous toolkit restored"),
+        (SwitchToolkit(None, None), "previous toolkit removed"),
+        (Reload("docker", ()), "engine reloaded"),
+        (Reload("microk8s", ()), "engine restarted"),
+        (Reload("k0s", ()), "engine restarted by itself"),
+    ],
+)
+def test_a_step_that_is_done_is_told_in_the_past(step: ConcreteStep, event: str) -> None:
+    assert describe(step).event == event

@@ -89,17 +89,15 @@ def test_configs_name_a_toolkit_where_engines_read_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "directory", "ours"),
     [
-        (None, False, False),
-        ("{}", False, False),
         (f'{{"path": "{Layout().cdi_hook}"}}', False, True),
         (f'{{"path": "{Layout().cdi_hook}"}}', True, False),  # NVIDIA's toolkit has that name
         (f'{{"path": "{Layout().cdi_hook}.old"}}', False, False),
     ],
 )
 def test_a_specification_is_ours_that_names_our_hook(
-    tmp_path: Path, text: str | None, *, directory: bool, ours: bool
+    tmp_path: Path, text: str, *, directory: bool, ours: bool
 ) -> None:
-    host = node(tmp_path, (), **({str(SPECIFICATION)[1:]: text} if text is not None else {}))
+    host = node(tmp_path, (), **{str(SPECIFICATION)[1:]: text})
     if directory:
         (tmp_path / str(Layout().toolkit)[1:]).mkdir(parents=True)
 
