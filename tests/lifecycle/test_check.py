@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -45,21 +46,6 @@ def test_a_damaged_state_file_is_none(tmp_path: Path, text: str) -> None:
     assert seen.read_check(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")) is None
 
 
-def test_a_state_file_survives_its_way_through_the_disk(tmp_path: Path) -> None:
-    host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")
-    engine = EngineCheck("containerd", serves=False, since="then", differs="it does not", process="/proc/7")
-    said = LastCheck(
-        number=4, engines=(engine,), doing=("a",), looks=(1.5,), repairs={"x": (2.5, 3.5)}, failures=2
-    )
-
-    seen.publish_check(host, path, said)
-
-    found = seen.read_check(host, path)
-    assert found is not None
-    assert found.current
-    assert replace(found, boot_id="", pid=0, time="") == said
-
-
 def test_of_an_engine_that_may_be_dead_nobody_says_that_it_serves() -> None:
     serves, unknown = (EngineCheck("crio", serves=each, refused="no conmon").refusal for each in (True, None))
 
@@ -85,7 +71,12 @@ STEP = WriteConfig("docker", PurePosixPath("/etc/docker/daemon.json"), None, Non
 DIFFERS = Plan((Part("docker", ((STEP, "somebody has changed it"),)),), Record(), Record(), {})
 
 
+NOTHING = Plan((), Record(), Record(), {})  # is as installed
 SOMETHING = Record(nodes=(DeviceNode(PurePosixPath("/dev/nvidiactl"), "1"),))
+
+
+OF_DOCKER = Record(engines=(EngineRow("docker", SOCKET, UNIT, {}),))
+OF_CONTAINERD = Record(engines=(EngineRow("containerd", CONTAINERD, "containerd.service", {}),))
 
 
 class Node:
@@ -128,6 +119,21 @@ class Node:
         return json.loads(self.path.read_text())
 
 
+NO_SPACE = InstallerError("write it", remedy="make room", code="no-space")
+NO_ENGINE = InstallerError("find a running engine", remedy="start one", code="engine-not-found")
+STOPPED = InstallerError("ask docker", remedy="start it", code="engine-not-answering")
+NOT_IDLE = NotIdleError("restart containerd yet (abc)", remedy="wait")
+
+
+def fail(error: Exception) -> Callable[..., Any]:
+    """Return a part of a check that goes wrong."""
+
+    def failing(*_: object) -> None:
+        raise error
+
+    return failing
+
+
 def test_monitoring_is_told_each_look_and_once_what_is_not_repaired(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
@@ -164,7 +170,7 @@ def test_a_node_that_goes_down_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    watch = node.check(carry_out=_refuse)
+    watch = node.check(carry_out=fail(NO_SPACE))
 
     assert (node.said["problem"], node.said["code"]) == ("write it", "no-space")
     assert list(node.said["repairs"]) == ["/etc/docker/daemon.json"]
@@ -216,59 +222,48 @@ def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(t
     assert [(each["serves"], each["differs"]) for each in node.said["engines"]] == [(True, "")]
 
 
-def _refuse(_: Plan) -> None:
-    raise InstallerError("write it", remedy="make room", code="no-space")
-
-
-def test_where_no_engine_runs_at_all_the_one_of_ours_is_named_and_no_socket_of_others(tmp_path: Path) -> None:
-    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", {})
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
-
-    node.check(plan=_no_engine)
-
-    assert node.said["problem"].startswith("verify that containerd serves our runtimes (it does not run")
-
-
 def test_a_containerd_without_cri_is_not_said_to_be_stopped(tmp_path: Path) -> None:
-    row = EngineRow("containerd", CONTAINERD, "containerd.service", {})
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
+    node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)
 
     with live(tmp_path) as containerd:
         containerd.answers[PLUGINS] = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
         del containerd.answers[STATUS]
-        node.check(plan=_no_engine)
+        node.check(plan=fail(NO_ENGINE))
 
     assert node.said["problem"] == "verify that containerd serves our runtimes (its CRI is switched off)"
     assert "disabled_plugins" in node.said["remedy"]
 
 
 def test_a_docker_that_does_not_run_is_not_asked_for_a_connection_would_start_it(tmp_path: Path) -> None:
-    row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", {})
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
-    path = tmp_path / "run/docker.sock"
+    node = Node(tmp_path, NOTHING, record=OF_DOCKER)
+    path = tmp_path / "var/run/docker.sock"
     path.parent.mkdir(parents=True, exist_ok=True)
 
     with socket.socket(socket.AF_UNIX) as activated:
         activated.bind(str(path))
         activated.listen()
         activated.setblocking(False)
-        node.check(plan=_no_engine)
+        node.check(plan=fail(NO_ENGINE))
 
         with pytest.raises(BlockingIOError):
             activated.accept()
     assert "it does not run" in str(node.said["problem"])
 
 
-def _no_engine() -> Plan:
-    raise InstallerError("find a running engine", remedy="start one", code="engine-not-found")
+@pytest.mark.parametrize(
+    ("drift", "work"),
+    [
+        pytest.param(Drift.AUTO, {}, id="others run"),
+        pytest.param(Drift.IGNORE, {}, id="drift is ignored"),
+        pytest.param(Drift.AUTO, {"plan": fail(NO_ENGINE)}, id="none runs"),
+    ],
+)
+def test_an_engine_of_ours_that_does_not_run_is_named_and_no_reason_to_be_ready(
+    tmp_path: Path, drift: Drift, work: dict[str, Any]
+) -> None:
+    node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)
 
-
-@pytest.mark.parametrize("drift", [Drift.AUTO, Drift.IGNORE])
-def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: Path, drift: Drift) -> None:
-    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", {})
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
-
-    watch = node.check(drift)
+    watch = node.check(drift, **work)
 
     assert not node.ready.exists()
     assert node.said["problem"] == (
@@ -282,8 +277,7 @@ def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: 
     [("loaded", "start containerd; "), ("masked", "say systemctl unmask containerd.service, ")],
 )
 def test_of_a_masked_engine_it_is_said_how_it_can_be_started(tmp_path: Path, load: str, remedy: str) -> None:
-    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", {})
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
+    node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)
     (tmp_path / "run/dbus").mkdir()
     unit = FakeUnit(load=load, active="inactive", sub="dead")
 
@@ -295,9 +289,9 @@ def test_of_a_masked_engine_it_is_said_how_it_can_be_started(tmp_path: Path, loa
 
 def test_that_all_is_well_again_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logging.configure("json")
-    node = Node(tmp_path, Plan((), Record(), Record(), {}))
+    node = Node(tmp_path, NOTHING)
 
-    node.check(plan=_no_engine)
+    node.check(plan=fail(NO_ENGINE))
     before = capfd.readouterr().err
     node.check()
     after = capfd.readouterr().err
@@ -306,9 +300,6 @@ def test_that_all_is_well_again_is_told_once(tmp_path: Path, capfd: pytest.Captu
     assert "node ready again" not in before
     assert after.count("node ready again") == 1
     assert "node ready again" not in capfd.readouterr().err
-
-
-NOT_IDLE = NotIdleError("restart containerd yet (abc)", remedy="wait")
 
 
 def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: Path) -> None:
@@ -335,31 +326,19 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
 def test_an_engine_that_is_found_busy_right_before_its_restart_has_failed_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    watch = node.check(carry_out=_is_not_idle)
+    watch = node.check(carry_out=fail(NOT_IDLE))
 
     assert (node.said["problem"], node.said["failures"]) == (NOT_IDLE.problem, 0)
     assert (node.counts, node.ready.exists()) == ((0, {}), False)
     assert 0 < watch.due_s <= check.PENDING_S
 
 
-def _is_not_idle(_: Plan) -> None:
-    raise NOT_IDLE
-
-
 def test_an_unexpected_mistake_in_a_look_is_told_and_ends_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    node.check(plan=_mistaken, asked=True)
+    node.check(plan=fail(KeyError("x")), asked=True)
 
     assert node.said["code"] == "internal-error"
-
-
-def _mistaken() -> Plan:
-    raise KeyError("x")
-
-
-def _stopped_docker() -> Plan:
-    raise InstallerError("ask docker", remedy="start it", code="engine-not-answering")
 
 
 @pytest.mark.parametrize(
@@ -372,10 +351,10 @@ def _stopped_docker() -> Plan:
 def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(
     tmp_path: Path, places: dict[str, Places]
 ) -> None:
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(cdi=CdiRow(("docker",))))
+    node = Node(tmp_path, NOTHING, record=Record(cdi=CdiRow(("docker",))))
     node.options = replace(node.options, places=places)
 
-    watch = node.check(plan=_stopped_docker)
+    watch = node.check(plan=fail(STOPPED))
     socket = tmp_path / ("run/mine.sock" if places else "var/run/docker.sock")
     socket.parent.mkdir(parents=True, exist_ok=True)
     before = signature(watch.places)
@@ -388,8 +367,8 @@ def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(
 def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    due = [node.check(plan=_stopped_docker, asked=True).due_s for _ in range(5)]
-    later = [node.check(plan=_stopped_docker).due_s for _ in range(3)]
+    due = [node.check(plan=fail(STOPPED), asked=True).due_s for _ in range(5)]
+    later = [node.check(plan=fail(STOPPED)).due_s for _ in range(3)]
 
     assert all(0 < each <= 2 for each in due), due
     assert [round(each, -1) for each in later] == [10, 60, 60], "only what nobody asks for does"
@@ -403,22 +382,22 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
     version = f"{tmp_path}{Options().layout.version(toolkit.version)}"
     monkeypatch.setattr(check, "is_mount_point", lambda local: str(local) == version)
 
-    watch = node.check(plan=_stopped_docker)
+    watch = node.check(plan=fail(STOPPED))
 
     assert f"{version}/*" in watch.places
 
 
 def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_long(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, {}),)))
+    node = Node(tmp_path, DIFFERS, record=OF_DOCKER)
     pidfile = tmp_path / "var/run/docker.pid"
     pidfile.parent.mkdir(parents=True)
     for _ in range(3):
-        watch = node.check(plan=_stopped_docker)
+        watch = node.check(plan=fail(STOPPED))
     rested = watch.due_s
 
     pidfile.write_text("7")  # systemd holds its socket, which stays as it was
     changed = signature(watch.places) != watch.before
-    watch = node.check(plan=_stopped_docker)
+    watch = node.check(plan=fail(STOPPED))
 
     assert round(rested) == 60
     assert changed
@@ -426,14 +405,14 @@ def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_l
 
 
 def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, {}),)))
+    node = Node(tmp_path, DIFFERS, record=OF_DOCKER)
     pidfile = tmp_path / "var/run/docker.pid"
     pidfile.parent.mkdir(parents=True)
 
     rests = []
     for start in range(CHECKS + 1):
         pidfile.write_text("1" * start)
-        rests.append(node.check(plan=_stopped_docker).rest_s)
+        rests.append(node.check(plan=fail(STOPPED)).rest_s)
 
     assert rests == [0] * CHECKS + [REST_S]
 
@@ -484,7 +463,7 @@ def test_why_an_engine_would_not_start_again_is_said_once(tmp_path: Path, *, val
     row = EngineRow("docker", SOCKET, UNIT, {}, config=config)
     saved = ConfigRow("docker", config, None, None, (), ())
     held = Record(engines=(row,), configs=(saved,))
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=held)
+    node = Node(tmp_path, NOTHING, record=held)
     (tmp_path / "etc/docker").mkdir(parents=True)
     (tmp_path / "etc/docker/daemon.json").write_text("{}" if valid else "{")
     engine = EngineCheck("docker", serves=True, refused="cannot be read")
@@ -497,8 +476,7 @@ def test_why_an_engine_would_not_start_again_is_said_once(tmp_path: Path, *, val
 
 @pytest.mark.parametrize("by_cdi", [False, True])
 def test_what_is_below_docker_is_watched_as_well(tmp_path: Path, *, by_cdi: bool) -> None:
-    row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", {})
-    held = Record(cdi=CdiRow(("docker",))) if by_cdi else Record(engines=(row,))
+    held = Record(cdi=CdiRow(("docker",))) if by_cdi else OF_DOCKER
     engine = EngineCheck("docker", serves=True, containerd="/run/c.sock", monitor="/usr/bin/shim")
     engine = replace(engine, program="/usr/bin/dockerd")
     host, options = Host.under(PurePosixPath(tmp_path)), Options()

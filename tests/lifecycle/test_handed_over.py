@@ -12,7 +12,6 @@ from installer.host.files import Host
 from installer.lifecycle.check import keep_live, process_of
 from installer.lifecycle.check import list_places as places
 from installer.lifecycle.check import list_published as told
-from installer.lifecycle.check import list_signs as signs
 from installer.lifecycle.readiness import LastCheck
 from installer.model.facts import CdiRow, ConfigRow, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
@@ -89,7 +88,6 @@ def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path:
 
 
 DOCKER = EngineRow("docker", PurePosixPath("/d.sock"), "docker.service", {})
-CONTAINERD = EngineRow("containerd", PurePosixPath("/c.sock"), "containerd.service", {})
 CONFIG = ConfigRow("docker", PurePosixPath("/etc/docker/daemon.json"), None, None, (), ())
 
 
@@ -114,12 +112,6 @@ def test_what_is_watched(tmp_path: Path, host: Host) -> None:
     assert {path.removeprefix(str(tmp_path)) for path in more} - found == {"/usr/bin/runc"}
 
 
-def test_the_sockets_of_engines_tell_of_a_start(tmp_path: Path, host: Host) -> None:
-    by_cdi = replace(HELD, cdi=CdiRow(("containerd",)))
-    usual = str(ENGINES["containerd"].socket)
-    assert [path.replace(str(tmp_path), "") for path in signs(host, Options(), by_cdi)] == [usual]
-
-
 def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(host: Host) -> None:
     row = ENGINES["docker"]
     engine = EngineState("docker", row.config, None, None, (), row.socket, row.unit, pid=7)
@@ -129,18 +121,6 @@ def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(h
     assert keep_live(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
     assert keep_live(f"/proc/{(1 << 22) + 1}") == ""
     assert keep_live("") == ""
-
-
-def test_what_is_told_is_to_be_there(tmp_path: Path, host: Host) -> None:
-    options = Options()
-    metrics = PurePosixPath("/m.prom")
-    held = replace(HELD, published=(metrics,))
-
-    assert told(host, options, held) == ()
-    put(tmp_path, metrics)
-    assert len(told(host, options, held)) == 1
-    put(tmp_path, options.ready_file)
-    assert len(told(host, options, held)) == 2
 
 
 def test_what_is_told_is_looked_for_by_its_own_name(tmp_path: Path, host: Host) -> None:

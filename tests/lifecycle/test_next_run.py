@@ -14,7 +14,7 @@ from installer.change.ledger import Ledger
 from installer.errors import LockedError
 from installer.host.files import Host
 from installer.host.kubernetes import OWN_NAME
-from installer.host.locks import announce_wait, is_awaited
+from installer.host.locks import is_awaited
 from installer.lifecycle import handover
 from installer.lifecycle.handover import await_next_run, ledger_for_run
 from installer.model.options import Options
@@ -86,22 +86,9 @@ def test_a_pod_that_was_made_long_before_the_stop_is_not_the_next_one(
     assert time.monotonic() - began < 5
 
 
-def test_the_next_run_that_waits_for_the_lock_is_seen(options: Options) -> None:
-    host = Host.under(options.host_root)
-    ledger = Ledger.open(host, options.layout)
-    kubelet_makes(options, "toolkit-aaaaa", "toolkit-bbbbb")
-
-    with announce_wait(host, options.layout.home):
-        assert await_next_run(host, ledger.lock)
-
-
 def opened(options: Options) -> Ledger:
     host = Host.under(options.host_root)
     return ledger_for_run(host, options)
-
-
-def test_a_ledger_that_nobody_holds_is_opened_at_once(options: Options) -> None:
-    assert opened(options).held.empty
 
 
 def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(options: Options) -> None:
