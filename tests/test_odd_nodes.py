@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -18,13 +17,12 @@ from installer.engines import ENGINES
 from installer.engines.dependencies import without_cri
 from installer.engines.restart import parse_version
 from installer.engines.startup import explain_overruling, path_of
-from installer.errors import Exit, InstallerError, UsageError
+from installer.errors import InstallerError, UsageError
 from installer.host import inodes
 from installer.host.files import Host
 from installer.model.files import File, Meta
 from installer.model.options import Options
-from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
-from tests.support.waiting import until_it_sleeps
+from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence
 
 CONTAINERD = "etc/containerd/config.toml"
 
@@ -38,18 +36,19 @@ def plain(done: "subprocess.CompletedProcess[str]") -> bool:
     return "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 1
 
 
-@pytest.mark.parametrize("depth", [150, 400, 990, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [150, 100_000])
 @pytest.mark.parametrize(
-    ("path", "head", "tail"),
+    ("path", "opens", "closes"),
     [
-        pytest.param(DAEMON_JSON, '{"a":', "}", id="lists in JSON"),
-        pytest.param(CONTAINERD, "version = 2\na = ", "\n", id="lists in TOML"),
+        pytest.param(DAEMON_JSON, '{"a":', "}", id="objects in JSON"),
+        pytest.param(CONTAINERD, "[", "]", id="lists in TOML"),
     ],
 )
 def test_a_deep_config_is_refused_in_a_sentence(
-    site: Site, path: str, head: str, tail: str, depth: int
+    site: Site, path: str, opens: str, closes: str, depth: int
 ) -> None:
-    (site.root / path).write_text(head + "[" * depth + "]" * depth + tail)
+    head = "" if path == DAEMON_JSON else "version = 2\na = "
+    (site.root / path).write_text(f"{head}{opens * depth}[]{closes * depth}\n")
     before = site.tree()
 
     done = [site.call("plan"), site.call("install")]
@@ -88,9 +87,7 @@ def test_few_open_files_are_made_more_or_refused_before_anything_is_written(
         assert sentence(done[0]).startswith(f"cannot start (this process may have no more than {most} files")
 
 
-@pytest.mark.parametrize(
-    "kilobytes", [20_000, 24_000, 27_000, 30_000, 33_000, 36_000, 40_000, 45_000, 60_000]
-)
+@pytest.mark.parametrize("kilobytes", [20_000, 30_000, 36_000, 60_000])
 def test_little_memory_is_refused_in_a_sentence_before_anything_is_made(site: Site, kilobytes: int) -> None:
     before = site.tree()
 
@@ -134,23 +131,15 @@ def _limited(command: list[str], limit: Callable[[], None]) -> "subprocess.Compl
     )
 
 
-def test_objects_in_objects_are_refused_as_well(site: Site) -> None:
-    (site.root / DAEMON_JSON).write_text('{"a":' * 300 + "1" + "}" * 300)
-
-    assert "nested too deeply" in sentence(site.call("install"))
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         pytest.param(lambda rows: rows["engines"][0].update(name="podman"), "engine podman", id="an engine"),
         pytest.param(lambda rows: rows["configs"][0].update(engine="podman"), "engine podman", id="a config's"),
-        pytest.param(lambda rows: rows.update(version=2), "version 2", id="a later version"),
         pytest.param(lambda rows: rows.update(directories="/etc"), "`$.directories`", id="a text for a list"),
         pytest.param(lambda rows: rows["toolkit"].update(version=7), "`$.toolkit.version`", id="a number for a text"),
         pytest.param(lambda rows: rows["toolkit"].update(version="../../etc"), "version", id="a way out"),
         pytest.param(lambda rows: rows["configs"][0].update(path="etc/x"), "etc/x", id="a relative path"),
-        pytest.param(lambda rows: rows.update(later=True), "later", id="a key of later"),
     ],
 )  # fmt: skip
 def test_a_ledger_that_is_not_understood_is_one_sentence(site: Site, change, words: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -171,20 +160,6 @@ def test_a_ledger_that_is_not_understood_is_one_sentence(site: Site, change, wor
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "\udcff", "7", "null", ""], ids=["deep", "bytes", "7", "null", "empty"]
-)
-def test_a_ledger_may_hold_anything(site: Site, text: str) -> None:
-    assert site.call("install").returncode == 0
-    (site.root / LEDGER).write_text(text, errors="surrogateescape")
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 1
-    assert plain(done), done.stderr
-    assert "cannot understand the ledger" in sentence(done)
-
-
-@pytest.mark.parametrize(
     "more",
     [
         pytest.param(["--install-dir", "/opt/\udcff"], id="install-dir"),
@@ -197,35 +172,12 @@ def test_a_ledger_may_hold_anything(site: Site, text: str) -> None:
         pytest.param(["--timeout", "\udcff"], id="a number"),
     ],
 )
-@pytest.mark.parametrize("verb", ["plan", "install", "status"])
+@pytest.mark.parametrize("verb", ["plan", "status"])
 def test_words_that_are_no_utf_8_are_no_bug(site: Site, more: list[str], verb: str) -> None:
     done = site.call(verb, *more, "--log-format", "text") if verb != "status" else site.status(*more)
 
     assert "Traceback" not in done.stderr
     assert done.returncode in {0, 1, 2, 3, 10}
-
-
-def test_a_run_whose_program_is_gone_says_so_and_keeps_everything(site: Site, tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    program.mkdir()
-    subprocess.run(["cp", "-r", str(PROJECT / "installer"), str(program / "installer")], check=True)
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(program)}
-    command = site.command("run")
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd="/") as child:
-        waits(child)
-        until_it_sleeps(child.pid)
-        while Path(f"/proc/{child.pid}/syscall").read_text().split()[0] not in {"128", "137"}:
-            time.sleep(0.01)  # rt_sigtimedwait on x86_64 and aarch64
-        during = site.tree()
-        (program / "installer").rename(program / "gone")
-        child.send_signal(signal.SIGTERM)
-        assert child.stderr is not None
-        said = child.stderr.read()
-
-        assert child.wait(30) == Exit.UNDO_INCOMPLETE
-    assert "so everything is kept; put it back and run uninstall" in said
-    assert site.tree() == during
-    assert site.call("uninstall").returncode == 0
 
 
 def test_a_host_root_that_is_not_there_is_said() -> None:
@@ -252,20 +204,6 @@ def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
     assert "started with --config-file daemon.json, a relative path" in str(obstacle)
 
 
-def test_a_date_in_place_of_a_table_or_a_name_is_said(site: Site) -> None:
-    for text in (
-        "version = 2\nplugins = 1979-05-27\n",
-        "version = 1979-05-27\n",
-        "imports = 1979-05-27\nversion = 2\n",
-    ):
-        (site.root / CONTAINERD).write_text(text)
-
-        done = site.call("install", "--runtime", "containerd")
-
-        assert "report" not in done.stderr, text
-        assert "Traceback" not in done.stderr
-
-
 def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site: Site) -> None:
     (site.root / LEDGER).parent.mkdir(parents=True)
     failed = {"digest": "0", "problem": "prove it"}
@@ -286,7 +224,7 @@ def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site
     assert "unfinished" not in told.stdout
 
 
-@pytest.mark.parametrize(("act", "moment"), [("carry_out", 0), ("_do", 0), ("_do", 1), ("_do", 4)])
+@pytest.mark.parametrize(("act", "moment"), [("carry_out", 0), ("_do", 4)])
 def test_status_tells_of_an_install_that_was_killed(site: Site, act: str, moment: int) -> None:
     code = (
         "import os, signal, sys; from installer.change import transaction as t; from installer.cli.app import main\n"
@@ -391,57 +329,19 @@ def test_a_version_is_its_numbers(said: str, understood: tuple[int, ...]) -> Non
     assert parse_version(said) == understood
 
 
-@pytest.mark.parametrize(
-    ("os_release", "beside", "reason"),
-    [
-        pytest.param(
-            "ID=talos\n",
-            (),
-            "its CRI is switched off: on Talos the toolkit is a system extension, and runtimes come from the "
-            "machine config",
-            id="Talos",
-        ),
-        pytest.param(
-            'ID="bottlerocket"\n',
-            (),
-            "its CRI is switched off: Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing "
-            "is installed",
-            id="Bottlerocket",
-        ),
-        pytest.param(
-            "ID=debian\n", ("docker",), "its CRI is switched off, it serves Docker", id="beside Docker"
-        ),
-        pytest.param("ID=debian\n", (), "its CRI is switched off", id="for nobody we know"),
-    ],
-)
-def test_a_containerd_without_cri_is_left_alone_for_what_is_seen(
-    tmp_path: Path, os_release: str, beside: tuple[str, ...], reason: str
-) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/os-release").write_text(os_release)
-
-    assert without_cri(Host.under(PurePosixPath(tmp_path)), beside) == reason
+TALOS = "on Talos the toolkit is a system extension, and runtimes come from the machine config"
+BOTTLEROCKET = "Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing is installed"
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "why", "remedy"),
     [
-        pytest.param(
-            "talos",
-            "cannot install on this node (on Talos the toolkit is a system extension, and runtimes come from the "
-            "machine config); add both there",
-            id="Talos",
-        ),
-        pytest.param(
-            "bottlerocket",
-            "cannot install on this node (Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing "
-            "is installed); start this node from that image",
-            id="Bottlerocket",
-        ),
+        pytest.param("talos", TALOS, "add both there", id="Talos"),
+        pytest.param("bottlerocket", BOTTLEROCKET, "start this node from that image", id="Bottlerocket"),
     ],
 )
 def test_a_system_that_brings_the_toolkit_in_its_own_way_is_told_so_before_anything_is_written(
-    site: Site, name: str, told: str
+    site: Site, name: str, why: str, remedy: str
 ) -> None:
     (site.root / "etc/os-release").write_text(f"ID={name}\n")
     before = site.tree()
@@ -449,7 +349,8 @@ def test_a_system_that_brings_the_toolkit_in_its_own_way_is_told_so_before_anyth
     done = site.call("install")
 
     assert done.returncode == 1
-    assert sentence(done) == told
+    assert sentence(done) == f"cannot install on this node ({why}); {remedy}"
+    assert without_cri(Host.under(PurePosixPath(site.root)), ()) == f"its CRI is switched off: {why}"
     assert site.tree() == before
 
 
