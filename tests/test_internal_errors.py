@@ -76,11 +76,9 @@ def _asks_for_a_report(said: str, at: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "file", "function", "code"),
     [
-        pytest.param("install", "change/plan.py", "_digest", 1, id="planning an install"),
         pytest.param("install", "change/observe.py", "find_moved", 1, id="looking at the host"),
         pytest.param("plan", "change/plan.py", "_digest", 1, id="a plan that is only shown"),
         pytest.param("uninstall", "change/ledger.py", "read_record", 4, id="reading the ledger for an undo"),
-        pytest.param("uninstall", "change/engine_plan.py", "_way_back", 4, id="planning an undo"),
         pytest.param("uninstall", "change/transaction.py", "_switch", 4, id="a step of an undo"),
     ],
 )

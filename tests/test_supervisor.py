@@ -83,14 +83,6 @@ def test_a_hangup_during_a_check_is_kept(site: Site) -> None:
         child.kill()
 
 
-def test_drift_is_seen_without_a_word_and_repaired(site: Site) -> None:
-    with site.running("--on-exit", "keep") as child:
-        until_it_sleeps(child.pid)
-        (site.root / DAEMON_JSON).write_text("{}\n")
-        until(lambda: "nvidia" in (site.root / DAEMON_JSON).read_text(), 30)
-        child.kill()
-
-
 def test_a_pidfile_that_somebody_removes_is_there_again(site: Site) -> None:
     with site.running("--on-exit", "keep") as child:
         until_it_sleeps(child.pid)
@@ -231,56 +223,11 @@ def test_as_pid_1_it_reaps_whatever_is_left_to_it_and_undoes(site: Site) -> None
     assert site.tree() == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-def test_each_signal_that_stops_is_obeyed_once(site: Site, number: signal.Signals) -> None:
-    before = site.tree()
-    with site.running() as child:
-        until_it_sleeps(child.pid)
-        for _ in range(3):
-            child.send_signal(number)
-        assert child.stderr is not None
-        said = child.stderr.read()
-
-        assert child.wait(30) == 0
-    assert said.count('"stop requested"') == 1
-    assert site.tree() == before
-
-
 def kill_act(pid: int, act: str) -> None:
     """Kill the child of a run that does something."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if act in command_line(int(child)):
             os.kill(int(child), signal.SIGKILL)
-
-
-def test_every_hangup_is_a_check_that_repairs(site: Site) -> None:
-    before = site.tree()
-    with site.running() as child:
-        for _ in range(3):
-            until_it_sleeps(child.pid)
-            (site.root / DAEMON_JSON).write_text("{}\n")
-            child.send_signal(signal.SIGHUP)
-            waits(child)
-            assert "nvidia" in (site.root / DAEMON_JSON).read_text()
-        assert (site.root / PIDFILE).read_text() == f"{child.pid}\n"
-        (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
-        child.terminate()
-
-        assert child.wait(30) == 0
-    assert site.tree() == before
-
-
-def test_a_broken_pipe_is_no_reason_to_end(site: Site) -> None:
-    before = site.tree()
-    with site.running() as child:
-        until_it_sleeps(child.pid)
-        child.send_signal(signal.SIGPIPE)
-        time.sleep(0.2)
-        assert child.poll() is None
-        child.terminate()
-
-        assert child.wait(30) == 0
-    assert site.tree() == before
 
 
 def test_a_stop_right_behind_the_line_is_not_lost(site: Site) -> None:
@@ -321,18 +268,6 @@ def test_a_stop_that_keeps_leaves_everything_but_pidfile_and_readiness(site: Sit
         assert child.wait(30) == 0
     assert set(during) - set(site.tree()) == {PIDFILE, STATE, f"{PIDFILE}.options"}
     assert site.call("uninstall").returncode == 0
-
-
-@pytest.mark.parametrize("closed", ["0", "1", "2", "012"])
-def test_streams_that_were_closed_before_the_start_are_survived(site: Site, closed: str) -> None:
-    before = site.tree()
-    streams = " ".join(f"{fd}>&-" for fd in closed)
-    for verb in ("install", "uninstall"):
-        command = ["/bin/sh", "-c", f'exec "$@" {streams}', "sh", *site.command(verb)]
-        done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=ENVIRONMENT)
-
-        assert done.returncode == 0, done.stderr
-    assert site.tree() == before
 
 
 def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of_the_run(site: Site) -> None:
