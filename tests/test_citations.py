@@ -1,13 +1,17 @@
-"""Each fact that the code cites is in a document of this repository, and no document outside it is named."""
+"""What code and documents cite is there: facts, tests, and no document outside this repository."""
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.documents import PROJECT, anchors
 
 FACTS = PROJECT / "docs/engine-facts.md"
+SECURITY = (PROJECT / "docs/security.md", PROJECT / "docs/security-host.md")
 TEXTS = {".py", ".toml", ".md", ".patch", ".yaml", ".txt", ".sh", ".env", ""}
 MADE = {"build", "node_toolkit_installer.egg-info"}
 _CITED = re.compile(r"\b([\w-]+\.md)#([\w-]+)")
@@ -59,11 +63,39 @@ def test_a_fact_is_cited_and_says_how_it_is_known() -> None:
     assert [fact for fact, text in facts().items() if not known.search(text)] == []
 
 
-def test_each_test_that_a_fact_names_is_there() -> None:
-    for named in re.findall(r"`(tests/[^`]+)`", FACTS.read_text()):
-        file, _, test = named.partition("::")
-        tree = ast.parse((PROJECT / file).read_text())
-        assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, named
+@cache
+def _tests(file: Path) -> frozenset[str]:
+    names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+    return frozenset(name for name in names if name.startswith("test_"))
+
+
+@pytest.mark.parametrize("document", [FACTS, *SECURITY], ids=lambda path: path.name)
+def test_each_test_that_a_document_names_is_there(document: Path) -> None:
+    named = re.findall(r"`(tests/[\w/.:-]+)`", document.read_text())
+    lost = []
+    for file, _, test in (each.partition("::") for each in named):
+        tests = _tests(PROJECT / file) if (PROJECT / file).is_file() else frozenset[str]()
+        lost += [] if tests and (not test or test in tests) else [f"{file}::{test}"]
+
+    assert len(named) > 10
+    assert lost == []
+
+
+@pytest.mark.parametrize("document", SECURITY, ids=lambda path: path.name)
+def test_each_claim_of_the_threat_model_names_a_test(document: Path) -> None:
+    tables = re.findall(
+        r"^\|[^\n]*\| test \|\n\|[-|]+\|\n((?:\|[^\n]*\n)+)", document.read_text(), re.MULTILINE
+    )
+
+    claims = [row for table in tables for row in table.splitlines()]
+    assert len(claims) > 5
+    assert [row for row in claims if "`tests/" not in row.rsplit(" | ", 1)[1]] == []
+
+
+def test_the_readme_leads_to_the_threat_model_and_that_says_who_is_root() -> None:
+    assert "docs/security.md" in (PROJECT / "README.md").read_text()
+    said = SECURITY[0].read_text()
+    assert "Who may create pods in the namespace of the DaemonSet is root on every node" in said
 
 
 def test_no_document_outside_the_repository_is_named() -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ from typing import Any
 import click
 import jsonschema
 import pytest
+from click.core import ParameterSource
 from msgspec.structs import replace
 
 from installer.cli.app import UNHEEDED, program
-from installer.cli.flags import FLAGS, GROUPS, options_from
+from installer.cli.flags import FLAGS, GROUPS, Flag, options_from
 from installer.cli.nvidia_flags import rows
 from installer.model.options import Options, Places
+from tests.support.site import PROJECT
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
-PROJECT = Path(__file__).parents[1]
+NAME = "toolkit-installer"
 VERBS = ("run", "install", "plan", "uninstall")
 
 
@@ -39,7 +42,11 @@ def host(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def _call(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def taken_by(verb: str) -> list[Flag]:
+    return [flag for flag in FLAGS if flag.field in {each.name for each in program.commands[verb].params}]
+
+
+def call(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "installer", *words],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "COLUMNS": "200", **environment},
@@ -63,12 +70,12 @@ def _told(name: str, said: str) -> dict[str, Any]:
 
 
 def test_it_tells_its_version() -> None:
-    assert _call("--version").stdout == f"toolkit-installer {version('node-toolkit-installer')}\n"
+    assert call("--version").stdout == f"toolkit-installer {version('node-toolkit-installer')}\n"
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_shows_what_it_heeds_in_groups(verb: str) -> None:
-    said = _call(verb, "--help").stdout
+    said = call(verb, "--help").stdout
 
     shown = set(re.findall(r"^  (--[\w-]+)", said.replace("--[no-]", "--"), re.MULTILINE))
     heeded = {flag.name for flag in FLAGS if flag.field not in UNHEEDED[verb]}
@@ -80,7 +87,7 @@ def test_a_verb_shows_what_it_heeds_in_groups(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", program.commands)
 def test_help_is_short_and_fits_a_terminal(verb: str) -> None:
-    said = _call(verb, "--help", COLUMNS="80").stdout
+    said = call(verb, "--help", COLUMNS="80").stdout
 
     assert [line for line in said.splitlines() if len(line) > 80] == []
     options = [each for each in program.commands[verb].params if isinstance(each, click.Option)]
@@ -98,13 +105,13 @@ def test_the_help_of_nvidias_command_line_is_short_and_fits_a_terminal() -> None
 def test_one_environment_serves_every_verb(host: dict[str, str]) -> None:
     everything = host | {flag.variable: str(flag.default) for flag in FLAGS if isinstance(flag.default, bool)}
 
-    assert _call("plan", **everything).returncode == 10
-    assert _call("install", **everything).returncode == 0
-    assert _call("uninstall", **everything).returncode == 0
+    assert call("plan", **everything).returncode == 10
+    assert call("install", **everything).returncode == 0
+    assert call("uninstall", **everything).returncode == 0
 
 
 def test_a_plan_is_told_to_programs(host: dict[str, str]) -> None:
-    done = _call("plan", "--json", **host)
+    done = call("plan", "--json", **host)
 
     plan = _told("plan", done.stdout)
     assert (done.returncode, plan["would_change"], plan["obstacles"]) == (10, True, [])
@@ -112,7 +119,7 @@ def test_a_plan_is_told_to_programs(host: dict[str, str]) -> None:
     assert config["path"] == "/etc/docker/daemon.json"
     assert all(step["why"] for step in plan["steps"])
     assert config["diff"].startswith("--- a/etc/docker/daemon.json\n+++ b/etc/docker/daemon.json\n@@ ")
-    assert config["diff"] in re.sub(r"\x1b\[[\d;]*m", "", _call("plan", **host).stdout)
+    assert config["diff"] in re.sub(r"\x1b\[[\d;]*m", "", call("plan", **host).stdout)
     assert plan["unproven"] == ["docker"]
     assert ["engine-docker", "edit /etc/docker/daemon.json"] in [
         [step["part"], step["does"]] for step in plan["steps"]
@@ -122,8 +129,8 @@ def test_a_plan_is_told_to_programs(host: dict[str, str]) -> None:
 def test_an_obstacle_is_told_to_programs_by_its_code(host: dict[str, str]) -> None:
     proven = host | {"TOOLKIT_INSTALLER_RESTART_MODE": "auto"}
 
-    (obstacle,) = _told("plan", _call("plan", "--json", **proven).stdout)["obstacles"]
-    failed = json.loads(_call("install", **proven).stderr.splitlines()[-1])
+    (obstacle,) = _told("plan", call("plan", "--json", **proven).stdout)["obstacles"]
+    failed = json.loads(call("install", **proven).stderr.splitlines()[-1])
 
     assert obstacle["code"] == "engine-not-proven"
     assert obstacle.pop("part") == "engine-docker"
@@ -135,8 +142,8 @@ def test_all_obstacles_are_told_by_plan_and_by_install(host: dict[str, str], tmp
     (tmp_path / "node/etc/containerd/config.toml").write_text('version = 2\ndisabled_plugins = ["cri"]\n')
     both = host | {"TOOLKIT_INSTALLER_RUNTIME": "docker,containerd"}
 
-    planned = _call("plan", "--json", **both)
-    said = [json.loads(line) for line in _call("install", **both).stderr.splitlines()]
+    planned = call("plan", "--json", **both)
+    said = [json.loads(line) for line in call("install", **both).stderr.splitlines()]
 
     obstacles = _told("plan", planned.stdout)["obstacles"]
     assert planned.returncode == 1
@@ -154,18 +161,18 @@ def test_a_plan_is_told_to_programs_though_a_text_is_not_valid(host: dict[str, s
     (tmp_path / "node/etc/containerd/config.toml").write_text("version = \n")
     both = host | {"TOOLKIT_INSTALLER_RUNTIME": "docker,containerd"}
 
-    planned = _call("plan", "--json", **both)
-    shown = _call("plan", **both)
+    planned = call("plan", "--json", **both)
+    shown = call("plan", **both)
 
     obstacles = _told("plan", planned.stdout)["obstacles"]
     assert (planned.returncode, shown.returncode) == (1, 1)
     assert {each["part"] for each in obstacles} == {"engine-docker", "engine-containerd"}
     assert all(f"install would stop: {each['problem']}" in shown.stdout for each in obstacles)
-    assert _call("uninstall", "--adopt", **both).returncode == 1  # which may not pass it over
+    assert call("uninstall", "--adopt", **both).returncode == 1  # which may not pass it over
 
 
 def test_a_plan_that_nobody_can_make_is_told_to_programs(host: dict[str, str]) -> None:
-    done = _call("plan", "--json", **host | {"TOOLKIT_INSTALLER_TOOLKIT_SOURCE": "/nowhere"})
+    done = call("plan", "--json", **host | {"TOOLKIT_INSTALLER_TOOLKIT_SOURCE": "/nowhere"})
 
     (obstacle,) = _told("plan", done.stdout)["obstacles"]
     assert done.returncode == 1
@@ -173,9 +180,9 @@ def test_a_plan_that_nobody_can_make_is_told_to_programs(host: dict[str, str]) -
 
 
 def test_a_plan_with_nothing_to_do_is_told_to_programs(host: dict[str, str]) -> None:
-    assert _call("install", **host).returncode == 0
+    assert call("install", **host).returncode == 0
 
-    done = _call("plan", "--json", **host)
+    done = call("plan", "--json", **host)
 
     plan = _told("plan", done.stdout)
     assert (done.returncode, plan["would_change"], plan["steps"], plan["configs"]) == (0, False, [], [])
@@ -184,9 +191,9 @@ def test_a_plan_with_nothing_to_do_is_told_to_programs(host: dict[str, str]) -> 
 @pytest.mark.parametrize("installed", [False, True])
 def test_the_status_is_told_to_programs(host: dict[str, str], *, installed: bool) -> None:
     if installed:
-        assert _call("install", **host).returncode == 0
+        assert call("install", **host).returncode == 0
 
-    done = _call("status", "--json", **host)
+    done = call("status", "--json", **host)
 
     status = _told("status", done.stdout)
     assert done.returncode == (0 if installed else 3)
@@ -196,62 +203,28 @@ def test_the_status_is_told_to_programs(host: dict[str, str], *, installed: bool
 
 
 @pytest.mark.parametrize(
-    ("variable", "meant"),
+    ("variable", "told"),
     [
-        ("TOOLKIT_INSTALLER_RUNTIMES", "TOOLKIT_INSTALLER_RUNTIME"),
-        ("TOOLKIT_INSTALLER_ONEXIT", "TOOLKIT_INSTALLER_ON_EXIT"),
-        ("TOOLKIT_INSTALLER_XYZ", ""),
+        pytest.param("RUNTIMES", "TOOLKIT_INSTALLER_RUNTIME", id="a letter too many"),
+        pytest.param("ONEXIT", "TOOLKIT_INSTALLER_ON_EXIT", id="a line too few"),
+        pytest.param("SHOW_SECRETS", None, id="one of ours"),
     ],
 )
-def test_a_misspelt_variable_is_named(host: dict[str, str], variable: str, meant: str) -> None:
-    said = _call("plan", **host, **{variable: "1"}).stderr
+def test_a_misspelt_variable_is_named(host: dict[str, str], variable: str, told: str | None) -> None:
+    name = f"TOOLKIT_INSTALLER_{variable}"
 
-    (event,) = (json.loads(line) for line in said.splitlines() if "unknown variable" in line)
-    assert event["variable"] == variable
-    assert event["meant"] == meant or not meant
+    events = map(json.loads, call("plan", **host, **{name: "1"}).stderr.splitlines())
 
-
-def test_a_variable_of_ours_is_not_warned_about(host: dict[str, str]) -> None:
-    assert "unknown variable" not in _call("plan", **host, TOOLKIT_INSTALLER_SHOW_SECRETS="1").stderr
+    warned = [(each["variable"], each["meant"]) for each in events if "unknown variable" in each["event"]]
+    assert warned == ([(name, told)] if told else [])
 
 
-@pytest.mark.parametrize(
-    ("engine", "step"),
-    [
-        ("docker", "systemctl reload docker.service"),
-        ("containerd", "systemctl restart containerd.service"),
-        (
-            "docker,containerd",
-            "systemctl reload docker.service && systemctl restart containerd.service",
-        ),
-    ],
-)
-def test_an_install_that_restarts_nothing_ends_with_the_restart_that_is_left(
-    host: dict[str, str], engine: str, step: str
-) -> None:
-    done = _call("install", **host | {"TOOLKIT_INSTALLER_RUNTIME": engine})
+def test_an_install_that_restarts_nothing_ends_with_the_restarts_that_are_left(host: dict[str, str]) -> None:
+    done = call("install", **host | {"TOOLKIT_INSTALLER_RUNTIME": "docker,containerd"})
 
     last = json.loads(done.stderr.splitlines()[-1])
-    assert (last["event"], last["command"]) == ("next step", step)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_can_complete_the_words(shell: str) -> None:
-    completing = {"_TOOLKIT_INSTALLER_COMPLETE": f"{shell}_complete"}
-    words = {"COMP_WORDS": "toolkit-installer uninst", "COMP_CWORD": "uninst" if shell == "fish" else "1"}
-
-    assert "toolkit-installer" in _call(_TOOLKIT_INSTALLER_COMPLETE=f"{shell}_source").stdout
-    assert "uninstall" in _call(**completing, **words).stdout
-
-
-@pytest.mark.parametrize("words", [("status",), ("--", "status"), ("--", "status", "--json")])
-def test_the_status_is_told_however_the_verb_is_reached(host: dict[str, str], words: tuple[str, ...]) -> None:
-    assert _call("install", **host).returncode == 0
-
-    done = _call(*words, **host)
-
-    assert done.returncode == 0
-    assert "/etc/docker/daemon.json" in done.stdout
+    left = "systemctl reload docker.service && systemctl restart containerd.service"
+    assert (last["event"], last["command"]) == ("next step", left)
 
 
 def test_a_flag_that_is_not_given_says_what_options_say_by_themselves() -> None:
@@ -259,3 +232,123 @@ def test_a_flag_that_is_not_given_says_what_options_say_by_themselves() -> None:
 
     assert {*said.places.values()} == {Places()}
     assert replace(said, places={}) == Options()
+
+
+def read(verb: str, words: Sequence[str]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the values of all flags of a verb, and the fields of those that somebody gave."""
+    context = program.commands[verb].make_context(verb, [*words])
+    given = {
+        name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    return context.params, frozenset(given)
+
+
+@pytest.mark.parametrize("verb", program.commands)
+def test_a_flag_and_its_variable_mean_the_same_to_each_verb(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for flag in taken_by(verb):
+        text = "7.5" if isinstance(flag.default, float) else (*flag.choices, "word")[0]
+        word: Any = float(text) if isinstance(flag.default, float) else text
+        switch, several = isinstance(flag.default, bool), isinstance(flag.default, tuple)
+        wanted = True if switch else (word, word) if several else word
+
+        by_words = read(verb, [flag.name] if switch else [flag.name, text] * (1 + several))
+        with monkeypatch.context() as environment:
+            environment.setenv(flag.variable, "yes" if switch else f"{text},{text}" if several else text)
+            by_variable = read(verb, [])
+
+        assert by_words == by_variable
+        assert by_words[0][flag.field] == wanted
+        assert by_words[1] == {flag.field}
+
+
+@pytest.mark.parametrize("verb", program.commands)
+def test_an_empty_variable_is_none(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for flag in taken_by(verb):
+        monkeypatch.setenv(flag.variable, "")
+
+    values, given = read(verb, [])
+
+    assert [flag.name for flag in taken_by(verb) if values[flag.field] != flag.default] == []
+    assert given == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        pytest.param(["--timeout", "1", "--timeout=2.5"], "timeout", 2.5, id="the last of two counts"),
+        pytest.param(["--retry", "--no-retry"], "retry", False, id="a switch is switched off again"),
+        pytest.param(
+            ["--config", "docker=/a", "--config=crio=/b"], "config", ("docker=/a", "crio=/b"), id="engines"
+        ),
+        pytest.param(["--mount", "/e=/f"], "mount", ("/e=/f",), id="a flag hides all of its variable"),
+        pytest.param(["--config", "-h"], "config", ("-h",), id="a value like a flag"),
+    ],
+)
+def test_words_are_read_as_elsewhere(
+    words: list[str], field: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLKIT_INSTALLER_MOUNT", "/a=/b,/c=/d")
+
+    assert read("install", words)[0][field] == value
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "sentence"),
+    [
+        pytest.param("stauts", {}, "No such command 'stauts'.", id="a verb"),
+        pytest.param("install --retr", {}, "No such option '--retr'.", id="an option"),
+        pytest.param("status --dep", {}, "No such option '--dep'.", id="an option of status"),
+        pytest.param("status word", {}, "Got unexpected extra argument (word)", id="a word too many"),
+        pytest.param("status --mount", {}, "Option '--mount' requires an argument.", id="no value"),
+        pytest.param("status --ready --alive", {}, "Give --ready or --alive, not both.", id="two probes"),
+        pytest.param("run --retry=yes", {}, "Option '--retry' does not take a value.", id="a switch's value"),
+        pytest.param("plan --mode x", {}, "'x' is not one of 'auto', 'runtime', 'cdi', 'nri'.", id="choices"),
+        pytest.param(
+            "install",
+            {"RETRY": "maybe"},
+            "'TOOLKIT_INSTALLER_RETRY'): 'maybe' is not",
+            id="a switch's variable",
+        ),
+        pytest.param("run", {"TIMEOUT": "soon"}, "'soon' is not a valid float.", id="a number's variable"),
+        pytest.param("run", {"RUNTIME": "docker,x"}, "'x' is not one of", id="one of a variable's values"),
+        pytest.param("status --mount x", {}, "cannot mount 'x'; write --mount HOST=HERE", id="half a mount"),
+        pytest.param(
+            "plan --runtime docker --socket foo=/x --log-format text",
+            {},
+            "cannot tell which engine --socket foo=/x is for; write --socket ENGINE=PATH, with one of: docker,",
+            id="the socket of no engine",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_a_sentence_and_is_code_2(
+    words: str, variables: dict[str, str], sentence: str
+) -> None:
+    done = call(*words.split(), **{f"TOOLKIT_INSTALLER_{name}": text for name, text in variables.items()})
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("uninst", "plain,uninstall"),
+        ("status --de", "plain,--deep"),
+        ("install --toolkit-source /op", "file,/op"),
+        ("plan --config /op", "file,/op"),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_paths(words: str, completed: str) -> None:
+    completing = {"COMP_WORDS": f"{NAME} {words}", "COMP_CWORD": str(len(words.split()))}
+
+    assert call(**completing, _TOOLKIT_INSTALLER_COMPLETE="bash_complete").stdout.split() == [completed]
+
+
+def test_an_error_of_status_is_a_sentence_for_the_event_of_a_probe(tmp_path: Path) -> None:
+    done = call("status", "--host-root", str(tmp_path / "none"))
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("toolkit-installer: cannot find the host's root ")

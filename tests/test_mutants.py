@@ -13,7 +13,3 @@ def test_each_fits_and_names_tests_that_are_there() -> None:
         files = [word for word in words if word.startswith("tests/")]
         assert files, patch
         assert [word for word in files if not (PROJECT / word).exists()] == [], patch
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(patches()) >= 20

@@ -1,16 +1,17 @@
 """The image of a root DaemonSet is made of Python packages whose sums are known, for both architectures."""
 
+import json
 import re
 import tomllib
 from importlib.metadata import requires
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.support.locked import ROWS
+from tests.support.site import PROJECT
+from tests.support.version import VERSION
 
-PROJECT = Path(__file__).parent.parent
 LOCKED = {name: version for name, version, _ in ROWS}
 
 
@@ -59,3 +60,33 @@ def test_an_image_installs_nothing_without_a_sum(name: str) -> None:
     assert "--require-hashes" in installs[0]
     assert "--no-index" in installs[1]
     assert "--no-deps" in installs[1]
+
+
+# The bill of materials, which `make sbom` writes.
+BILL = json.loads((PROJECT / "images/sbom.cdx.json").read_text())
+
+
+def _sums_of(component: dict[str, list[dict[str, list[dict[str, str]]]]]) -> set[str]:
+    return {each["content"] for place in component["externalReferences"] for each in place["hashes"]}
+
+
+def test_the_bill_has_every_package_of_the_image_and_no_other() -> None:
+    listed = {each["purl"] for each in BILL["components"]}
+
+    assert BILL["bomFormat"] == "CycloneDX"
+    assert listed == {f"pkg:pypi/{name}@{version}" for name, version, _ in ROWS}
+
+
+def test_the_bill_has_the_sums_that_the_image_is_built_with() -> None:
+    found = {each["name"]: _sums_of(each) for each in BILL["components"]}
+
+    assert found == {
+        name: set(hashes.replace("--hash=sha256:", "").replace("\\", "").split()) for name, _, hashes in ROWS
+    }
+
+
+def test_the_bill_is_of_this_version() -> None:
+    program = BILL["metadata"]["component"]
+
+    assert (program["name"], program["version"]) == ("node-toolkit-installer", VERSION)
+    assert "timestamp" not in BILL["metadata"], "the same bill twice is the same file"

@@ -1,9 +1,11 @@
 """What CI runs of ``make test-all`` beside ``make test``: what a change touches, and everything where that is unknown."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import by_night
 from tests.touched import EVERYTHING, PROJECT, changes, table, touched
@@ -80,3 +82,24 @@ def test_a_change_is_what_came_since_a_commit_or_since_main_was_left(tmp_path: P
     assert changes(tmp_path, "") is None, "main itself"
     commit("third")
     assert changes(tmp_path, "") == ["third"]
+
+
+WORKFLOWS = {path.stem: path.read_text() for path in (PROJECT / ".github/workflows").glob("*.yml")}
+
+
+def test_a_push_runs_every_part_of_ci_run() -> None:
+    made = re.findall(r"^make (\S+)", (PROJECT / ".ci/run").read_text(), re.MULTILINE)
+    tested = re.findall(r"^test: (.*?) +##", (PROJECT / "Makefile").read_text(), re.MULTILINE)[0].split()
+
+    jobs = yaml.safe_load(WORKFLOWS["ci"])["jobs"].values()
+
+    parts = [part for job in jobs for part in job["strategy"]["matrix"]["part"]]
+    # make test-node makes the image first
+    assert {*parts, "image"} == {*made, *tested} - {"test"}
+
+
+def test_an_action_is_named_by_a_commit_and_its_version() -> None:
+    used = [line for text in WORKFLOWS.values() for line in text.splitlines() if "uses:" in line]
+
+    assert [line for line in used if not re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)] == []
+    assert len(used) > 10
