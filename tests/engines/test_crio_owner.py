@@ -248,24 +248,6 @@ def test_an_install_after_a_reload_is_as_one_before(crio: Node) -> None:
     assert (starts(crio), crio.read(OURS)) == (count, text)
 
 
-def test_the_toolkit_stays_for_a_handler_that_its_owner_has_made_of_it(crio: Node) -> None:
-    crio.installer("install", *ASKED, check=True)
-    crio.write(OWNERS, HANDLER)
-    crio.restart("crio")
-
-    kept = crio.installer("uninstall")
-    there = (crio.root / RUNTIME[1:]).exists()
-    told = crio.installer("status")
-
-    run_pod(crio, "gpu")
-    crio.run(["rm", OWNERS])
-    crio.restart("crio")
-    assert (kept.returncode, told.returncode) == (4, 1), (kept.stderr, told.stdout)
-    assert f"{OWNERS} names {RUNTIME}" in kept.stderr
-    assert there
-    assert crio.installer("uninstall").returncode == 0
-
-
 @pytest.mark.parametrize("program", [RUNTIME, "/usr/libexec/crio/runc"], ids=["ours", "his own"])
 def test_a_handler_of_our_name_that_its_owner_wrote_before_the_first_install_stays_his(
     crio: Node, program: str

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.engines.crios import ASKED, OURS, starts
-from tests.engines.nodes import PYTHON, Node
+from tests.engines.nodes import Node
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 
@@ -138,34 +138,6 @@ def test_an_install_heals_a_crio_that_a_conmon_of_before_keeps_down(crio: Node, 
     assert (NEW in text, OLD in text, text.count(root)) == (True, False, 3)
 
 
-READY = ["sh", "-c", "test -e /run/nvidia/toolkit/ready && echo there || echo gone"]
-
-
-def test_a_run_says_that_no_container_starts_while_conmon_is_gone(crio: Node) -> None:
-    crio.installer("install", *ASKED, check=True)
-    crio.run(["mv", OLD, "/root/conmon"])
-
-    process = crio.start_installer("run", *ASKED)
-    process.wait_for("waiting for a signal")
-    fresh, doctor = crio.installer("status", "--ready"), crio.installer("doctor", "--json")
-    crio.run(["mv", "/root/conmon", OLD])
-    crio.wait_for("there", READY, timeout_s=30)
-    crio.run(["mv", OLD, "/root/conmon"])
-    crio.wait_for("gone", READY, timeout_s=30)
-    waiting = crio.installer("status", "--ready")
-    crio.run(["mv", "/root/conmon", OLD])
-    crio.wait_for("there", READY, timeout_s=30)
-    well = crio.installer("status")
-
-    process.terminate()
-    process.wait()
-    why = f"{OLD}, which holds each container, is missing or not executable"
-    assert (fresh.returncode, why in fresh.stdout) == (1, True), fresh.stdout
-    assert (waiting.returncode, why in waiting.stdout) == (1, True), waiting.stdout
-    assert why in doctor.stdout, doctor.stdout
-    assert well.returncode == 0, well.stdout
-
-
 USUAL = OWNER.replace(NEW, "/usr/bin/conmon")  # where CRI-O finds it, too, as its owner says all the same
 UNNAMED = "".join(line for line in OWNER.splitlines(keepends=True) if "monitor_path" not in line)
 
@@ -225,33 +197,3 @@ def test_reconcile_is_content_with_a_conmon_that_it_has_just_followed(crio: Node
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["repaired"]), done
     assert (again.returncode, again.stdout.splitlines()[-1:]) == (0, ["nothing to do"]), again
     assert told.returncode == 0, told.stdout
-
-
-def test_a_run_that_waits_says_that_crio_itself_is_gone(crio: Node) -> None:
-    program, override = "/opt/crio", "/run/systemd/system/crio.service.d/program.conf"
-    crio.run(["ln", "-s", PYTHON, program])
-    crio.write(override, f"[Service]\nExecStart=\nExecStart={program} /run/fake/crio.py\n")
-    crio.run(["systemctl", "daemon-reload"])
-    crio.restart("crio")
-    process = crio.start_installer("run", *ASKED)
-    process.wait_for("waiting for a signal")
-    well = crio.installer("status")
-
-    crio.run(["mv", program, "/root/crio"])
-    process.wait_for("config refused")
-    told, ready = crio.installer("status"), crio.installer("status", "--ready")
-    crio.run(["mv", "/root/crio", program])
-    crio.wait_for(
-        "well", ["sh", "-c", "grep -q 'no program' /run/nvidia/toolkit/toolkit.pid.state || echo well"]
-    )
-    mended = crio.installer("status")
-
-    process.terminate()
-    process.wait()
-    crio.run(["rm", override, program])
-    crio.run(["systemctl", "daemon-reload"])
-    crio.restart("crio")
-    why = f"its ExecStart {program} is no program"
-    assert (well.returncode, mended.returncode) == (0, 0), (well.stdout, mended.stdout)
-    assert (told.returncode, told.stdout.count(why)) == (1, 1), told.stdout
-    assert (ready.returncode, ready.stdout) == (0, "")

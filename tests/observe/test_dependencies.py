@@ -161,6 +161,7 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
 
     assert found == Below(monitor="/usr/libexec/crio/conmon")
     assert "(/usr/libexec/crio/conmon, which holds" in _why(tmp_path, engine, found)
+    assert "(/usr/libexec/crio/conmon, which holds" in _why(tmp_path, engine), "also where it never was"
 
 
 @pytest.mark.parametrize(
