@@ -11,14 +11,13 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
 from installer.engines.crio import read_effective as crio_effect
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError, StatusError, ask_http, call_grpc, connectable
-from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
 from installer.model.protobuf import Schema, unpack
 
 
@@ -60,16 +59,7 @@ _CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
 
-class CriStatus(Struct, frozen=True):
-    """What the engine (containerd or cri-o) serves; ``version`` is its own, CRI-O's ``pause_image`` too."""
-
-    name: str
-    version: str
-    serving: EffectiveConfig
-    pause_image: str = ""
-
-
-def ask_status(socket_path: Path, *, timeout_s: float) -> CriStatus:
+def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
     """Ask the engine what it serves; raise one of the errors above, or InstallerError for another answer.
 
     CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
@@ -89,7 +79,7 @@ def ask_status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         else:
             raise ValueError("an engine without a name")
     ready = {"type": "RuntimeReady", "holds": 1} in answer["status"]["conditions"]
-    return CriStatus(name, about["version"], replace(serving, ready=ready), pause_image)
+    return Answer(replace(serving, ready=ready), about["version"], name, pause_image)
 
 
 def list_ids(socket_path: Path, method: str, request: bytes = b"", *, timeout_s: float) -> tuple[str, ...]:

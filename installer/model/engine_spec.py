@@ -88,6 +88,15 @@ class EffectiveConfig(Struct, frozen=True):
         return {name: handler.binary for name, handler in self.handlers.items()}
 
 
+class Answer(Struct, frozen=True):
+    """What a running engine says on its socket; its ``name`` over CRI alone, ``pause_image`` CRI-O alone."""
+
+    serving: EffectiveConfig
+    version: str
+    name: str = ""
+    pause_image: str = ""
+
+
 class Flags(Struct, frozen=True):
     """What the flags of an engine say of runtimes: no file can change that."""
 

@@ -12,14 +12,13 @@ from installer.engines.cri import (
     CREATED,
     CriDisabledError,
     CriFailedError,
-    CriStatus,
     NotAnsweringError,
     ask_status,
     list_ids,
 )
 from installer.errors import InstallerError
 from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
-from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
 from tests.host.servers import answer, either, engine, hang, hang_up, message, serving
 from tests.support.cri import (
     BAD_DEFAULT,
@@ -71,7 +70,7 @@ def test_what_the_engine_serves_is_what_it_says(tmp_path: Path, *, ready: bool) 
     with engine(tmp_path / "cri.sock", answers) as cri:
         said = ask_status(cri, timeout_s=5)
 
-    assert said == CriStatus("containerd", "1.7.24", replace(SERVED, ready=ready))
+    assert said == Answer(replace(SERVED, ready=ready), "1.7.24", "containerd")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from installer.errors import InstallerError
 from installer.host.files import Host, read_json_of_root
-from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client
@@ -31,13 +31,6 @@ class NotServedError(InstallerError):
         self.reason = reason
 
 
-class DockerInfo(Struct, frozen=True):
-    """What dockerd serves now; the binary of a runtime is "" if it is given by type, not by path."""
-
-    serving: EffectiveConfig
-    version: str
-
-
 class DockerContainer(Struct, frozen=True):
     """One container, with the runtime that it was created with, be it the default."""
 
@@ -48,7 +41,7 @@ class DockerContainer(Struct, frozen=True):
     restarting: bool = False  # dockerd is about to start it again: it counts as running, too
 
 
-def ask_info(address: Path, *, timeout_s: float) -> DockerInfo:
+def ask_info(address: Path, *, timeout_s: float) -> Answer:
     """Ask dockerd what it serves; raise NotServedError for Podman, the snap, or one that is rootless."""
     with _understood(address, timeout_s) as client:
         answer, without = client.info(), "takes GPUs by CDI, without a runtime of ours"
@@ -70,7 +63,7 @@ def ask_info(address: Path, *, timeout_s: float) -> DockerInfo:
         cdi = bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None
         directories = tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ()))
         serving = EffectiveConfig(runtimes, answer["DefaultRuntime"], cdi=cdi, cdi_dirs=directories)
-        return DockerInfo(serving, answer["ServerVersion"])
+        return Answer(serving, answer["ServerVersion"])
 
 
 def ask_settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
