@@ -1,6 +1,7 @@
-"""What an engine has in force that its config does not say, and what it will not have after its reload."""
+"""Why an engine is reloaded, what it has in force that its config does not say, and what a reload will not bring."""
 
 import json
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -8,101 +9,166 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.reloading import (
+    PASSING,
     explain_pending,
     explain_stale_runtimes,
     explain_stale_state,
+    explain_undo,
+    in_progress,
     list_unwanted_defaults,
 )
 from installer.model.engine_spec import EffectiveConfig, Extras, Runtime, RuntimeEntry
-from installer.model.facts import EngineRow, EngineState, Facts, Record, ToolkitFacts
+from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Layout
-from installer.model.steps import WriteConfig
+from installer.model.steps import Reload, WriteConfig
 
 OURS = Layout().toolkit / "nvidia-container-runtime"
-ENTRIES = (RuntimeEntry("nvidia", OURS),)
-THEIRS = Runtime("/opt/theirs", {"path": "/opt/theirs"})
+ENTRY = RuntimeEntry("nvidia", OURS)
+MINE, THEIRS = Runtime(str(OURS)), Runtime("/opt/theirs", {"path": "/opt/theirs"})
+WANTED, GONE = Reload("containerd", (ENTRY,)), Reload("containerd", (), (ENTRY,))
+DEMOTED = replace(GONE, demoted=frozenset({"nvidia"}))
+WELL = "its config is restored"
 
 
-def engine(
-    name: str, serving: EffectiveConfig | None, version: tuple[int, ...] | None = (28, 5)
-) -> EngineState:
-    row = ENGINES[name]
-    return EngineState(
-        name, row.config, None, None, (row.config,), row.socket, row.unit, version=version, serving=serving
-    )
+def engine(name: str, serving: EffectiveConfig | None, **more: Any) -> EngineState:
+    spec = ENGINES[name]
+    found = replace(EngineState.usual(spec), files=(spec.config,), version=(28, 5), serving=serving)
+    return replace(found, **more)
 
 
-def said(facts: EngineState, config: dict[str, Any] | str, *, held: Record | None = None) -> list[str]:
+def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtime) -> EngineState:  # noqa: FBT001
+    return engine("containerd", EffectiveConfig({"runc": Runtime(), **handlers}, default, cdi=cdi))
+
+
+@pytest.mark.parametrize(
+    ("step", "found", "why"),
+    [
+        (WANTED, engine("containerd", None, silence="x"), "it is not known what it serves (x)"),
+        (WANTED, serves(nvidia=MINE), WELL),
+        (WANTED, serves(), "it does not serve nvidia"),
+        (WANTED, serves(nvidia=THEIRS), "it serves nvidia otherwise than asked for"),
+        (GONE, serves(), WELL),
+        (GONE, serves(nvidia=MINE), "it still serves nvidia"),
+        (GONE, serves(nvidia=THEIRS), WELL),
+        (DEMOTED, serves(), WELL),
+        (DEMOTED, serves("nvidia"), "its default runtime is nvidia"),
+        (replace(GONE, cdi=True), serves("runc", False), "it does not serve CDI devices"),
+        (replace(GONE, cdi=True), serves("runc", True), WELL),
+        (replace(GONE, cdi=True), serves("runc", None), WELL),
+        (GONE, serves("runc", False), WELL),
+        (WANTED, replace(serves(nvidia=MINE), outdated=True), "its config was changed after its start"),
+        (
+            *(replace(WANTED, absent=(RuntimeEntry("old", OURS),)), serves(old=MINE)),
+            "it does not serve nvidia and it still serves old",
+        ),
+        (
+            replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS))),
+            *(serves(nvidia=THEIRS), "it does not serve a, b and it serves nvidia otherwise than asked for"),
+        ),
+    ],
+)
+def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -> None:
+    assert [reason for _, reason in explain_undo([step], found)] == [why]
+    if found.serving is not None and not found.outdated:
+        assert step.satisfied_by(found.serving) is (why == WELL)
+
+
+def test_why_a_config_is_written_back() -> None:
+    before, after = File(b"a"), File(b"b")
+    passing = WriteConfig("docker", PurePosixPath("/a"), before, after)
+    removed = WriteConfig("docker", PurePosixPath("/a"), after, None)
+    other = WriteConfig("docker", PurePosixPath("/b"), before, after)
+
+    assert [reason for _, reason in explain_undo([passing, other, removed], serves())] == [
+        PASSING,
+        "reverts what install changed",
+        "reverts what install made",
+    ]
+
+
+def test_while_steps_are_under_way_all_texts_of_ours_are_known() -> None:
+    def row(path: PurePosixPath, *ours: str) -> ConfigRow:
+        return ConfigRow("docker", path, None, None, ours, ())
+
+    goes, stays, new = PurePosixPath("/goes"), PurePosixPath("/stays"), File(b"new")
+    held = Record(configs=(row(goes, "a"), row(stays, "b")), finished=True)
+    final = Record(configs=(row(stays, "c"),), finished=True)
+    write = WriteConfig("docker", stays, None, new)
+
+    now = in_progress(held, final, [write])
+
+    assert {each.path: each.ours for each in now.configs} == {goes: ("a",), stays: ("c", "b", new.digest)}
+    assert not now.finished
+    assert in_progress(held, held, []) is held
+    assert in_progress(held, held, [write]) is not held
+    assert in_progress(held, final, []) is not held
+
+
+def stale(facts: EngineState, config: dict[str, Any] | str, held: Record | None = None) -> list[str]:
     text = config if isinstance(config, str) else json.dumps(config)
     contents = {facts.config: File(text.encode())}
     whole = Facts((facts,), contents, {}, frozenset(), ToolkitFacts(), held or Record())
-    return [*explain_stale_state(facts, whole, ENTRIES)]
+    return [*explain_stale_state(facts, whole, (ENTRY,))]
 
 
 DEFAULT = "Docker has the default runtime {} in force and /etc/docker/daemon.json says {}: a reload brings "
 TABLE = {"theirs": {"path": "/opt/theirs"}}
+DOCKERS = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", {"nvidia-cdi": OURS}),))
 
 
 @pytest.mark.parametrize(
     ("default", "config", "told"),
     [
-        ("runc", {}, ""),
-        ("theirs", {"runtimes": TABLE}, DEFAULT.format("theirs", "runc")),
-        ("theirs", {"runtimes": TABLE, "default-runtime": "theirs"}, ""),
-        ("runc", {"runtimes": TABLE, "default-runtime": "theirs"}, DEFAULT.format("runc", "theirs")),
-        # Ours comes and goes with us.
-        ("nvidia", {"runtimes": TABLE}, ""),
-        ("nvidia-cdi", {"runtimes": TABLE}, ""),
-        # dockerd would not start with it at all, which is told elsewhere.
-        ("theirs", {"runtimes": {**TABLE, "runc": {"path": "/x"}}}, ""),
+        pytest.param("runc", {}, "", id="as the file says"),
+        pytest.param("theirs", {"runtimes": TABLE}, DEFAULT.format("theirs", "runc"), id="kept"),
+        pytest.param("theirs", {"runtimes": TABLE, "default-runtime": "theirs"}, "", id="named"),
+        pytest.param(
+            *("runc", {"runtimes": TABLE, "default-runtime": "theirs"}, DEFAULT.format("runc", "theirs")),
+            id="not taken up",
+        ),
+        pytest.param("nvidia", {"runtimes": TABLE}, "", id="ours comes and goes with us"),
+        pytest.param("nvidia-cdi", {"runtimes": TABLE}, "", id="ours, by the ledger"),
+        pytest.param(
+            "theirs", {"runtimes": {**TABLE, "runc": {"path": "/x"}}}, "", id="dockerd would not start"
+        ),
     ],
 )
 def test_a_default_that_the_file_does_not_say_is_told(
     default: str, config: dict[str, Any], told: str
 ) -> None:
     serving = EffectiveConfig({"runc": Runtime("runc"), "theirs": THEIRS}, default)
-    held = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", {"nvidia-cdi": OURS}),))
 
-    found = said(engine("docker", serving), config, held=held)
+    found = stale(engine("docker", serving), config, DOCKERS)
 
-    assert [line for line in found if "default runtime" in line] == [
-        line for line in found if told and told in line
-    ]
-    assert bool([line for line in found if "default runtime" in line]) == bool(told)
+    lines = [line for line in found if "default runtime" in line]
+    assert len(lines) == bool(told)
+    assert all(line.startswith(told) for line in lines)
 
 
 def test_nothing_is_stale_of_an_engine_that_is_restarted_or_silent() -> None:
     serving = EffectiveConfig({"theirs": THEIRS}, "theirs")
 
-    assert said(engine("containerd", serving), "version = 2\n") == []
-    assert said(engine("docker", None), {}) == []
-    assert said(engine("docker", serving), {"runtimes": TABLE}) != []
+    assert stale(engine("containerd", serving), "version = 2\n") == []
+    assert stale(engine("docker", None), {}) == []
+    assert stale(engine("docker", serving), {"runtimes": TABLE}) != []
 
 
 CONTAINERD = {"runtimeType": "io.containerd.runc.v2", "sandboxMode": "podsandbox", "snapshotter": ""}
 LIKE = {"runtime_type": "io.containerd.runc.v2", "sandbox_mode": "", "snapshotter": ""}
 OFF = {**LIKE, "privileged_without_host_devices": False}
+ENDS = "which is not defined in its configs: its next start ends that"
+CHANGES = "which is not defined as it is in its configs: its next start changes that"
 
 
 @pytest.mark.parametrize(
     ("served", "defined", "told"),
     [
         pytest.param(CONTAINERD, LIKE, "", id="as its files say, and what it fills in"),
+        pytest.param(CONTAINERD, None, ENDS, id="gone"),
         pytest.param(
-            CONTAINERD, None, "which is not defined in its configs: its next start ends that", id="gone"
+            CONTAINERD, {**LIKE, "runtime_type": "io.containerd.runc.v1"}, CHANGES, id="of another type"
         ),
-        pytest.param(
-            CONTAINERD,
-            {**LIKE, "runtime_type": "io.containerd.runc.v1"},
-            "which is not defined as it is in its configs: its next start changes that",
-            id="of another type",
-        ),
-        pytest.param(
-            {**CONTAINERD, "privilegedWithoutHostDevices": True},
-            OFF,
-            "which is not defined as it is in its configs: its next start changes that",
-            id="what the file switches off",
-        ),
+        pytest.param({**CONTAINERD, "privilegedWithoutHostDevices": True}, OFF, CHANGES, id="switched off"),
         pytest.param({**CONTAINERD, "privilegedWithoutHostDevices": False}, OFF, "", id="off in both"),
     ],
 )
@@ -117,10 +183,28 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
     assert [*explain_stale_runtimes(now, wanted, ())] == ([line] if line else [])
     assert [*explain_stale_runtimes(now, wanted, {"x"})] == []
     # Where the texts alone tell, or nobody, or it would not start at all, nothing is said.
-    assert [*explain_stale_runtimes(now, replace(wanted, rest_digest=""), ())] == []
-    assert [*explain_stale_runtimes(now, replace(wanted, broken="why"), ())] == []
-    assert [*explain_stale_runtimes(now, None, ())] == []
+    for unknown in (replace(wanted, rest_digest=""), replace(wanted, broken="why"), None):
+        assert [*explain_stale_runtimes(now, unknown, ())] == []
     assert [*explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        pytest.param(("nvidia",), ["gone, which is not", "other, which is not"], id="those of others"),
+        pytest.param(("nvidia", "gone", "other"), [], id="none of ours"),
+    ],
+)
+def test_what_dockers_next_start_takes_from_others_is_told_and_ours_is_not(
+    ours: tuple[str, ...], told: list[str]
+) -> None:
+    serving = {"nvidia": MINE, "gone": Runtime("/opt/gone"), "other": Runtime("/opt/new")}
+    wanted = EffectiveConfig({"other": Runtime("/opt/old")}, "runc")
+
+    said = [*explain_stale_runtimes(engine("docker", EffectiveConfig(serving, "runc")), wanted, ours)]
+
+    assert len(said) == len(told)
+    assert all(f"Docker serves the runtime {words}" in line for words, line in zip(told, said, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -152,14 +236,16 @@ def test_what_becomes_of_cdi_after_a_reload(
 @pytest.mark.parametrize(
     ("name", "default", "unwanted"),
     [
-        ("docker", None, {"nvidia"}),
-        ("docker", "nvidia", set[str]()),
-        ("containerd", None, set[str]()),
+        ("docker", {}, {"nvidia"}),
+        ("docker", {"default-runtime": "nvidia"}, set[str]()),
+        ("containerd", {}, set[str]()),
     ],
 )
-def test_which_of_ours_may_not_stay_the_default(name: str, default: str | None, unwanted: set[str]) -> None:
+def test_which_of_ours_may_not_stay_the_default(
+    name: str, default: dict[str, str], unwanted: set[str]
+) -> None:
     facts = engine(name, None)
-    text = {"runtimes": {"nvidia": {"path": str(OURS)}}} | ({"default-runtime": default} if default else {})
+    text = {"runtimes": {"nvidia": {"path": str(OURS)}}, **default}
     write = WriteConfig(name, facts.config, None, File(json.dumps(text).encode()))
 
-    assert list_unwanted_defaults(facts, ENTRIES, [write] if name == "docker" else []) == unwanted
+    assert list_unwanted_defaults(facts, (ENTRY,), [write] if name == "docker" else []) == unwanted

@@ -1,24 +1,46 @@
-from collections.abc import Sequence
+"""What a version of the toolkit is made of, what a source has to have, and which versions stay and go."""
+
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
+from installer.change.ledger import dumps, loads
+from installer.change.plan import plan_install
 from installer.errors import InstallerError
-from installer.model.facts import PayloadFacts
-from installer.model.files import Artifact, Copy, PayloadFile, Symlink, Text
+from installer.model.facts import (
+    ADOPTED,
+    STAND_IN,
+    DriverFacts,
+    Facts,
+    PayloadFacts,
+    Record,
+    ToolkitFacts,
+    ToolkitRow,
+)
+from installer.model.files import VERSIONS, Artifact, Copy, Entry, Kind, PayloadFile, Symlink, Text
+from installer.model.options import Options, ToolkitConfig
+from installer.model.steps import RemoveToolkit, RemoveVersion, SwitchToolkit
+from installer.payload import plan as toolkit
+from installer.payload.config_toml import config_tree, render_config
 from installer.payload.files import (
     CONFIG,
     LIBRARIES,
     REQUIRED,
+    access_flaw,
     check_artifacts,
     list_payload,
     search_paths,
     version_of,
 )
+from tests.decide.golden import GOLDEN, Case, cases
+from tests.support.golden import golden
 
 ROOT = PurePosixPath("/artifacts/deb")
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
+LIBRARY = "libnvidia-container.so.1"
+CTK = f"{ROOT}/usr/bin/nvidia-ctk"
 
 
 def elf(machine: int, *, bits: int = 64, order: int = 1) -> bytes:
@@ -30,41 +52,30 @@ def elf(machine: int, *, bits: int = 64, order: int = 1) -> bytes:
 
 def artifact(name: str, *, mode: int = 0o755, head: bytes = elf(62)) -> Artifact:
     library = name in LIBRARIES
-    return Artifact(
-        name=name,
-        file_name=f"{name}.17.4" if library else name,
-        source=ROOT / "usr" / ("lib64" if library else "bin") / name,
-        size_bytes=1000,
-        mode=mode,
-        digest=f"sha256 of {name}",
-        head=head,
-    )
+    file_name = f"{name}.17.4" if library else name
+    path = ROOT / "usr" / ("lib64" if library else "bin") / name
+    return Artifact(name, file_name, path, 1000, mode, f"sha256 of {name}", head)
 
 
-def source(*, mode: int = 0o755, head: bytes = elf(62)) -> list[Artifact]:
-    return [artifact(name, mode=mode, head=head) for name in REQUIRED]
+def source(*changed: Artifact, mode: int = 0o755, head: bytes = elf(62)) -> list[Artifact]:
+    """Return a whole source, with ``changed`` in the place of what is called so."""
+    found = {name: artifact(name, mode=mode, head=head) for name in REQUIRED}
+    return [*{**found, **{each.name: each for each in changed}}.values()]
 
 
-def files(artifacts: list[Artifact] | None = None, low_level: str = "runc") -> tuple[PayloadFile, ...]:
-    found = source() if artifacts is None else artifacts
+def files(*artifacts: Artifact, low_level: str = "runc") -> tuple[PayloadFile, ...]:
+    found = artifacts or source()
     return list_payload(found, toolkit_dir=TOOLKIT, low_level=(low_level, "crun"), config_text="config\n")
 
 
-def file_at(path: str, artifacts: list[Artifact] | None = None) -> PayloadFile:
-    (file,) = (file for file in files(artifacts) if str(file.path) == path)
+def file_at(path: str, *artifacts: Artifact) -> PayloadFile:
+    (file,) = (file for file in files(*artifacts) if str(file.path) == path)
     return file
 
 
-def refuse(
-    artifacts: list[Artifact], *, machine: str = "x86_64", absent: Sequence[PurePosixPath] = ()
-) -> None:
-    found = PayloadFacts(tuple(artifacts), frozenset(absent), machine=machine)
-    for error in check_artifacts(found, ROOT):
-        raise error
-
-
-def with_one(changed: Artifact) -> list[Artifact]:
-    return [changed if found.name == changed.name else found for found in source()]
+def refusals(artifacts: list[Artifact], *, machine: str = "x86_64", absent: str = "/none") -> list[str]:
+    found = PayloadFacts(tuple(artifacts), frozenset({PurePosixPath(absent)}), machine=machine)
+    return [str(error) for error in check_artifacts(found, ROOT)]
 
 
 def test_a_version_holds_the_names_of_nvidias_installer() -> None:
@@ -91,101 +102,76 @@ def test_a_version_holds_the_names_of_nvidias_installer() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        pytest.param(Text(CONFIG, "config\n", 0o644), id="config"),
-        pytest.param(
-            Copy(
-                PurePosixPath("nvidia-container-cli.real"),
-                ROOT / "usr/bin/nvidia-container-cli",
-                1000,
-                "sha256 of nvidia-container-cli",
-                0o755,
-            ),
-            id="program behind a wrapper",
-        ),
-        pytest.param(
-            Copy(
-                PurePosixPath("nvidia-cdi-hook"),
-                ROOT / "usr/bin/nvidia-cdi-hook",
-                1000,
-                "sha256 of nvidia-cdi-hook",
-                0o755,
-            ),
-            id="program as it is",
-        ),
-        pytest.param(
-            Symlink(PurePosixPath("libnvidia-container.so.1"), "libnvidia-container.so.1.17.4"), id="soname"
-        ),
-        pytest.param(
-            Symlink(PurePosixPath("nvidia-container-toolkit"), "nvidia-container-runtime-hook"), id="old name"
-        ),
-    ],
-)
-def test_a_file_becomes(file: PayloadFile) -> None:
-    assert file in files()
+def test_files_become_texts_copies_and_links() -> None:
+    def copied(path: str, name: str) -> Copy:
+        return Copy(PurePosixPath(path), ROOT / "usr/bin" / name, 1000, f"sha256 of {name}", 0o755)
+
+    assert {*files()} >= {
+        Text(CONFIG, "config\n", 0o644),
+        copied("nvidia-container-cli.real", "nvidia-container-cli"),  # behind a wrapper
+        copied("nvidia-cdi-hook", "nvidia-cdi-hook"),  # as it is
+        Symlink(PurePosixPath(LIBRARY), f"{LIBRARY}.17.4"),
+        Symlink(PurePosixPath("nvidia-container-toolkit"), "nvidia-container-runtime-hook"),  # its old name
+    }
 
 
-@pytest.mark.parametrize("mode", [0o4750, 0o6777, 0o1777, 0o500, 0o755])
-@pytest.mark.parametrize("name", ["nvidia-cdi-hook", "nvidia-ctk", "nvidia-ctk.real"])
-def test_everybody_may_run_a_program_and_only_its_owner_write_it(name: str, mode: int) -> None:
-    program = file_at(name, source(mode=mode))
-
-    assert isinstance(program, Copy | Text)
-    assert program.mode == 0o755
+PROGRAMS = ("nvidia-cdi-hook", "nvidia-ctk", "nvidia-ctk.real")
 
 
 @pytest.mark.parametrize(
-    ("found", "installed"),
+    ("names", "found", "installed"),
     [
-        pytest.param(0o644, 0o644, id="as the source"),
-        pytest.param(0o755, 0o755, id="with execute bits"),
-        pytest.param(0o600, 0o644, id="private"),
-        pytest.param(0o4666, 0o644, id="setuid and writable"),
+        *((PROGRAMS, mode, 0o755) for mode in (0o4750, 0o6777, 0o1777, 0o500, 0o755)),
+        *(((f"{LIBRARY}.17.4",), mode, 0o644) for mode in (0o644, 0o600, 0o4666)),
+        ((f"{LIBRARY}.17.4",), 0o755, 0o755),
     ],
 )
-def test_a_library_can_be_read_by_everybody(found: int, installed: int) -> None:
-    library = file_at("libnvidia-container.so.1.17.4", source(mode=found))
+def test_everybody_may_run_and_read_and_only_its_owner_write(
+    names: tuple[str, ...], found: int, installed: int
+) -> None:
+    for name in names:
+        file = file_at(name, *source(mode=found))
 
-    assert isinstance(library, Copy)
-    assert library.mode == installed
+        assert isinstance(file, Copy | Text)
+        assert file.mode == installed
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("path", "entry", "flaw"),
     [
-        # As NVIDIA's own test artifacts have it.
-        pytest.param("libnvidia-container.so.99.88.77", id="without the soname in its name"),
-        pytest.param("stub", id="another name"),
+        pytest.param("nvidia-ctk", Entry(1, 0o755), "", id="a program"),
+        pytest.param(LIBRARY, Entry(1, 0o644), "", id="a library"),
+        pytest.param("nvidia-ctk", Entry(1, 0o644), "not executable by everybody", id="not executable"),
+        pytest.param(".config", Entry(0, 0o700, directory=True), "not accessible to everybody", id="closed"),
     ],
 )
+def test_a_file_of_the_toolkit_is_accessible_to_all_who_use_it(path: str, entry: Entry, flaw: str) -> None:
+    assert access_flaw(PurePosixPath(path), entry) == flaw
+
+
+@pytest.mark.parametrize("name", [f"{LIBRARY[:-1]}99.88.77", "stub"], ids=["NVIDIA's tests", "another name"])
 def test_a_link_to_a_library_stays_a_link(name: str) -> None:
-    found = replace(artifact("libnvidia-container.so.1"), file_name=name)
+    found = source(replace(artifact(LIBRARY), file_name=name))
 
-    assert file_at("libnvidia-container.so.1", with_one(found)) == Symlink(
-        PurePosixPath("libnvidia-container.so.1"), name
-    )
-    assert isinstance(file_at(name, with_one(found)), Copy)
+    assert file_at(LIBRARY, *found) == Symlink(PurePosixPath(LIBRARY), name)
+    assert isinstance(file_at(name, *found), Copy)
 
 
 def test_two_links_to_one_library_stay_links_to_one() -> None:
     one = ROOT / "usr/lib64/stub.so"
-    found = [
-        replace(found, file_name="stub.so", source=one, digest="one") if found.name in LIBRARIES else found
-        for found in source()
-    ]
+    same = (replace(artifact(name), file_name=one.name, source=one, digest="one") for name in LIBRARIES)
+    found = source(*same)
 
-    assert [file_at(name, found) for name in LIBRARIES] == [
+    assert {file_at(name, *found) for name in LIBRARIES} == {
         Symlink(PurePosixPath(name), "stub.so") for name in LIBRARIES
-    ]
-    assert isinstance(file_at("stub.so", found), Copy)
+    }
+    assert isinstance(file_at("stub.so", *found), Copy)
 
 
 @pytest.mark.parametrize(
     "file_name",
     [
-        pytest.param("libnvidia-container.so.1", id="no link"),
+        pytest.param(LIBRARY, id="no link"),
         pytest.param("nvidia-ctk", id="the name of a program"),
         pytest.param("nvidia-ctk.real", id="the name of a program behind its wrapper"),
         pytest.param("libnvidia-container-go.so.1", id="the name of the other library"),
@@ -193,30 +179,25 @@ def test_two_links_to_one_library_stay_links_to_one() -> None:
     ],
 )
 def test_a_library_that_has_no_name_of_its_own_is_installed_as_its_soname(file_name: str) -> None:
-    found = replace(artifact("libnvidia-container.so.1"), file_name=file_name)
+    found = source(replace(artifact(LIBRARY), file_name=file_name))
 
-    assert isinstance(file_at("libnvidia-container.so.1", with_one(found)), Copy)
-    paths = [file.path for file in files(with_one(found))]
-    assert len(paths) == len(set(paths))
+    assert isinstance(file_at(LIBRARY, *found), Copy)
+    paths = [file.path for file in files(*found)]
+    assert len(paths) == len({*paths})
 
 
 def test_a_directory_that_no_search_path_can_name_is_refused() -> None:
+    where = PurePosixPath("/a:b/toolkit")
+
     with pytest.raises(InstallerError, match="cannot install into /a:b/toolkit"):
-        list_payload(
-            source(), toolkit_dir=PurePosixPath("/a:b/toolkit"), low_level=("runc",), config_text="config\n"
-        )
+        list_payload(source(), toolkit_dir=where, low_level=("runc",), config_text="config\n")
 
 
 @pytest.mark.parametrize(
     ("name", "first", "last"),
     [
-        pytest.param("nvidia-ctk", "usr/local/sbin/nvidia-ctk", "bin/nvidia-ctk", id="program"),
-        pytest.param(
-            "libnvidia-container.so.1",
-            "usr/lib64/libnvidia-container.so.1",
-            "usr/lib/aarch64-linux-gnu/libnvidia-container.so.1",
-            id="library",
-        ),
+        ("nvidia-ctk", "usr/local/sbin/nvidia-ctk", "bin/nvidia-ctk"),
+        (LIBRARY, f"usr/lib64/{LIBRARY}", f"usr/lib/aarch64-linux-gnu/{LIBRARY}"),
     ],
 )
 def test_a_source_is_searched_where_distributions_put_things(name: str, first: str, last: str) -> None:
@@ -225,34 +206,28 @@ def test_a_source_is_searched_where_distributions_put_things(name: str, first: s
     assert (paths[0], paths[-1]) == (PurePosixPath(first), PurePosixPath(last))
 
 
-@pytest.mark.parametrize(
-    ("machine", "head"),
-    [pytest.param("x86_64", elf(62), id="x86"), pytest.param("aarch64", elf(183), id="arm")],
-)
-def test_a_complete_source_for_the_node_is_accepted(machine: str, head: bytes) -> None:
-    refuse(source(head=head), machine=machine)
+def test_what_is_missing_of_a_source_is_named_in_one_sentence() -> None:
+    assert refusals(source(head=elf(62))) == refusals(source(head=elf(183)), machine="aarch64") == []
+    assert refusals([]) == [
+        (
+            "cannot find an NVIDIA container toolkit under /artifacts/deb; "
+            "name its root with --toolkit-source, which is / where apt or dnf has installed it"
+        )
+    ]
+    less = [each for each in source() if each.name not in {"nvidia-ctk", "nvidia-cdi-hook", LIBRARIES[0]}]
+    assert refusals(less) == [
+        (
+            "cannot find nvidia-cdi-hook, nvidia-ctk and libnvidia-container-go.so.1 under /artifacts/deb; "
+            "make --toolkit-source the root of a complete NVIDIA container toolkit"
+        )
+    ]
+    (said,) = refusals(source(), machine="riscv64")
+    assert said.startswith("cannot install the toolkit on a node of architecture riscv64")
 
 
-def test_where_nothing_is_found_it_says_where_a_toolkit_may_be() -> None:
-    with pytest.raises(InstallerError) as refusal:
-        refuse([])
-
-    assert str(refusal.value) == (
-        "cannot find an NVIDIA container toolkit under /artifacts/deb; "
-        "name its root with --toolkit-source, which is / where apt or dnf has installed it"
-    )
-
-
-def test_all_that_is_missing_is_named_in_one_sentence() -> None:
-    found = [found for found in source() if found.name not in {"nvidia-ctk", "nvidia-cdi-hook", LIBRARIES[0]}]
-
-    with pytest.raises(InstallerError) as refusal:
-        refuse(found)
-
-    assert str(refusal.value) == (
-        "cannot find nvidia-cdi-hook, nvidia-ctk and libnvidia-container-go.so.1 under /artifacts/deb; "
-        "make --toolkit-source the root of a complete NVIDIA container toolkit"
-    )
+SCRIPT = b"#! /bin/sh -e\necho I am a script\n"
+NEITHER = "is neither an ELF file nor a script"
+NO_ELF = "is not a 64-bit little-endian ELF file"
 
 
 @pytest.mark.parametrize(
@@ -260,95 +235,221 @@ def test_all_that_is_missing_is_named_in_one_sentence() -> None:
     [
         pytest.param(elf(183), "is built for aarch64, the node is x86_64", id="other node"),
         pytest.param(elf(243), "is built for ELF machine 243, the node is x86_64", id="no node of ours"),
-        pytest.param(elf(3, bits=32), "is not a 64-bit little-endian ELF file", id="32 bit"),
-        pytest.param(elf(62, order=2), "is not a 64-bit little-endian ELF file", id="big endian"),
-        pytest.param(b"#!sh\n", "is neither an ELF file nor a script", id="script for nothing"),
-        pytest.param(b"echo\n#!/bin/sh\n", "is neither an ELF file nor a script", id="no first line"),
-        pytest.param(elf(62)[:19], "is neither an ELF file nor a script", id="cut short"),
-        pytest.param(b"", "is neither an ELF file nor a script", id="empty"),
+        pytest.param(elf(3, bits=32), NO_ELF, id="32 bit"),
+        pytest.param(elf(62, order=2), NO_ELF, id="big endian"),
+        pytest.param(b"#!sh\n", NEITHER, id="script for nothing"),
+        pytest.param(b"echo\n#!/bin/sh\n", NEITHER, id="no first line"),
+        pytest.param(elf(62)[:19], NEITHER, id="cut short"),
+        pytest.param(b"", NEITHER, id="empty"),
     ],
 )
-@pytest.mark.parametrize("name", ["nvidia-ctk", "libnvidia-container.so.1"])
-def test_a_file_that_cannot_run_on_the_node_is_refused(name: str, head: bytes, flaw: str) -> None:
-    wrong = artifact(name, head=head)
-
-    with pytest.raises(InstallerError) as refusal:
-        refuse(with_one(wrong))
-
-    assert str(refusal.value) == (
-        f"cannot install {name} ({wrong.source} {flaw}); "
-        "make --toolkit-source an NVIDIA container toolkit for x86_64"
-    )
+def test_a_file_that_cannot_run_on_the_node_is_refused(head: bytes, flaw: str) -> None:
+    for wrong in (artifact("nvidia-ctk", head=head), artifact(LIBRARY, head=head)):
+        assert refusals(source(wrong)) == [
+            (
+                f"cannot install {wrong.name} ({wrong.source} {flaw}); "
+                "make --toolkit-source an NVIDIA container toolkit for x86_64"
+            )
+        ]
 
 
-SCRIPT = b"#! /bin/sh -e\necho I am a script\n"
+def test_a_script_is_a_program_where_the_host_has_its_interpreter_and_never_a_library() -> None:
+    found = source(artifact("nvidia-ctk", head=SCRIPT))
+
+    assert refusals(found, absent="/bin/bash") == []
+    assert refusals(found, absent="/bin/sh") == [
+        (
+            f"cannot install nvidia-ctk ({CTK} is a script for /bin/sh, which the host lacks); "
+            "install /bin/sh there, or choose another --toolkit-source"
+        )
+    ]
+    (said,) = refusals(source(artifact(LIBRARY, head=SCRIPT)))
+    assert NEITHER in said
 
 
-def test_a_script_is_a_program_where_the_host_has_its_interpreter() -> None:
-    found = with_one(artifact("nvidia-ctk", head=SCRIPT))
-
-    refuse(found, absent=[PurePosixPath("/bin/bash")])
-    with pytest.raises(InstallerError) as refusal:
-        refuse(found, absent=[PurePosixPath("/bin/sh")])
-
-    assert str(refusal.value) == (
-        f"cannot install nvidia-ctk ({ROOT}/usr/bin/nvidia-ctk is a script for /bin/sh, which the host lacks); "
-        "install /bin/sh there, or choose another --toolkit-source"
-    )
-
-
-def test_a_script_is_no_library() -> None:
-    found = with_one(artifact("libnvidia-container.so.1", head=SCRIPT))
-
-    with pytest.raises(InstallerError, match="is neither an ELF file nor a script"):
-        refuse(found)
-
-
-def test_a_node_nvidia_does_not_build_for_is_refused() -> None:
-    with pytest.raises(InstallerError, match="cannot install the toolkit on a node of architecture riscv64"):
-        refuse(source(), machine="riscv64")
-
-
-def test_the_version_does_not_depend_on_order_or_on_where_the_source_is() -> None:
+def test_the_name_of_a_version_depends_on_its_files_alone() -> None:
     moved = [replace(found, source=PurePosixPath("/elsewhere", found.name)) for found in source()]
 
-    assert version_of(reversed(files())) == version_of(files(moved)) == version_of(files())
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param(files(with_one(replace(artifact("nvidia-ctk"), digest="other"))), id="a program"),
-        pytest.param(files(with_one(artifact(LIBRARIES[0], mode=0o644))), id="a mode"),
-        pytest.param(files(with_one(replace(artifact(LIBRARIES[0]), file_name=LIBRARIES[0]))), id="a link"),
-        pytest.param(files(low_level="/usr/bin/crun"), id="a wrapper"),
-        pytest.param(files()[1:], id="a file less"),
-    ],
-)
-def test_any_other_tree_is_another_version(changed: tuple[PayloadFile, ...]) -> None:
-    assert version_of(changed) != version_of(files())
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(Symlink(PurePosixPath("name"), "other"), id="target of a link"),
-        pytest.param(Symlink(PurePosixPath("other"), "content"), id="name of a link"),
-        pytest.param(Text(PurePosixPath("name"), "content", 0o644), id="kind"),
-    ],
-)
-def test_a_link_is_known_by_its_name_and_its_target(other: PayloadFile) -> None:
-    link = Symlink(PurePosixPath("name"), "content")
-
-    assert version_of([other]) != version_of([link])
-
-
-def test_equal_content_under_another_name_is_another_version() -> None:
-    one, other = (Copy(PurePosixPath(name), ROOT, 1, "digest", 0o755) for name in ("one", "other"))
-
-    assert version_of([one]) != version_of([other])
-
-
-def test_the_name_of_a_version_is_fit_for_a_path() -> None:
-    assert int(version_of(files()), 16) < 16**16
+    assert version_of(reversed(files())) == version_of(files(*moved)) == version_of(files())
     assert len(version_of(files())) == 16
+    assert int(version_of(files()), 16) < 16**16
+
+
+LINK = Symlink(PurePosixPath("name"), "content")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *(
+            pytest.param(files(), changed, id=name)
+            for name, changed in {
+                "a program": files(*source(replace(artifact("nvidia-ctk"), digest="other"))),
+                "a mode": files(*source(artifact(LIBRARIES[0], mode=0o644))),
+                "a link": files(*source(replace(artifact(LIBRARIES[0]), file_name=LIBRARIES[0]))),
+                "a wrapper": files(low_level="/usr/bin/crun"),
+                "a file less": files()[1:],
+            }.items()
+        ),
+        pytest.param((LINK,), (Symlink(PurePosixPath("name"), "other"),), id="target of a link"),
+        pytest.param((LINK,), (Symlink(PurePosixPath("other"), "content"),), id="name of a link"),
+        pytest.param((LINK,), (Text(PurePosixPath("name"), "content", 0o644),), id="kind"),
+        pytest.param(
+            *((Copy(PurePosixPath(name), ROOT, 1, "digest", 0o755),) for name in ("one", "other")),
+            id="equal content under another name",
+        ),
+    ],
+)
+def test_any_other_tree_is_another_version(
+    one: tuple[PayloadFile, ...], other: tuple[PayloadFile, ...]
+) -> None:
+    assert version_of(one) != version_of(other)
+
+
+# Which versions stay and go
+
+CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+
+
+def facts(found: ToolkitFacts, row: ToolkitRow | None) -> Facts:
+    held = Record(toolkit=row)
+    return replace(CASE.facts(CASE.before, held, {}), toolkit=found, held=held)
+
+
+def version() -> str:
+    final = plan_install(facts(ToolkitFacts(), None), CASE.options).final
+    assert final is not None
+    assert final.toolkit is not None
+    return final.toolkit.version
+
+
+NEW = version()
+
+
+@pytest.mark.parametrize(
+    ("link", "row", "previous"),
+    [
+        pytest.param("", None, None, id="the first one"),
+        pytest.param(f"{VERSIONS}old", ToolkitRow("old", None, ""), "old", id="an upgrade"),
+        pytest.param(f"{VERSIONS}old", ToolkitRow("old", "older", ""), "old", id="a second upgrade"),
+        pytest.param(f"{VERSIONS}{NEW}", ToolkitRow(NEW, "old", ""), "old", id="the same once more"),
+        pytest.param(f"{VERSIONS}{NEW}", ToolkitRow(NEW, None, ""), None, id="the same, and no other"),
+        pytest.param(f"{VERSIONS}old", None, "old", id="one that no ledger knows"),
+        pytest.param(f"{VERSIONS}{STAND_IN}", ToolkitRow("old", None, ""), None, id="what stood in for one"),
+        pytest.param(f"{VERSIONS}old.bak", ToolkitRow(NEW, None, ""), None, id="an admin's copy"),
+        pytest.param(f"{VERSIONS}../versions/old", ToolkitRow(NEW, None, ""), None, id="an admin's detour"),
+        pytest.param(f"{VERSIONS}old/bin", ToolkitRow(NEW, None, ""), None, id="what is within one"),
+    ],
+)
+def test_the_version_of_before_is_kept(link: str, row: ToolkitRow | None, previous: str | None) -> None:
+    there = {name: dict[PurePosixPath, Entry]() for name in ("old", "older", NEW)}
+    found = ToolkitFacts(Kind.LINK if link else Kind.ABSENT, link, there)
+
+    plan = plan_install(facts(found, row), CASE.options)
+
+    assert plan.final is not None
+    assert plan.final.toolkit is not None
+    assert (plan.final.toolkit.version, plan.final.toolkit.previous) == (NEW, previous)
+    gone = {step.version for step in plan.steps if isinstance(step, RemoveVersion)}
+    assert gone == {"old", "older", NEW} - {NEW, previous}
+    assert loads(dumps(plan.final)) == plan.final
+
+
+ROW = ToolkitRow("1", None, "")
+OURS, THEIRS = ToolkitFacts(Kind.LINK, f"{VERSIONS}1"), ToolkitFacts(Kind.DIRECTORY)
+ELSEWHERE = ToolkitFacts(Kind.LINK, "elsewhere")
+ASIDE = replace(ROW, replaced=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "row", "step"),
+    [
+        (OURS, ROW, SwitchToolkit(OURS.link, "")),
+        (OURS, replace(ROW, linked="/their/toolkit"), SwitchToolkit(OURS.link, "/their/toolkit")),
+        (replace(OURS, replaced=True), ASIDE, SwitchToolkit(OURS.link, None)),
+        (ToolkitFacts(), ROW, None),
+        (THEIRS, ROW, None),
+        (THEIRS, replace(ROW, version=ADOPTED), RemoveToolkit()),
+        (ToolkitFacts(), replace(ROW, version=ADOPTED), None),
+        (ToolkitFacts(replaced=True), ASIDE, SwitchToolkit("", None)),
+        (replace(THEIRS, superseded=True), None, SwitchToolkit(None, None)),
+        (replace(THEIRS, superseded=True), ROW, SwitchToolkit(None, None)),
+        (replace(OURS, superseded=True), None, None),
+        (THEIRS, None, None),
+        (ELSEWHERE, ROW, None),
+        (ELSEWHERE, None, None),
+    ],
+)
+def test_what_has_the_name_of_the_toolkit_after_an_undo(
+    found: ToolkitFacts, row: ToolkitRow | None, step: SwitchToolkit | RemoveToolkit | None
+) -> None:
+    part = toolkit.undo(facts(found, row), Options(), (), ())
+
+    assert list(part.steps) == ([step] if step else [])
+    assert not part.obstacles
+
+
+def test_another_in_its_name_keeps_what_stands_aside() -> None:
+    part = toolkit.undo(facts(replace(ELSEWHERE, replaced=True), ASIDE), Options(), (), ())
+
+    assert [error.problem for error in part.obstacles] == [
+        "restore the toolkit directory of another installer (something else has its name)"
+    ]
+
+
+# The texts we install, as files to read: `make golden` rewrites them.
+
+TEXTS = GOLDEN / "toolkit"
+ODD_TOOLKIT = PurePosixPath("/opt/it's $(here)/toolkit")
+ALL_ASKED = ToolkitConfig(
+    accept_envvar_when_unprivileged=False,
+    accept_volume_mounts=True,
+    cli_debug="/var/log/cli.log",
+    runtime_debug="/var/log/runtime.log",
+    log_level="debug",
+    mode="cdi",
+    cdi_default_kind="management.nvidia.com/gpu",
+    cdi_annotation_prefixes=(),
+    skip_mode_detection=False,
+    features=("disable-imex-channel-creation", "nested.b", "nested.a"),
+)
+
+
+def wrappers(toolkit_dir: PurePosixPath, low_level: tuple[str, ...]) -> dict[str, str]:
+    found = list_payload(source(), toolkit_dir=toolkit_dir, low_level=low_level, config_text="")
+    return {str(file.path): file.content for file in found if isinstance(file, Text) and file.path != CONFIG}
+
+
+def texts() -> Mapping[str, str]:
+    def config(
+        options: ToolkitConfig = ToolkitConfig(),  # noqa: B008 - it is frozen
+        toolkit_dir: PurePosixPath = TOOLKIT,
+        low_level: tuple[str, ...] = ("runc", "crun"),
+        driver: DriverFacts = DriverFacts(),  # noqa: B008 - it is frozen
+    ) -> str:
+        return render_config(config_tree(options, driver, toolkit_dir=toolkit_dir, low_level=low_level))
+
+    odd = wrappers(ODD_TOOLKIT, ("/opt/it's runc/crun", "runc"))
+    odd_low_level = ("/opt/it's runc/crun", "runc", "crun")
+    return {
+        **wrappers(TOOLKIT, ("runc", "crun")),
+        **{
+            f"{name}-in-an-odd-directory": odd[name]
+            for name in ("nvidia-container-runtime", "nvidia-container-cli")
+        },
+        "config-default.toml": config(),
+        "config-all-asked.toml": config(ALL_ASKED, ODD_TOOLKIT, odd_low_level, DriverFacts("/d/")),
+        "config-driver-on-the-host-debian.toml": config(driver=DriverFacts("/", ldconfig_real=True)),
+        "config-suse.toml": config(driver=DriverFacts(suse=True)),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(texts()))
+def test_the_text_is_the_golden_one(name: str) -> None:
+    text = texts()[name]
+
+    assert text == golden(TEXTS / name, text)
+
+
+def test_every_golden_file_has_its_text() -> None:
+    assert {path.name for path in TEXTS.iterdir()} == {*texts()}

@@ -1,3 +1,5 @@
+"""The wrapper as shells run it: every argument and name arrives, nothing is forked, and no driver is no error."""
+
 import os
 import resource
 import shutil
@@ -94,11 +96,6 @@ def run(
     )
 
 
-def run_in_vanished_directory(gone: Path, *command: str | Path) -> subprocess.CompletedProcess[bytes]:
-    gone.mkdir()
-    return run("sh", "-c", 'rmdir "$1"; shift; exec "$@"', "sh", gone, *command, cwd=gone)
-
-
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_any_directory_can_hold_the_toolkit(shell: tuple[str, ...], tmp_path: Path, name: str) -> None:
     toolkit = tmp_path / name / "toolkit"
@@ -151,37 +148,32 @@ def test_the_exit_code_and_the_streams_are_those_of_the_program(
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"\0\xffno text\r\n", b"problem\n")
 
 
-def test_a_vanished_working_directory_changes_neither_exit_code_nor_stdout(
-    shell: tuple[str, ...], tmp_path: Path
-) -> None:
-    wrapper = write_wrapper(tmp_path, 'echo "$1"; exit 7', fallback="runc")
-
-    ended = run_in_vanished_directory(tmp_path / "gone", *shell, wrapper, "kill")
-
-    assert (ended.returncode, ended.stdout) == (7, b"kill\n")
-
-
-def test_without_the_driver_the_low_level_runtime_runs_in_a_vanished_directory_too(
-    shell: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize(
+    ("driver", "real", "vanished", "said"),
+    [
+        pytest.param(True, True, True, "real", id="where the working directory has vanished"),
+        pytest.param(False, True, True, "low", id="there, and without the driver"),
+        pytest.param(True, False, False, "low", id="without the program of the toolkit"),
+    ],
+)
+def test_a_container_is_started_by_the_runtime_that_is_left(  # noqa: PLR0913 - the columns
+    shell: tuple[str, ...], tmp_path: Path, said: str, *, driver: bool, real: bool, vanished: bool
 ) -> None:
     low_level = write_script(tmp_path / "crun", '#!/bin/sh\necho "low $1"; exit 7\n')
-    wrapper = write_wrapper(tmp_path / "toolkit", "echo real", fallback=str(low_level), module=ABSENT)
+    module = PRESENT if driver else ABSENT
+    wrapper = write_wrapper(
+        tmp_path / "toolkit", 'echo "real $1"; exit 7', fallback=str(low_level), module=module
+    )
+    if not real:
+        (tmp_path / "toolkit" / f"{NAME}.real").unlink()
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    leave = ("sh", "-c", 'rmdir "$1"; shift; exec "$@"', "sh", gone) if vanished else ()
 
-    ended = run_in_vanished_directory(tmp_path / "gone", *shell, wrapper, "kill")
+    ended = run(*leave, *shell, wrapper, "kill", cwd=gone)
 
-    assert (ended.returncode, ended.stdout) == (7, b"low kill\n")
-
-
-def test_a_runtime_whose_program_is_gone_gives_way_to_the_low_level_runtime(
-    shell: tuple[str, ...], tmp_path: Path
-) -> None:
-    low_level = write_script(tmp_path / "crun", '#!/bin/sh\necho "low $1"; exit 7\n')
-    wrapper = write_wrapper(tmp_path / "toolkit", "", fallback=str(low_level))
-    (tmp_path / "toolkit" / f"{NAME}.real").unlink()
-
-    ended = run(*shell, wrapper, "delete")
-
-    assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"low delete\n", b"")
+    assert (ended.returncode, ended.stdout) == (7, f"{said} kill\n".encode())
+    assert vanished or ended.stderr == b""
 
 
 def test_the_low_level_runtime_alone_is_started_to_tell_its_features(

@@ -21,75 +21,62 @@ HELD = Record(toolkit=ToolkitRow("1", None, ""), engines=(ENGINE,), configs=(ROW
 TICK_S = 0.02  # the kernel's clock of files
 
 
-def _host(root: Path) -> Host:
-    (root / "run/cdi").mkdir(parents=True)
-    (root / "usr/local/nvidia").mkdir(parents=True)
-    return Host.under(PurePosixPath(root))
+def toolkit(root: Path, name: str = "toolkit") -> None:
+    directory = root / "usr/local/nvidia" / name
+    directory.mkdir(parents=True)
+    (directory / RUNTIME.name).write_text("#! /bin/sh\n")
 
 
-def _theirs(root: Path, name: str = "toolkit") -> None:
-    toolkit = root / "usr/local/nvidia" / name
-    toolkit.mkdir(parents=True)
-    (toolkit / RUNTIME.name).write_text("#! /bin/sh\n")
-
-
-def _specification(root: Path) -> None:
+def specification(root: Path) -> None:
     time.sleep(TICK_S)
     (root / str(SPECIFICATION)[1:]).write_text("the same, whoever writes it\n")
     time.sleep(TICK_S)
 
 
-def test_a_specification_from_before_their_toolkit_is_ours_and_the_engines_are_not(tmp_path: Path) -> None:
-    host = _host(tmp_path)
-    _specification(tmp_path)
-    _theirs(tmp_path)
-
-    assert drop_foreign(host, LAYOUT, HELD) == replace(HELD, toolkit=None, engines=())
+def a_link(root: Path) -> None:
+    toolkit(root, "elsewhere")
+    (root / "usr/local/nvidia/toolkit").symlink_to("elsewhere")
 
 
-def test_one_that_was_written_since_is_theirs_whatever_it_says(tmp_path: Path) -> None:
-    host = _host(tmp_path)
-    _theirs(tmp_path)
-    _specification(tmp_path)
-
-    assert drop_foreign(host, LAYOUT, HELD) == replace(HELD, toolkit=None, engines=(), configs=())
-
-
-def test_a_link_of_somebody_else_counts_as_a_directory_does(tmp_path: Path) -> None:
-    host = _host(tmp_path)
-    _theirs(tmp_path, "elsewhere")
-    (tmp_path / "usr/local/nvidia/toolkit").symlink_to("elsewhere")
-
-    assert is_foreign_toolkit(host, LAYOUT)
-
-
-def _ours(root: Path) -> None:
-    _theirs(root, ".toolkit-installer/versions/1")
+def ours(root: Path) -> None:
+    toolkit(root, ".toolkit-installer/versions/1")
     (root / "usr/local/nvidia/toolkit").symlink_to(".toolkit-installer/versions/1")
 
 
-def _ours_by_its_whole_path(root: Path) -> None:
-    _theirs(root, ".toolkit-installer/versions/1")
+def ours_by_its_whole_path(root: Path) -> None:
+    toolkit(root, ".toolkit-installer/versions/1")
     (root / "usr/local/nvidia/toolkit").symlink_to("/usr/local/nvidia/.toolkit-installer/versions/1")
 
 
-def _empty(root: Path) -> None:
+def empty(root: Path) -> None:
     (root / "usr/local/nvidia/toolkit").mkdir()
 
 
-@pytest.mark.parametrize("act", [_ours, _ours_by_its_whole_path, _empty])
-def test_without_programs_of_somebody_else_all_stays_ours(
-    tmp_path: Path, act: Callable[[Path], None]
+WITHOUT_TOOLKIT = replace(HELD, toolkit=None, engines=())
+WITH_NOTHING = replace(WITHOUT_TOOLKIT, configs=())
+TAKEN_OVER = replace(HELD, toolkit=ToolkitRow(ADOPTED, None, ""))
+
+
+@pytest.mark.parametrize(
+    ("acts", "held", "left"),
+    [
+        pytest.param((specification, toolkit), HELD, WITHOUT_TOOLKIT, id="a specification from before it"),
+        pytest.param((specification, a_link), HELD, WITHOUT_TOOLKIT, id="a link to theirs"),
+        pytest.param((toolkit, specification), HELD, WITH_NOTHING, id="a specification since then"),
+        pytest.param((ours,), HELD, HELD, id="ours"),
+        pytest.param((ours_by_its_whole_path,), HELD, HELD, id="ours by its whole path"),
+        pytest.param((empty,), HELD, HELD, id="an empty directory"),
+        pytest.param((toolkit,), TAKEN_OVER, TAKEN_OVER, id="one that was adopted"),
+    ],
+)
+def test_what_stands_since_their_toolkit_is_theirs_and_all_else_stays_ours(
+    tmp_path: Path, acts: tuple[Callable[[Path], None], ...], held: Record, left: Record
 ) -> None:
-    host = _host(tmp_path)
-    act(tmp_path)
+    for directory in ("run/cdi", "usr/local/nvidia"):
+        (tmp_path / directory).mkdir(parents=True)
+    for act in acts:
+        act(tmp_path)
+    host = Host.under(PurePosixPath(tmp_path))
 
-    assert drop_foreign(host, LAYOUT, HELD) == HELD
-
-
-def test_a_toolkit_that_was_adopted_is_ours_to_remove(tmp_path: Path) -> None:
-    host = _host(tmp_path)
-    _theirs(tmp_path)
-    adopted = replace(HELD, toolkit=ToolkitRow(ADOPTED, None, ""))
-
-    assert drop_foreign(host, LAYOUT, adopted) == adopted
+    assert drop_foreign(host, LAYOUT, held) == left
+    assert held is TAKEN_OVER or is_foreign_toolkit(host, LAYOUT) is (left != held)
