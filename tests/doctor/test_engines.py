@@ -125,6 +125,7 @@ def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_p
     assert (
         "containerd-shim-runc-v2, which holds each container, is missing or not executable" in lacking.unable
     )
+    assert lacking.unable.endswith("; install it again")
     assert whole.unable == ""
 
 

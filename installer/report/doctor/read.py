@@ -394,7 +394,7 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
             monitor = MONITORS[spec.monitor][0] if engine.pid else ""
             find_dependencies(host, engine, options.layout.toolkit, Dependencies(monitor=monitor))
     except InstallerError as error:
-        unable = error.problem
+        unable = f"{error.problem}; {error.remedy}"
     cgroup_driver, live_restore, has_hook = "", None, None
     if spec.api is Api.DOCKER:
         cgroup_driver, live_restore = ask_settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
