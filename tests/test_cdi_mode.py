@@ -20,11 +20,11 @@ from installer.host.files import Host
 from installer.host.kernel import boot_id
 from installer.host.locks import lock_pidfile
 from installer.host.supervision import own_pid
-from installer.lifecycle.installation import explain_unproven, list_last_check
+from installer.lifecycle.installation import explain_unproven, list_files, list_last_check
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import CdiRow, EngineState, Record
-from installer.model.options import Mode
+from installer.model.options import Mode, Options
 from tests.support.cdi_site import CdiSite
 from tests.support.site import PROJECT, sentence
 from tests.support.waiting import until, until_it_sleeps
@@ -308,3 +308,12 @@ def test_reconcile_says_early_for_whom_it_waits(site: CdiSite) -> None:
 
     assert f"asked run (pid {child.pid}) to check the node" in said
     assert waited_s < 10
+
+
+def test_what_an_engine_that_was_left_to_cdi_takes_is_no_claim_of_the_ledger(tmp_path: Path) -> None:
+    held = Record(cdi=CdiRow(("containerd",)), finished=True)
+    host = Host.under(PurePosixPath(tmp_path))
+
+    (line,) = list_files(host, Options(), held, deep=False, ignores=False)
+
+    assert line.state == "not changed: it takes devices by CDI where CDI is switched on"

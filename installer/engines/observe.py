@@ -211,7 +211,8 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
     if engine.stopped and spec.reload is not ReloadMethod.HUP:
         unit = systemd.look_at_unit(host, row.unit)
         crashing = unit.active == "activating"  # as one is all the time whose service ends at each start
-        return replace(engine, crashing=crashing, stopped=unit.is_at_rest)
+        remedy = f"restart {engine.title}" if unit.active == "active" else ""  # its socket is gone, say
+        return replace(engine, crashing=crashing, stopped=unit.is_at_rest, remedy=remedy)
     return engine
 
 

@@ -140,11 +140,8 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
         yield Line(str(path), f"{flaw}: {remedy}", later=not ours)
     yield from _list_configs(host, layout, record, ignores=ignores)
     if record.cdi is not None:
-        yield Line(
-            ", ".join(record.cdi.engines) or "no engine",
-            "takes devices by CDI, as it was asked: not changed",
-            good=True,
-        )
+        names = ", ".join(record.cdi.engines) or "no engine"
+        yield Line(names, "not changed: it takes devices by CDI where CDI is switched on", good=True)
         if record.cdi.lacking:
             yield Line(GPU_KIND, f"no CDI specification: {record.cdi.lacking}", good=True)
     for engine in record.engines:

@@ -341,7 +341,7 @@ CONTAINERD: Final = EngineSpec(
     estimate=estimate,
     relocate=relocate,
     cdi=CdiSupport(
-        "containerd 2.0 has CDI switched on, 1.7 with enable_cdi = true in its config, restarted",
+        "containerd 2.0 has CDI on unless its config says enable_cdi = false, 1.7 if it is true; restart it",
         reads=(
             ((2, 3), (1, 1, 0)),
             ((2, 1), (1, 0, 0)),
