@@ -250,7 +250,8 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     if lost := [edit for edit in gone if not in_force(edit)]:
         keys = ", ".join(dict.fromkeys(".".join(edit.key) for edit in lost))
         return f"drifted: {keys} changed after the install", False
-    return f"edited after the install{kept if row.edits else ''}", True
+    found = "edited after the install" if row.ours else "not written by the last install"
+    return f"{found}{kept if row.edits else ''}", True
 
 
 def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:

@@ -140,6 +140,20 @@ def test_status_reads_a_ledger_again_that_changes_while_it_looks(tmp_path: Path)
     assert told[str(CONFIG)] == "as we wrote it"
 
 
+def test_a_config_that_no_install_with_a_ledger_has_written_was_not_edited_since(tmp_path: Path) -> None:
+    """As after a loss of the ledger, where the next install finds all in place."""
+    host = Host.under(PurePosixPath(tmp_path))
+    at(tmp_path, CONFIG).parent.mkdir(parents=True)
+    at(tmp_path, CONFIG).write_text("{}")
+    found = replace(row(None), syntax=Syntax.JSON)
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
+        ledger.write(replace(ledger.held, configs=(found,), finished=True))
+
+    told = {line.what: line.state for line in read_installation(host, Options()).files}
+
+    assert told[str(CONFIG)] == "not written by the last install"
+
+
 def _save(ledger: Ledger, file: File) -> None:
     ledger.save([file])
     rows = (replace(row(file), ours=(File(b"ours").digest,)),)
