@@ -27,10 +27,10 @@ from installer.nri.session import (
     Synchronized,
     WireError,
     encoded,
-    requested_devices,
     unpack,
 )
 from tests.host.servers import message
+from tests.support.nri import container, pod
 
 MANAGEMENT = "management.nvidia.com/gpu"
 ALLOWED = (Allowed("operator", MANAGEMENT), Allowed("team", "nvidia.com/gpu"))
@@ -65,18 +65,8 @@ def _hear(content: bytes, session: Session | None = None) -> tuple[bytes, Any]:
     return turn
 
 
-def _pod(annotations: dict[str, str], namespace: str = "operator", number: str = "p1") -> bytes:
-    entries = [(6, message((1, key), (2, value))) for key, value in annotations.items()]
-    return message((1, number), (2, "pod"), (3, "uid"), (4, namespace), *entries, (7, ""))
-
-
-def _container(name: str = "main", pod: str = "p1", state: int = 1, given: str = "") -> bytes:
-    entries = [(6, message((1, GIVEN), (2, given)))] if given else []
-    return message((1, "c1"), (2, pod), (3, name), (4, state), *entries, (7, "sleep"), (8, "A=b"))
-
-
 def _create(annotations: dict[str, str], namespace: str = "operator", name: str = "main") -> bytes:
-    return _asked("CreateContainer", message((1, _pod(annotations, namespace)), (2, _container(name))), 5)
+    return _asked("CreateContainer", message((1, pod(annotations, namespace)), (2, container(name))), 5)
 
 
 def test_the_first_words_register_the_plugin() -> None:
@@ -85,6 +75,7 @@ def test_the_first_words_register_the_plugin() -> None:
     assert _session().opening() == (
         head + b"nri.pkg.api.v1alpha1.Runtime\x12\x0eRegisterPlugin\x1a\x0a\x0a\x04exam\x12\x0210"
     )
+    assert b"\x12\x0205" in Session(Identity("a", "5"), ()).opening(), "an index has two digits"
 
 
 def test_a_configured_plugin_asks_for_the_creation_of_containers_alone() -> None:
@@ -94,7 +85,7 @@ def test_a_configured_plugin_asks_for_the_creation_of_containers_alone() -> None
     assert news == Configured("containerd", "v2.1.9")
 
 
-def test_a_device_is_given_in_these_bytes() -> None:
+def test_a_device_is_given_and_a_method_refused_in_these_bytes() -> None:
     adjustment: Schema = {4: ("env", [ENTRY]), 8: session.ADJUSTMENT[8]}
     adjust = {"env": [{"key": "A", "value": "b"}], "devices": [{"name": "nvidia.com/gpu=0"}]}
     payload = pack({1: ("adjust", adjustment)}, {"adjust": adjust})
@@ -103,16 +94,12 @@ def test_a_device_is_given_in_these_bytes() -> None:
 
     head = _bytes("00000001 0000002a | 00000020 00000005 02 00 | 121e 0a1c 2206 0a01 41 1201 62 4212 0a10")
     assert sent == head + b"nvidia.com/gpu=0"
+    refused = {"status": {"code": session.UNIMPLEMENTED, "message": "no"}}
+    assert pack(session.ANSWERED, refused) == _bytes("0a06 080c 1202 6e6f")
 
 
 def test_an_answer_without_a_change_is_an_ok_without_a_byte() -> None:
     assert _hear(_create({}))[0] == _bytes("00000001 0000000a | 00000000 00000005 02 00")
-
-
-def test_what_nobody_implements_is_refused_in_these_bytes() -> None:
-    status = {"status": {"code": session.UNIMPLEMENTED, "message": "no"}}
-
-    assert pack(session.ANSWERED, status) == _bytes("0a06 080c 1202 6e6f")
 
 
 @pytest.mark.parametrize("method", sorted(session.TOLD_ONLY))
@@ -121,17 +108,20 @@ def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "service"),
+    ("asked", "code"),
     [
-        pytest.param("ValidateContainerAdjustment", session.PLUGIN_SERVICE, id="a validator's method"),
-        pytest.param("UpdateContainer", session.PLUGIN_SERVICE, id="a method that we have not asked for"),
-        pytest.param("CreateContainer", "other.Service", id="another service"),
+        pytest.param(_asked("ValidateContainerAdjustment"), session.UNIMPLEMENTED, id="a validator's method"),
+        pytest.param(_asked("UpdateContainer"), session.UNIMPLEMENTED, id="not asked for"),
+        pytest.param(
+            _asked("CreateContainer", service="other.Service"), session.UNIMPLEMENTED, id="another service"
+        ),
+        pytest.param(
+            _asked("CreateContainer", b"\x0a\x7f"), session.INVALID_ARGUMENT, id="what cannot be read"
+        ),
     ],
 )
-def test_anything_else_is_not_implemented(method: str, service: str) -> None:
-    answer = _answer(_hear(_asked(method, service=service))[0])
-
-    assert answer["status"]["code"] == session.UNIMPLEMENTED
+def test_anything_else_is_refused(asked: bytes, code: int) -> None:
+    assert _answer(_hear(asked)[0])["status"]["code"] == code
 
 
 @given(
@@ -263,6 +253,7 @@ def test_a_wrong_or_forbidden_wish_is_an_error_and_never_a_start(
     assert words in said
     assert len(said) < 500
     assert isinstance(news, RefusedError)
+    assert (news.code, isinstance(news, ForbiddenError)) == ("nri-refused", code == 7)
 
 
 @pytest.mark.parametrize(
@@ -277,30 +268,17 @@ def test_an_annotation_that_asks_in_another_form_is_an_error(key: str) -> None:
     assert isinstance(news, RefusedError)
 
 
-def test_a_container_that_cannot_be_read_is_refused() -> None:
-    answer = _answer(_hear(_asked("CreateContainer", b"\x0a\x7f"))[0])
-
-    assert answer["status"]["code"] == session.INVALID_ARGUMENT
-
-
-def test_whoever_may_use_nothing_gets_nothing() -> None:
-    pod = {"namespace": "team", "name": "pod", "annotations": {OF_POD: "nvidia.com/gpu=0"}}
-
-    with pytest.raises(ForbiddenError):
-        requested_devices(pod, {"name": "main"}, ())
-
-
 def test_what_runs_without_its_devices_is_named_when_the_engine_tells_what_exists() -> None:
     wish = {OF_CONTAINER: f"{MANAGEMENT}=all"}
     session = _session()
 
-    first = message((1, _pod(wish)), (2, _container()), (2, _container("side")), (3, 1))
+    first = message((1, pod(wish)), (2, container()), (2, container("side")), (3, 1))
     rest = message(
-        (1, _pod({OF_POD: "?"}, "default", "p2")),
-        (2, _container(pod="p2", state=3)),
-        (2, _container(pod="p2", name="gone", state=4)),
-        (2, _container(pod="p2", name="served", given="x")),
-        (2, _container(pod="p3")),
+        (1, pod({OF_POD: "?"}, "default", "p2")),
+        (2, container(of="p2")),
+        (2, container("gone", "p2", state=4)),
+        (2, container("served", "p2") + message((6, message((1, GIVEN), (2, "x"))))),
+        (2, container(of="p3")),
     )
     more = _hear(_asked("Synchronize", first), session)
     last = _hear(_asked("Synchronize", rest, 3), session)
@@ -323,33 +301,29 @@ def test_an_engine_that_does_not_take_the_plugin_is_quoted() -> None:
         [*_session().hear(encoded(Message(2, 1, RESPONSE, refused)))]
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "injects"),
-    [
-        pytest.param("containerd", "1.7.24~ds1", False, id="containerd 1.7.24"),
-        pytest.param("containerd", "1.7.29", False, id="containerd 1.7.29"),
-        pytest.param("containerd", "1.7.30", True, id="containerd 1.7.30"),
-        pytest.param("containerd", "v1.8.0", True, id="a later 1.x"),
-        pytest.param("containerd", "2.0.0", False, id="containerd 2.0.0"),
-        pytest.param("containerd", "v2.0.8", False, id="containerd 2.0.8"),
-        pytest.param("containerd", "v2.1.0-k3s1", True, id="containerd 2.1"),
-        pytest.param("containerd", "2.4.0-beta.0", True, id="containerd 2.4"),
-        pytest.param("containerd", "3.0", True, id="two numbers"),
-        pytest.param("cri-o", "1.33.9", False, id="CRI-O 1.33"),
-        pytest.param("cri-o", "1.34.0", True, id="CRI-O 1.34"),
-        pytest.param("cri-o", "1.37.0", True, id="CRI-O 1.37"),
-        pytest.param("containerd", "main", False, id="no version"),
-        pytest.param("", "2.1.9", False, id="no name"),
-        pytest.param("another", "9.9.9", False, id="another engine"),
-    ],
-)
-def test_an_engine_that_drops_devices_is_refused(engine: str, version: str, injects: bool) -> None:  # noqa: FBT001 - a column
-    if injects:
-        refuse_dropping(engine, version)
-        return
+INJECT = {
+    "containerd": ["1.7.30", "v1.8.0", "v2.1.0-k3s1", "2.4.0-beta.0", "3.0"],
+    "cri-o": ["1.34.0", "1.37.0"],
+}
+DROP = {
+    "containerd": ["1.7.24~ds1", "1.7.29", "2.0.0", "v2.0.8", "main"],
+    "cri-o": ["1.33.9"],
+    "": ["2.1.9"],
+    "another": ["9.9.9"],
+}
+
+
+@pytest.mark.parametrize(("engine", "version"), [(name, each) for name in DROP for each in DROP[name]])
+def test_an_engine_that_drops_devices_is_refused(engine: str, version: str) -> None:
     with pytest.raises(InstallerError, match="cannot give CDI devices by NRI") as caught:
         refuse_dropping(engine, version)
+
     assert caught.value.code == "nri-unusable"
+
+
+@pytest.mark.parametrize(("engine", "version"), [(name, each) for name in INJECT for each in INJECT[name]])
+def test_an_engine_that_injects_devices_is_served(engine: str, version: str) -> None:
+    refuse_dropping(engine, version)
 
 
 @pytest.mark.parametrize(
@@ -367,11 +341,3 @@ def test_an_allowance_that_says_something_else_is_a_wrong_word(text: str) -> Non
 def test_an_identity_that_engines_refuse_is_a_wrong_word(name: str, index: str) -> None:
     with pytest.raises(UsageError):
         Identity.of(name, index)
-
-
-def test_an_index_of_one_digit_is_told_with_two() -> None:
-    assert b"\x12\x0205" in Session(Identity("a", "5"), ()).opening()
-
-
-def test_a_refusal_is_an_error_of_one_code() -> None:
-    assert RefusedError("x", remedy="y").code == "nri-refused"

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from installer.engines import ENGINES
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import ConfigRow, EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Meta
@@ -18,8 +19,7 @@ BESIDE = Options(nri=Nri(allowed=ALLOWED, beside=True))
 
 
 def engine(name: str, *version: int) -> EngineState:
-    path = PurePosixPath("/x")
-    return EngineState(name, path, None, None, (), path, "x.service", version=version or None)
+    return replace(EngineState.usual(ENGINES[name]), version=version or None)
 
 
 def against(options: Options, *engines: EngineState) -> list[str]:
@@ -47,13 +47,9 @@ def test_a_plugin_that_no_engine_would_serve_is_refused(
 
     assert len(found) == len(words)
     assert [word for word, problem in zip(words, found, strict=True) if word not in problem] == []
-
-
-def test_the_mode_asks_for_the_plugin_and_other_modes_do_not() -> None:
-    dropping = engine("containerd", 2, 0, 8)
-
-    assert against(replace(BESIDE, nri=Nri(allowed=ALLOWED), mode=Mode.NRI), dropping)
-    assert not against(Options(), dropping)
+    asked = replace(BESIDE, nri=Nri(allowed=ALLOWED), mode=Mode.NRI)
+    states = [engine(name, *version) for name, *version in engines]
+    assert (against(asked, *states), against(Options(), *states)) == (found, [])
 
 
 @pytest.mark.parametrize(

@@ -46,27 +46,23 @@ def told(root: Path, *, holds: bool, **changed: Any) -> list[tuple[str, bool]]:
         os.close(lock)
 
 
+SINCE = "since 2026-01-01T00:00:00Z"
+ENDED = f"has ended (killed), last seen at 2026-01-01T00:00:00Z: {WITHOUT}; start it again"
+
+
 @pytest.mark.parametrize(
-    ("changed", "state", "good"),
+    ("holds", "changed", "state", "good"),
     [
-        ({}, "registered with containerd 2.1.9, since 2026-01-01T00:00:00Z", True),
-        ({"registered": False}, f"not registered since 2026-01-01T00:00:00Z: {WITHOUT}", False),
-        (
-            {"registered": False, "problem": "nobody listens"},
-            f"not registered since 2026-01-01T00:00:00Z (nobody listens): {WITHOUT}",
-            False,
-        ),
+        (True, {}, f"registered with containerd 2.1.9, {SINCE}", True),
+        (True, {"registered": False}, f"not registered {SINCE}: {WITHOUT}", False),
+        (True, {"registered": False, "problem": "why"}, f"not registered {SINCE} (why): {WITHOUT}", False),
+        (False, {"problem": "killed"}, ENDED, False),
     ],
 )
-def test_a_plugin_that_runs(tmp_path: Path, changed: dict[str, Any], state: str, *, good: bool) -> None:
-    assert told(tmp_path, holds=True, **changed) == [(state, good)]
-
-
-def test_a_plugin_that_has_ended(tmp_path: Path) -> None:
-    ((state, good),) = told(tmp_path, holds=False, problem="killed")
-
-    assert state == (f"has ended (killed), last seen at 2026-01-01T00:00:00Z: {WITHOUT}; start it again")
-    assert not good
+def test_a_plugin_that_runs_or_has_ended(
+    tmp_path: Path, changed: dict[str, Any], state: str, *, holds: bool, good: bool
+) -> None:
+    assert told(tmp_path, holds=holds, **changed) == [(state, good)]
 
 
 @pytest.mark.parametrize(("listed", "in_all"), [(1, 1), (NAMED, NAMED), (NAMED + 1, NAMED + 1), (2, 200)])
