@@ -1,4 +1,4 @@
-"""containerd: the schema of the file, what is inherited, and what keeps CRI from loading."""
+"""containerd: the schema of the file, what is inherited, what keeps CRI from loading, and imported files."""
 
 import pytest
 
@@ -51,29 +51,16 @@ def test_where_both_tables_are_there_the_other_one_is_the_next_way() -> None:
         pytest.param("version = 0\n", "", "does not read schema 0", id="0"),
         pytest.param("version = true\n", "", "version is a boolean where a number", id="no number"),
         pytest.param("version = 2\nplugins = 1\n", "", "plugins is a number where a table", id="plugins"),
-        pytest.param(
-            f"version = 2\n[{CRI2}]\ndefault_runtime_name = 1\n",
-            "",
-            f"{CRI2}.default_runtime_name is a number where a string",
-            id="default",
-        ),
-        pytest.param(
-            f"version = 2\n[{CRI2}.runtimes.x]\nruntime_type = []\n",
-            "",
-            f"{CRI2}.runtimes.x.runtime_type is an array where a string",
-            id="type of any runtime",
-        ),
-        pytest.param(
-            f"version = 3\n[{CRI3}.runtimes.x]\noptions = 1\n",
-            "",
-            f"{CRI3}.runtimes.x.options is a number where a table",
-            id="options of any runtime",
-        ),
-        pytest.param(
-            "version = 3\ndisabled_plugins = ['io.containerd.cri.v1.runtime']\n",
-            "",
-            "switches CRI off",
-            id="off",
+        pytest.param(f"version = 3\ndisabled_plugins = ['{V3}']\n", "", "switches CRI off", id="off"),
+        *(
+            pytest.param(
+                f"version = {schema}\n[{table}]\n{key} = {value}\n", "", f"{table}.{key} is {flaw}", id=name
+            )
+            for name, schema, table, key, value, flaw in (
+                ("default", 2, CRI2, "default_runtime_name", 1, "a number where a string"),
+                ("type", 2, f"{CRI2}.runtimes.x", "runtime_type", [], "an array where a string"),
+                ("options", 3, f"{CRI3}.runtimes.x", "options", 1, "a number where a table"),
+            )
         ),
     ],
 )
@@ -86,18 +73,18 @@ def test_a_file_is_refused_whose(text: str, version: str, flaw: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("donor", "inherited"),
+    "donor",
     [
-        pytest.param("options.CriuPath = ''\noptions.IoUid = 0", {}, id="nothing that says nothing"),
-        pytest.param("options.binaryName = '/b/runc'\noptions.Runtime = '/b'", {}, id="no binary"),
+        pytest.param("options.CriuPath = ''\noptions.IoUid = 0", id="nothing that says nothing"),
+        pytest.param("options.binaryName = '/b/runc'\noptions.Runtime = '/b'", id="no binary"),
     ],
 )
-def test_a_new_runtime_inherits(donor: str, inherited: dict[str, Value]) -> None:
+def test_a_new_runtime_does_not_inherit(donor: str) -> None:
     text = f"version = 2\n[{CRI2}.runtimes.runc]\nruntime_type = '{RUNC}'\n{donor}\n"
 
     assert at(runtimes(text), "nvidia-cdi") == {
         "runtime_type": RUNC,
-        "options": {**inherited, "BinaryName": f"{NVIDIA}.cdi"},
+        "options": {"BinaryName": f"{NVIDIA}.cdi"},
     }
 
 
@@ -208,3 +195,108 @@ def test_a_default_that_is_called_default_is_one_like_any_other() -> None:
 def test_a_name_that_another_runtime_has_is_refused(said: str, starts: str) -> None:
     with pytest.raises(InstallerError, match=f"a runtime named gpu is there already and starts {starts}"):
         decided("containerd", f"version = 2\n[{CRI2}.runtimes.gpu]\n{said}\n", name="gpu")
+
+
+# Drop-ins and imported files, which 2.x merges and 1.x takes for the whole table
+
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
+TABLE = f"version = 2\n[{CRI2}]\n"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param("/etc/containerd/conf.d/*.toml", id="of its directory"),
+        pytest.param("conf.d/99-*", id="relative to the root file"),
+        pytest.param(DROP_IN, id="of its name"),
+    ],
+)
+def test_a_drop_in_that_is_imported_already_needs_no_other_pattern(pattern: str) -> None:
+    text = f"version = 3\nimports = ['{pattern}']\n"
+
+    decision = decided("containerd", text, version="2.1.9", drop_in=DROP_IN)
+
+    assert [str(file.path) for file in decision.files] == [DROP_IN]
+
+
+@pytest.mark.parametrize(
+    ("imported", "drop_in"),
+    [
+        pytest.param(f"[{CRI3}.runtimes.nvidia]\n", "", id="a runtime of our name"),
+        pytest.param(f"[{CRI3}]\ndefault_runtime_name = 'x'\n", "", id="the default"),
+        pytest.param(
+            f"[{CRI3}.runtimes.nvidia-cdi]\n", "/etc/containerd/conf.d/20.toml", id="after our drop-in"
+        ),
+    ],
+)
+def test_an_import_that_is_read_after_our_file_may_not_name(imported: str, drop_in: str) -> None:
+    path = "/etc/containerd/conf.d/50.toml"
+
+    texts = {ROOT: f"version = 3\n{IMPORTS}", path: imported}
+
+    with pytest.raises(InstallerError) as refusal:
+        decided("containerd", texts, version="2.1.9", drop_in=drop_in, default=True)
+
+    assert f"({path} is imported after our file and sets " in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("imports", "files"),
+    [
+        pytest.param("'conf.d/*.toml'", ["/etc/containerd/conf.d/50.toml"], id="one that sorts before it"),
+        pytest.param("'/z/*.toml'", ["/z/50.toml"], id="one of an earlier pattern"),
+        pytest.param("", ["/etc/containerd/conf.d/50.toml"], id="one that nobody imports"),
+    ],
+)
+def test_our_drop_in_has_the_last_word_over(imports: str, files: list[str]) -> None:
+    text = f"version = 3\nimports = [{imports}]\n"
+    other = dict.fromkeys(files, f"[{CRI3}.runtimes.nvidia]\noptions.BinaryName = '/x'\n")
+
+    decision = decided("containerd", {ROOT: text, **other}, version="2.1.9", drop_in=DROP_IN)
+
+    assert at(result(decision, DROP_IN), "plugins", V3, "containerd", "runtimes", "nvidia", "options") == {
+        "BinaryName": NVIDIA
+    }
+
+
+@pytest.mark.parametrize(
+    ("imports", "others", "edited"),
+    [
+        pytest.param(
+            IMPORTS,
+            {"10.toml": TABLE, "20.toml": TABLE, "30.toml": "version = 2\n"},
+            "/etc/containerd/conf.d/20.toml",
+            id="the last import with a CRI table is the one that counts",
+        ),
+        pytest.param("", {"99-nvidia.toml": TABLE}, ROOT, id="a drop-in that nobody imports does not count"),
+    ],
+)
+def test_on_1_our_runtimes_go_where_the_table_in_force_is(
+    imports: str, others: dict[str, str], edited: str
+) -> None:
+    texts = {f"/etc/containerd/conf.d/{name}": text for name, text in others.items()}
+
+    decision = decided(
+        "containerd", {ROOT: f"version = 2\n{imports}", **texts}, version="1.7.24", drop_in=DROP_IN
+    )
+
+    assert [str(file.path) for file in decision.files] == [edited]
+
+
+def test_a_drop_in_of_nvidias_installer_may_be_of_a_higher_schema_than_the_root() -> None:
+    runc = f"[{CRI3}.runtimes.runc]\noptions.SystemdCgroup = true\n"
+    texts = {ROOT: f"version = 2\n{IMPORTS}[{CRI2}.runtimes.runc]\n", DROP_IN: f"version = 3\n{runc}"}
+
+    decision = decided("containerd", texts, version="2.1.9", drop_in=DROP_IN)
+
+    assert [str(file.path) for file in decision.files] == [DROP_IN]
+    ours = at(result(decision, DROP_IN, texts[DROP_IN]), "plugins", V3, "containerd", "runtimes", "nvidia")
+    assert at(ours, "options") == {"SystemdCgroup": True, "BinaryName": NVIDIA}
+
+
+def test_a_root_file_of_schema_1_is_refused_on_2_whatever_the_drop_in_says() -> None:
+    texts = {ROOT: f"version = 1\n{IMPORTS}", DROP_IN: f"version = 3\n[{CRI3}]\n"}
+
+    with pytest.raises(InstallerError, match=r"2\.x ignores a file of schema 1"):
+        decided("containerd", texts, version="2.1.9", drop_in=DROP_IN)

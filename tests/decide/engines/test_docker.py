@@ -1,11 +1,19 @@
-"""Docker: what daemon.json should say, and what no daemon.json may say."""
+"""Docker: what daemon.json should say and may not say, and what dockerd makes of it.
+
+The rows about dockerd were measured with real ones (tests/engines/test_docker_reload.py).
+"""
 
 import json
+from pathlib import PurePosixPath
 
 import pytest
 
-from installer.config_text import Value
+from installer.config_text import Syntax, Value
+from installer.config_text.change import parse
+from installer.engines.docker.config import DockerdModel, Refused
 from installer.errors import InstallerError
+from installer.model.engine_spec import EffectiveConfig, Flags, Runtime
+from installer.model.files import File
 from tests.decide.engines.configs import NVIDIA, at, decided, result
 
 
@@ -52,16 +60,13 @@ def test_a_chosen_name_that_is_ours_already_may_stay() -> None:
 @pytest.mark.parametrize(
     ("text", "flaw"),
     [
-        pytest.param('{"runtimes": {"a b": 1}}', 'runtimes."a b" is a number where', id="any entry"),
-        pytest.param('{"runtimes": {"x": {"Path": 1}}}', "runtimes.x.Path is a number where", id="path"),
-        pytest.param(
-            '{"runtimes": {"x": {"runtimeType": []}}}', "runtimes.x.runtimeType is an array where", id="type"
-        ),
-        pytest.param(
-            '{"runtimes": {"x": {"options": 1}}}', "runtimes.x.options is a number where", id="options"
-        ),
-        pytest.param('{"default-runtime": true}', "default-runtime is a boolean where", id="default"),
+        ('{"runtimes": {"a b": 1}}', 'runtimes."a b" is a number where'),
+        ('{"runtimes": {"x": {"Path": 1}}}', "runtimes.x.Path is a number where"),
+        ('{"runtimes": {"x": {"runtimeType": []}}}', "runtimes.x.runtimeType is an array where"),
+        ('{"runtimes": {"x": {"options": 1}}}', "runtimes.x.options is a number where"),
+        ('{"default-runtime": true}', "default-runtime is a boolean where"),
     ],
+    ids=["any entry", "path", "type", "options", "default"],
 )
 def test_a_wrong_type_is_refused_by_its_key(text: str, flaw: str) -> None:
     with pytest.raises(InstallerError) as refusal:
@@ -76,14 +81,8 @@ def test_a_default_that_nobody_defines_is_refused_also_where_ours_takes_its_plac
         decided("docker", '{"default-runtime": "youki"}', default=ours)
 
 
-@pytest.mark.parametrize(
-    "default",
-    [
-        pytest.param("runc", id="built in"),
-        pytest.param("io.containerd.runc.v2", id="a shim"),
-    ],
-)
-def test_a_default_needs_no_definition_that_is(default: str | None) -> None:
+@pytest.mark.parametrize("default", ["runc", "io.containerd.runc.v2"], ids=["built in", "a shim"])
+def test_a_default_needs_no_definition_that_is(default: str) -> None:
     text = json.dumps({"default-runtime": default})
 
     assert at(result(decided("docker", text), text=text), "default-runtime") == default
@@ -110,3 +109,164 @@ def test_what_a_runtime_starts_is_its_path_or_what_a_shim_of_runc_is_told(
     found = decided("docker", text).low_level
 
     assert found == (*([starts] if starts else []), "runc", "crun")
+
+
+PATH = PurePosixPath("/etc/docker/daemon.json")
+OLD, NEW = (20, 10, 24), (28, 5, 2)
+
+
+def has(default: str, *names: str) -> EffectiveConfig:
+    handlers = {name: Runtime(f"/b/{name}", {"path": f"/b/{name}"}) for name in names}
+    return EffectiveConfig({"runc": Runtime("runc", {"path": "runc"}), **handlers}, default)
+
+
+@pytest.mark.parametrize(
+    ("before", "middle"),
+    [
+        pytest.param("", {"default-runtime": "runc", "runtimes": {}}, id="no file"),
+        pytest.param(
+            '{"runtimes": null, "default-runtime": null}',
+            {"runtimes": {}, "default-runtime": "runc"},
+            id="nulls, of which dockerd 20.10 dies",
+        ),
+        pytest.param(
+            '{"default-runtime": ""}', {"default-runtime": "runc", "runtimes": {}}, id="an empty default"
+        ),
+        pytest.param(
+            '{"debug": true, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}}',
+            {"debug": True, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}},
+            id="both there",
+        ),
+    ],
+)
+def test_the_intermediate_text_of_an_undo_says(before: str, middle: Value) -> None:
+    file, _ = DockerdModel(PATH, NEW).spell_out(File(before.encode()))
+
+    assert parse(file.content.decode(), Syntax.JSON, name="") == middle
+
+
+@pytest.mark.parametrize(
+    ("text", "undefined", "broken"),
+    [
+        pytest.param('{"default-runtime": "io.containerd.kata.v2"}', "", "", id="a shim needs no definition"),
+        pytest.param(
+            '{"runtimes": {"runc": {"path": "/b/x"}}}', "", "runtime name 'runc' is reserved", id="runc"
+        ),
+        pytest.param(
+            '{"runtimes": {"x": {}}}', "", "the runtime x has neither a path nor a runtimeType", id="no path"
+        ),
+        pytest.param("", "", "", id="empty"),
+    ],
+)
+def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, undefined: str, broken: str) -> None:
+    found = DockerdModel(PATH, NEW).start(File(text.encode()))
+
+    assert found.undefined == undefined
+    assert found.broken.startswith(broken)
+    assert bool(found.broken) == bool(broken)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW], ids=["20.10", "28"])
+def test_dockerd_never_gets_a_map_without_its_live_default(version: tuple[int, ...]) -> None:
+    target = File(b'{"runtimes": {"gpu": {"path": "/b/gpu"}}}')
+    live = has("nvidia", "nvidia")
+
+    told = DockerdModel(PATH, version).reload(live, target)
+    first, last = DockerdModel(PATH, version).find_route(live, target)
+
+    assert told == Refused("specified default runtime 'nvidia' does not exist", dies=version == OLD)
+    assert first is not None
+    assert parse(first.content.decode(), Syntax.JSON, name="") == {
+        "runtimes": {"gpu": {"path": "/b/gpu"}},
+        "default-runtime": "runc",
+    }
+    assert last == target
+
+
+def test_a_text_that_is_safe_by_itself_needs_no_intermediate_one() -> None:
+    target = File(b'{"runtimes": {"nvidia": {"path": "/b/nvidia"}}}')
+
+    assert DockerdModel(PATH, OLD).find_route(has("runc"), target) == (target,)
+    assert len(DockerdModel(PATH, OLD).find_route(None, target)) > 1
+
+
+def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None:
+    target = File(b'{"default-runtime": "io.containerd.runc.v2", "runtimes": {"a": {"path": "/b/a"}}}')
+
+    with pytest.raises(InstallerError, match="dockerd would die of it"):
+        DockerdModel(PATH, OLD).find_route(has("io.containerd.runc.v2"), target)
+
+
+def test_dockerd_20_10_forgets_its_own_shims_in_a_reload_and_a_later_one_has_none_to_forget() -> None:
+    shim = "io.containerd.runc.v2"
+
+    assert DockerdModel(PATH, OLD).list_forgotten(has("runc", shim, "kata")) == (shim,)
+    assert DockerdModel(PATH, OLD).list_forgotten(has("runc", "kata")) == ()
+    assert DockerdModel(PATH, NEW).list_forgotten(has("runc", shim, "kata")) == ()
+
+
+FLAG = Flags("", {"x": "/b/x"})
+CHOSEN = Flags("x", {"x": "/b/x"})
+NAMES_X = '{"default-runtime": "x"}'
+HAS_X = '{"runtimes": {"x": {"path": "/b/x"}}}'
+IN_FILE = 'its default-runtime "x" is not defined'
+
+
+@pytest.mark.parametrize("version", [OLD, NEW, None])
+@pytest.mark.parametrize(
+    ("text", "flags", "default", "broken"),
+    [
+        ("{}", Flags(), "runc", ("", "")),
+        (NAMES_X, Flags(), "x", (IN_FILE, IN_FILE)),
+        (NAMES_X, FLAG, "x", (IN_FILE, "")),  # 20.10 looks for it in the text alone
+        (HAS_X, Flags("x"), "x", ("", "")),
+        ("{}", CHOSEN, "x", ("", "")),
+        ("{}", Flags("x"), "x", ('its --default-runtime "x" is not defined',) * 2),
+    ],
+)
+def test_where_dockerd_looks_for_its_default_depends_on_who_named_it(
+    text: str, flags: Flags, default: str, broken: tuple[str, str], version: tuple[int, ...] | None
+) -> None:
+    found = DockerdModel(PATH, version, flags).start(File(text.encode()))
+
+    said = broken[0 if version == OLD else 1]
+    assert (found.default, found.broken, found.ready) == (default, said, not said)
+    assert found.undefined == (default if said else "")
+
+
+@pytest.mark.parametrize("version", [OLD, (23, 0, 6), NEW, None])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", f"read {PATH} as JSON (line 1, column 2: "),
+        ("[]", f"read {PATH} as JSON (line 1, column 1: expected an object)"),
+        ('{"runtimes": 7}', "runtimes is no object"),
+        ('{"default-runtime": 7}', "default-runtime is no string"),
+        ('{"runtimes": {"a": 7}}', "the runtime a is no object"),
+    ],
+)
+def test_what_dockerd_cannot_read_keeps_it_from_its_start_and_a_reload_from_being_taken(
+    text: str, words: str, version: tuple[int, ...] | None
+) -> None:
+    file = File(text.encode())
+
+    started = DockerdModel(PATH, version).start(file)
+    taken = DockerdModel(PATH, version).reload(has("runc"), file)
+
+    assert not started.ready
+    assert started.broken.startswith(words)
+    assert isinstance(taken, Refused)
+    assert (taken.words.startswith(words), taken.dies) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "reads"),
+    [
+        *(("\ufeff{}", version, version != OLD) for version in (OLD, (23, 0, 6), NEW, None)),
+        ("{}", OLD, True),
+    ],
+)
+def test_a_byte_order_mark_is_too_much_for_the_old_dockerd(
+    text: str, version: tuple[int, ...] | None, *, reads: bool
+) -> None:
+    assert DockerdModel(PATH, version).start(File(text.encode())).ready is reads

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from installer.engines import ENGINES
 from installer.model.engine_spec import is_oci, is_ours
 from tests.decide.engines.configs import NVIDIA, decided
 
@@ -98,14 +99,6 @@ def test_a_machine_is_known_by_its_type_whatever_it_is_called(engine: str, text:
     assert decided(engine, text).low_level == ("runc", "crun")
 
 
-def test_docker_is_told_the_binary_of_a_runc_shim_in_its_options() -> None:
-    entry = '{"runtimeType": "io.containerd.runc.v2", "Options": {"binaryName": "/b/crun"}}'
-
-    decision = decided("docker", f'{{"default-runtime": "x", "runtimes": {{"x": {entry}}}}}')
-
-    assert decision.low_level == ("/b/crun", "runc", "crun")
-
-
 @pytest.mark.parametrize(
     ("option", "low_level"),
     [
@@ -134,17 +127,28 @@ def test_crio_without_a_default_wraps_its_built_in_one(version: str, first: str)
     assert decided("crio", "", version=version).low_level[0] == first
 
 
-@pytest.mark.parametrize("mode", ["", ".cdi", ".legacy"])
-@pytest.mark.parametrize("real", ["", ".real"])
-def test_a_runtime_of_ours_is_known_by_its_binary(mode: str, real: str) -> None:
-    assert is_ours(f"/anywhere/nvidia-container-runtime{mode}{real}")
+def test_a_runtime_of_ours_is_known_by_its_binary_and_nothing_else_is_ours() -> None:
+    ours = [
+        f"nvidia-container-runtime{mode}{real}" for mode in ("", ".cdi", ".legacy") for real in ("", ".real")
+    ]
+    others = ["runc", "/usr/bin/crun", "/usr/bin/nvidia-container-cli", "", None, 3]
 
-
-@pytest.mark.parametrize("binary", ["runc", "/usr/bin/crun", "/usr/bin/nvidia-container-cli", "", None, 3])
-def test_nothing_else_is_ours(binary: str | int | None) -> None:
-    assert not is_ours(binary)
+    assert all(is_ours(f"/anywhere/{name}") for name in ours)
+    assert not any(map(is_ours, others))
 
 
 @pytest.mark.parametrize("name", ["runc", "crun", "youki", "catatonit", ""])
 def test_a_runtime_that_starts_processes_may_be_wrapped(name: str) -> None:
     assert is_oci(name, f"/usr/bin/{name}")
+
+
+@pytest.mark.parametrize(
+    ("version", "new"),
+    [(None, True), ((1, 6, 20), False), ((1, 7, 29), False), ((2, 0), True), ((2, 1, 9), True)],
+)
+def test_which_engines_cannot_use_a_container_whose_runtime_is_gone(
+    version: tuple[int, ...] | None, *, new: bool
+) -> None:
+    need = {name for name, spec in ENGINES.items() if spec.needs_handler(version)}
+
+    assert need == (ENGINES.keys() - {"docker"} if new else {"crio", "k3s", "rke2"})
