@@ -344,34 +344,22 @@ def _check_undo(facts: Facts, options: Options) -> Part:
         spec, silent = engine.spec, engine.serving is None and not engine.stopped
         # A binary must outlive the config that names it. A restart may heal just that, and is proven.
         if asks and silent and spec.reload is ReloadMethod.HUP:
-            obstacles.append(
-                InstallerError(
-                    f"verify that {engine.title} no longer serves our runtimes ({engine.silence})",
-                    remedy=f"make it answer, then {TRY_AGAIN}",
-                    code="engine-not-proven",
-                )
-            )
+            problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"
+            remedy = f"make it answer, then {TRY_AGAIN}"
+            obstacles.append(InstallerError(problem, remedy=remedy, code="engine-not-proven"))
         # No pod would start any more, that of the next installer included.
         if spec.finds and engine.serving is not None and engine.serving.default == spec.finds:
-            obstacles.append(
-                InstallerError(
-                    f"remove the toolkit of {engine.title} (its default runtime is {spec.finds})",
-                    remedy=f"start {engine.title} without --default-runtime, then {TRY_AGAIN}",
-                    code="runtime-needed",
-                )
-            )
+            problem = f"remove the toolkit of {engine.title} (its default runtime is {spec.finds})"
+            remedy = f"start {engine.title} without --default-runtime, then {TRY_AGAIN}"
+            obstacles.append(InstallerError(problem, remedy=remedy, code="runtime-needed"))
     for row in facts.held.configs:
         now = facts.contents[row.path]
         # A file that we wrote whole cannot be given back where what stood there is lost.
         if row.path in facts.lost and row.syntax is None and now is not None and now.digest in row.ours:
             copy = options.layout.backups / (row.original.digest if row.original else "")
-            needed.append(
-                InstallerError(
-                    f"restore {row.path} (its saved copy {copy} is missing or damaged)",
-                    remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
-                    code="backup-lost",
-                )
-            )
+            problem = f"restore {row.path} (its saved copy {copy} is missing or damaged)"
+            remedy = f"put the file there that belongs there, or remove it, then {TRY_AGAIN}"
+            needed.append(InstallerError(problem, remedy=remedy, code="backup-lost"))
     idle = f"stopped containers that need our runtime to start again: {', '.join(facts.containers.idle)}"
     notes = (*facts.notes, *([idle] if facts.containers.idle else []))
     return Part(NODE, notes=notes, obstacles=tuple(obstacles), needed=tuple(needed))

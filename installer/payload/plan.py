@@ -158,13 +158,9 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
         )
     restored, obstacles = tuple(_restore_name(facts)), tuple[InstallerError, ...]()
     if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not restored:
-        obstacles = (
-            InstallerError(
-                "restore the toolkit directory of another installer (something else has its name)",
-                remedy=f"move it away, then {TRY_AGAIN}",
-                code="name-taken",
-            ),
-        )
+        problem = "restore the toolkit directory of another installer (something else has its name)"
+        remedy = f"move it away, then {TRY_AGAIN}"
+        obstacles = (InstallerError(problem, remedy=remedy, code="name-taken"),)
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
     planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
