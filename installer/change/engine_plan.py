@@ -115,16 +115,14 @@ def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
         return
     wrong = f"correct what the log of {engine.name} says"
     elsewhere = (", name what runs here with ", Option("runtime"), " or its socket with ", Option("socket"))
-    yield InstallerError(
-        f"verify that {engine.title} serves our runtimes ({engine.silence})",
-        remedy=Remedy(
-            engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
-            *(elsewhere if engine.stopped else ()),
-            ", or configure it unverified with ",
-            Option("restart-mode", "none"),
-        ),
-        code="engine-not-proven",
+    problem = f"verify that {engine.title} serves our runtimes ({engine.silence})"
+    remedy = Remedy(
+        engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
+        *(elsewhere if engine.stopped else ()),
+        ", or configure it unverified with ",
+        Option("restart-mode", "none"),
     )
+    yield InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:

@@ -210,17 +210,12 @@ def publish(host: Host, path: PurePosixPath, text: str) -> None:
     flag = FLAGS.get(path.suffix, Option("nfd-features"))
     # Another program's directory that goes and comes again is one that node_exporter and NFD lose.
     if host.kind(path.parent) is not Kind.DIRECTORY:
-        raise InstallerError(
-            f"write {path} (there is no directory {path.parent})",
-            remedy=Remedy("make it, or name the one that is read with ", flag),
-            code="file-operation-failed",
-        )
+        problem = f"write {path} (there is no directory {path.parent})"
+        remedy = Remedy("make it, or name the one that is read with ", flag)
+        raise InstallerError(problem, remedy=remedy, code="file-operation-failed")
     if is_foreign(host, path):
-        raise InstallerError(
-            f"write {path} (what is there is not from us)",
-            remedy=Remedy("move it away, or choose another path with ", flag),
-            code="name-taken",
-        )
+        remedy = Remedy("move it away, or choose another path with ", flag)
+        raise InstallerError(f"write {path} (what is there is not from us)", remedy=remedy, code="name-taken")
     file = File(text.encode(errors="replace"))
     found = host.read(path)
     if found is None or found.content != file.content:

@@ -189,11 +189,9 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
         except InstallerError:  # without CAP_SYS_PTRACE another process's root cannot be read
             return
         if not there:
-            raise InstallerError(
-                f"configure {engine.title} (pid {engine.pid} does not see {path}: it has other mounts)",
-                remedy=Remedy("mount the host's own directory at ", Option("install-dir"), " for the engine"),
-                code="toolkit-not-visible",
-            )
+            problem = f"configure {engine.title} (pid {engine.pid} does not see {path}: it has other mounts)"
+            remedy = Remedy("mount the host's own directory at ", Option("install-dir"), " for the engine")
+            raise InstallerError(problem, remedy=remedy, code="toolkit-not-visible")
 
 
 def usual_states(name: str) -> tuple[PurePosixPath, ...]:

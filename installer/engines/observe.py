@@ -265,11 +265,9 @@ def refuse_unknown(host: Host, engine: EngineState) -> None:
     socket = engine.spec.socket
     candidates = [unit for spec in ENGINES.values() if spec.socket == socket for unit in spec.units]
     if not any(systemd.unit_runs(host, unit) for unit in candidates):
-        raise InstallerError(
-            f"tell whose containerd answers on {engine.socket} (none of {', '.join(candidates)} runs)",
-            remedy=Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2"),
-            code="engine-unknown",
-        )
+        problem = f"tell whose containerd answers on {engine.socket} (none of {', '.join(candidates)} runs)"
+        remedy = Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2")
+        raise InstallerError(problem, remedy=remedy, code="engine-unknown")
 
 
 def refuse_generated(engine: EngineState) -> None:
@@ -311,10 +309,7 @@ def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> Insta
     known = (unit for unit in units if systemd.look_at_unit(host, unit).load != "not-found")
     dead = [systemd.describe_unit_end(host, unit) for unit in known]
     reason = "; ".join((*notes, *filter(None, dead))) or f"nothing answers on {sockets}"
-    return InstallerError(
-        f"find a running engine ({reason})",
-        remedy=Remedy(
-            "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
-        ),
-        code="engine-not-found",
+    remedy = Remedy(
+        "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
     )
+    return InstallerError(f"find a running engine ({reason})", remedy=remedy, code="engine-not-found")

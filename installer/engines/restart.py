@@ -151,15 +151,13 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
                 )
             wanted = "serves our runtimes" if reload.present else "no longer serves our runtimes"
             when = f" within {limit_s(spec, patience):g} s" if over else ""
-            raise InstallerError(
-                f"verify that {engine.title} {wanted}{when} ({reason})",
-                remedy=Remedy(
-                    f"look at the log of {engine.name}, and give ",
-                    Option("timeout"),
-                    " more seconds if it is slow",
-                ),
-                code="engine-not-proven",
+            problem = f"verify that {engine.title} {wanted}{when} ({reason})"
+            remedy = Remedy(
+                f"look at the log of {engine.name}, and give ",
+                Option("timeout"),
+                " more seconds if it is slow",
             )
+            raise InstallerError(problem, remedy=remedy, code="engine-not-proven")
         time.sleep(POLL_S)
 
 

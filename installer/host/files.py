@@ -55,13 +55,9 @@ class Host:
         with translated("look at", root):
             there = Path(root).is_dir()
         if not there:
-            raise InstallerError(
-                f"find the host's root {root} (there is no such directory)",
-                remedy=Remedy(
-                    "name the directory where the host's root is mounted with ", Option("host-root")
-                ),
-                code="path-unusable",
-            )
+            problem = f"find the host's root {root} (there is no such directory)"
+            remedy = Remedy("name the directory where the host's root is mounted with ", Option("host-root"))
+            raise InstallerError(problem, remedy=remedy, code="path-unusable")
         mounts = {ROOT: Path(root)}
         host = cls(mounts)
         for directory, local in sorted(pairs, key=lambda pair: len(pair[0].parts)):
@@ -79,11 +75,9 @@ class Host:
                 if parts or base == Path(ROOT):
                     return Place(base, parts)
                 return Place(base.parent, (base.name,))
-        raise InstallerError(
-            f"find {path} (no mounted directory holds it)",
-            remedy=Remedy("mount the host's root and name it with ", Option("host-root")),
-            code="path-unusable",
-        )
+        problem = f"find {path} (no mounted directory holds it)"
+        remedy = Remedy("mount the host's root and name it with ", Option("host-root"))
+        raise InstallerError(problem, remedy=remedy, code="path-unusable")
 
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
         """Return ``path`` without symbolic links, as the host's kernel would follow them.

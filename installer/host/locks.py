@@ -189,11 +189,9 @@ def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
     except FileExistsError as error:
         fd = _open_pidfile(local)
         if fd is None and os.path.lexists(local):
-            raise InstallerError(
-                f"use {path} as the pidfile (what is there is not a pidfile of root's)",
-                remedy=Remedy("move it away, or choose another ", Option("pid-file")),
-                code="name-taken",
-            ) from error
+            problem = f"use {path} as the pidfile (what is there is not a pidfile of root's)"
+            remedy = Remedy("move it away, or choose another ", Option("pid-file"))
+            raise InstallerError(problem, remedy=remedy, code="name-taken") from error
         return fd
 
 

@@ -46,11 +46,9 @@ def remove(host: Host, path: PurePosixPath) -> None:
 def refuse_foreign(host: Host, path: PurePosixPath) -> None:
     """Raise InstallerError where what has the name of a readiness file is none."""
     if host.exists(path) and not _is_ours(host, path):
-        raise InstallerError(
-            f"publish readiness in {path} (what is there is not from us)",
-            remedy=Remedy("move it away, or choose a ", Option("pid-file"), " in another directory"),
-            code="name-taken",
-        )
+        problem = f"publish readiness in {path} (what is there is not from us)"
+        remedy = Remedy("move it away, or choose a ", Option("pid-file"), " in another directory")
+        raise InstallerError(problem, remedy=remedy, code="name-taken")
 
 
 def _is_ours(host: Host, path: PurePosixPath) -> bool:

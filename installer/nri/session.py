@@ -283,11 +283,9 @@ class Session:
             elif message.connection == RUNTIME and message.kind == RESPONSE:
                 status = unpack(ANSWERED, message.content)["status"]
                 if status["code"]:
-                    raise InstallerError(
-                        f"register with the engine over NRI ({status['message']})",
-                        remedy=Remedy("look at ", Option("nri-name"), " and ", Option("nri-index")),
-                        code="nri-failed",
-                    )
+                    problem = f"register with the engine over NRI ({status['message']})"
+                    remedy = Remedy("look at ", Option("nri-name"), " and ", Option("nri-index"))
+                    raise InstallerError(problem, remedy=remedy, code="nri-failed")
 
     def _answer(self, message: Message) -> tuple[bytes, News | None]:
         asked = unpack(ASKED, message.content)

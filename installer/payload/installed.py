@@ -94,11 +94,9 @@ def restore_access(host: Host, layout: Layout, record: Record) -> None:
 def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
     """Yield why programs that root runs cannot be below ``path``, which need not exist."""
     for word in host.mounted(path):
-        yield InstallerError(
-            f"install into {path} (its file system is mounted {word})",
-            remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
-            code="install-dir-unusable",
-        )
+        problem = f"install into {path} (its file system is mounted {word})"
+        remedy = Remedy("choose another ", Option("install-dir"), ", or remount it")
+        yield InstallerError(problem, remedy=remedy, code="install-dir-unusable")
     entry = entry_of(host, host.resolve(path))
     # What is staged there has names that anybody could take first in a sticky directory.
     everybodys = entry is not None and entry.directory and entry.mode & STICKY and entry.mode & EVERYBODY
@@ -130,11 +128,8 @@ def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str)
         flaw, way = f"{place} belongs to another user", f"chown root {place}; chmod go-w {place}"
     else:
         flaw, way = f"others than root may write {place}", f"chmod o-w {place}"
-    return InstallerError(
-        f"{what} ({flaw})",
-        remedy=Remedy(f"{way}; or choose another ", Option(option)),
-        code="install-dir-unusable",
-    )
+    remedy = Remedy(f"{way}; or choose another ", Option(option))
+    return InstallerError(f"{what} ({flaw})", remedy=remedy, code="install-dir-unusable")
 
 
 def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:

@@ -230,8 +230,6 @@ def _find_lack_of_room(
     if free_bytes is not None and free_bytes < need:
         sizes = (free_bytes, need)
         has, takes = (f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB" for size in sizes)
-        yield InstallerError(
-            f"install into {options.install_dir} ({has} are free, {takes} are needed)",
-            remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
-            code="no-space",
-        )
+        problem = f"install into {options.install_dir} ({has} are free, {takes} are needed)"
+        remedy = Remedy("free some space there, or choose another ", Option("install-dir"))
+        yield InstallerError(problem, remedy=remedy, code="no-space")
