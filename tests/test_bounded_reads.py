@@ -1,6 +1,10 @@
 """A file that is far too large, whoever's it is, holds no verb up and takes no memory, by the real program."""
 
+import json
 import os
+import signal
+import subprocess
+import threading
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -8,8 +12,9 @@ import pytest
 from installer.errors import InstallerError
 from installer.host.files import MOST_BYTES, Host
 from tests.support.bounded import bounded
-from tests.support.cdi_site import CdiSite
-from tests.support.site import Site, sentence
+from tests.support.cdi_site import OWN, CdiSite
+from tests.support.site import PROJECT, Site, sentence
+from tests.support.waiting import until_it_sleeps
 
 STRANGER = 65534
 SPECIFICATION = "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n"
@@ -58,6 +63,22 @@ def test_a_config_without_end_is_refused_in_a_sentence(tmp_path: Path) -> None:
     )
 
 
+ETC = "etc/cdi/bomb.yaml"
+BOMB = "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}' if level else 'x'] * 10)}]\n" for level in range(11)
+)
+TEXT = f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n{BOMB}? *a10\n: x\n"
+REASON = "cannot read a CDI specification (it has an alias or a tag)"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> CdiSite:
+    """Return a node with a directory for specifications of others."""
+    node = CdiSite(tmp_path)
+    (node.root / ETC).parent.mkdir(parents=True)
+    return node
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
@@ -66,14 +87,11 @@ def test_a_config_without_end_is_refused_in_a_sentence(tmp_path: Path) -> None:
         pytest.param(KEYS * 2, "more than 1 MiB", id="long"),
     ],
 )
-def test_a_specification_of_others_does_not_multiply(tmp_path: Path, more: str, reason: str) -> None:
-    site = CdiSite(tmp_path)
-    path = site.root / "etc/cdi/theirs.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(SPECIFICATION + more)
+def test_a_specification_of_others_does_not_multiply(node: CdiSite, more: str, reason: str) -> None:
+    (node.root / ETC).write_text(SPECIFICATION + more)
 
-    with site.docker():
-        done = bounded(site, "plan")
+    with node.docker():
+        done = bounded(node, "plan")
 
     assert done.returncode == 10, done.stderr
     assert f"read a CDI specification (it has {reason}" in done.stderr
@@ -89,3 +107,61 @@ def test_a_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
     assert len(found.content) == MOST_BYTES
     with pytest.raises(InstallerError, match="it has more than 16 MiB"):
         host.read(path)
+
+
+def test_plan_and_install_pass_a_specification_over_and_say_so(node: CdiSite) -> None:
+    (node.root / ETC).write_text(TEXT)
+    with node.docker():
+        plan, done = bounded(node, "plan"), bounded(node, "install")
+
+    assert (plan.returncode, done.returncode) == (10, 0), (plan.stderr, done.stderr)
+    for said in (plan.stderr, done.stderr):
+        assert "specification not read" in said
+        assert f"/{ETC}" in said
+        assert REASON in said
+    assert (node.root / OWN).exists()
+
+
+def test_doctor_names_a_specification_that_is_not_read(node: CdiSite) -> None:
+    (node.root / ETC).write_text(TEXT)
+
+    done = subprocess.run(
+        [*node.command("status")[:3], "doctor", "--json", "--host-root", str(node.root)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=PROJECT,
+    )
+
+    assert f"/{ETC}: {REASON}" in done.stdout
+
+
+def test_a_run_that_waits_says_that_it_passes_one_over_and_hears_a_stop(node: CdiSite) -> None:
+    with node.docker(), node.running() as child:
+        until_it_sleeps(child.pid)
+        assert child.stderr is not None
+        patience = threading.Timer(60, child.kill)
+        patience.start()
+        (node.root / ETC).write_text(TEXT)
+        assert any("specification not read" in line for line in child.stderr)
+        patience.cancel()
+        until_it_sleeps(child.pid)
+        child.terminate()
+        assert child.wait(60) == 0
+    assert not (node.root / OWN).exists()
+
+
+def test_a_run_that_waits_says_it_once_for_each_change(node: CdiSite) -> None:
+    (node.root / ETC).write_text(TEXT)
+    with node.docker(), node.running() as child:  # which has read what its install has said
+        for text in (TEXT, TEXT, f"{TEXT}# edited\n", f"{TEXT}# edited\n"):
+            until_it_sleeps(child.pid)
+            if (node.root / ETC).read_text() != text:
+                (node.root / ETC).write_text(text)
+            child.send_signal(signal.SIGHUP)
+        until_it_sleeps(child.pid)
+        child.terminate()
+        assert child.stderr is not None
+        events = [json.loads(line)["event"] for line in child.stderr]
+    assert events.count("specification not read") == 1, events

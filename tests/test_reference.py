@@ -65,16 +65,10 @@ def test_each_engine_is_in_the_table_of_what_is_supported() -> None:
     [
         pytest.param({"config": ["/x"]}, "which engine", id="a bare path and auto"),
         pytest.param({"runtime": ["auto", "docker"]}, "mix --runtime auto", id="auto and another"),
-        pytest.param({"mount": ["/a"]}, "mount '/a'", id="half a mount"),
         pytest.param(
             {"runtime": ["docker"], "drop_in_config": ["/x"]}, "Docker a drop-in", id="a drop-in for Docker"
         ),
         pytest.param({"install_dir": "/"}, "install into /", id="the root"),
-        pytest.param(
-            {"mode": "cdi", "set_as_default": True},
-            "give GPUs by CDI alone",
-            id="CDI and a default runtime",
-        ),
         pytest.param({"install_dir": "a/b"}, "use the path a/b", id="a relative path"),
         pytest.param(
             {"host_root": "/host", "runtime": ["docker"], "config": ["/etc/x"]},

@@ -56,9 +56,7 @@ def test_with_nri_the_namespaces_get_the_kind_of_the_specification_and_nothing_e
     [
         ("docker", "signal", RestartMode.AUTO),
         ("containerd", "signal", RestartMode.AUTO),
-        ("crio", "signal", RestartMode.AUTO),
         ("containerd", "systemd", RestartMode.AUTO),
-        ("docker", "systemd", RestartMode.AUTO),
         ("docker", "NONE", RestartMode.NONE),
     ],
 )
