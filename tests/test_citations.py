@@ -14,6 +14,7 @@ FACTS = PROJECT / "docs/engine-facts.md"
 SECURITY = (PROJECT / "docs/security.md", PROJECT / "docs/security-host.md")
 TEXTS = {".py", ".toml", ".md", ".patch", ".yaml", ".txt", ".sh", ".env", ""}
 MADE = {"build", "node_toolkit_installer.egg-info"}
+COMPATIBILITY = PROJECT / "tests/compat/differences.toml"
 _CITED = re.compile(r"\b([\w-]+\.md)#([\w-]+)")
 _NAMED = re.compile(r"[\w./-]*\w\.md\b")
 # What this project's texts must make sense without: a numbered law or row of a document that is not here.
@@ -69,9 +70,9 @@ def _tests(file: Path) -> frozenset[str]:
     return frozenset(name for name in names if name.startswith("test_"))
 
 
-@pytest.mark.parametrize("document", [FACTS, *SECURITY], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", [FACTS, *SECURITY, COMPATIBILITY], ids=lambda path: path.name)
 def test_each_test_that_a_document_names_is_there(document: Path) -> None:
-    named = re.findall(r"`(tests/[\w/.:-]+)`", document.read_text())
+    named = re.findall(r"[`\"](tests/[\w/.:-]+)[`\"]", document.read_text())
     lost = []
     for file, _, test in (each.partition("::") for each in named):
         tests = _tests(PROJECT / file) if (PROJECT / file).is_file() else frozenset[str]()

