@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -222,33 +221,6 @@ def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site
 
     assert "failed and is not tried again" in told.stdout
     assert "unfinished" not in told.stdout
-
-
-@pytest.mark.parametrize(("act", "moment"), [("carry_out", 0), ("_do", 4)])
-def test_status_tells_of_an_install_that_was_killed(site: Site, act: str, moment: int) -> None:
-    code = (
-        "import os, signal, sys; from installer.change import transaction as t; from installer.cli.app import main\n"
-        "name, left = sys.argv.pop(1), [int(sys.argv.pop(1))]\n"
-        "act = getattr(t, name)\n"
-        "def do(*words, **more):\n"
-        "    left[0] -= 1\n"
-        "    left[0] >= 0 or os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return act(*words, **more)\n"
-        "setattr(t, name, do); sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", code, act, str(moment), *site.command("install")[3:]]
-    killed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
-
-    told = site.status()
-
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert json.loads((site.root / LEDGER).read_text())["finished"] is False
-    assert told.returncode == 1
-    assert re.search(
-        "BAD unfinished +the last install or undo failed or was cut short; run install or uninstall again",
-        told.stdout,
-    )
-    assert site.call("uninstall").returncode == 0
 
 
 def test_status_names_reconcile_where_a_run_that_waits_keeps_an_install_out(site: Site) -> None:

@@ -96,21 +96,6 @@ def test_a_pidfile_that_somebody_removes_is_there_again(site: Site) -> None:
     assert alive == 0
 
 
-def test_a_check_that_is_killed_is_done_again_and_the_run_goes_on(site: Site) -> None:
-    before = site.tree()
-    with site.running() as child:
-        until_it_sleeps(child.pid)
-        child.send_signal(signal.SIGHUP)
-        until(lambda: "asked" in acts(child.pid))
-        kill_act(child.pid, "asked")
-        until(lambda: "check" in acts(child.pid), 20)
-        until_it_sleeps(child.pid)
-        child.terminate()
-
-        assert child.wait(30) == 0
-    assert site.tree() == before
-
-
 # Python loads it before the program: a check that was asked for hangs within its first step until it is told to end.
 HANGS = """
 import signal, sys, time

@@ -7,7 +7,7 @@ import pytest
 
 from installer.host import events
 from tests.support.container import NVIDIAS, call
-from tests.support.site import DAEMON_JSON, LEDGER, Site, sentence
+from tests.support.site import DAEMON_JSON, Site, sentence
 
 
 @pytest.fixture
@@ -36,31 +36,25 @@ def test_an_install_and_its_undo_end_with_a_sentence(site: Site, log: Path) -> N
     ]
 
 
-def test_an_error_ends_with_its_sentence_and_its_remedy(site: Site, log: Path) -> None:
+@pytest.mark.parametrize(
+    ("verb", "more", "code"),
+    [
+        pytest.param("install", (), 1, id="an error"),
+        pytest.param("uninstall", (), 4, id="an incomplete undo"),
+        pytest.param("run", ("--install-dir", "here"), 2, id="wrong options"),
+    ],
+)
+def test_what_fails_ends_with_its_sentence_and_its_remedy(
+    site: Site, log: Path, verb: str, more: tuple[str, ...], code: int
+) -> None:
+    if verb == "uninstall":
+        assert call(log, site, "install").returncode == 0
     (site.root / DAEMON_JSON).write_text("{")
 
-    done = call(log, site, "install")
+    done = call(log, site, verb, *more)
 
-    assert (done.returncode, log.read_text()) == (1, f"{sentence(done)}\n")
-
-
-def test_an_incomplete_undo_ends_with_what_is_left(site: Site, log: Path) -> None:
-    assert call(log, site, "install").returncode == 0
-    (site.root / DAEMON_JSON).write_text("{")
-
-    done = call(log, site, "uninstall")
-
-    assert (done.returncode, log.read_text()) == (4, f"{sentence(done)}\n")
-    assert (site.root / LEDGER).exists()
-
-
-def test_wrong_options_end_with_a_sentence(site: Site, log: Path) -> None:
-    done = call(log, site, "run", "--install-dir", "here")
-
-    assert (done.returncode, log.read_text()) == (
-        2,
-        "cannot use the path here; give an absolute path without ..\n",
-    )
+    said = sentence(done) if code != 2 else "cannot use the path here; give an absolute path without .."
+    assert (done.returncode, log.read_text()) == (code, f"{said}\n")
 
 
 def test_nvidias_entry_point_ends_with_a_sentence_in_its_own_words(site: Site, log: Path) -> None:
