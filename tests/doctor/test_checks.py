@@ -10,16 +10,12 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.reloading import AT_NEXT_START
-from installer.host.files import Host
-from installer.host.systemd import look_at_unit
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
-from installer.report.doctor.read import spell_state
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
-from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.golden import golden_line
 
 if TYPE_CHECKING:
@@ -64,6 +60,23 @@ def logged(line: str) -> Callable[[Path], None]:
     return lambda root: put(root, "/dev/kmsg", f"4,9,9,-;{line}\n")
 
 
+def node(**more: Any) -> Callable[[Node], Node]:
+    return lambda node: replace(node, **more)
+
+
+def config(*edits: tuple[str, str]) -> Callable[[Path], None]:
+    """Return an act that edits config.toml."""
+
+    def edit(root: Path) -> None:
+        said = golden.FILES[CONFIG]
+        for old, new in edits:
+            assert old in said
+            said = said.replace(old, new)
+        put(root, CONFIG, said)
+
+    return edit
+
+
 def driver(**more: Any) -> Callable[[Node], Node]:
     return lambda node: replace(node, driver=replace(node.driver, **more))
 
@@ -104,7 +117,15 @@ def ours(**options: bool) -> Runtime:
     return Runtime(RUNTIME, table)
 
 
+COMPAT = "[features]\nallow-cuda-compat-libs-from-container = true\n"
 WITHOUT = {"docker": EffectiveConfig({"runc": Runtime("runc")}, "runc")}
+
+
+def nowhere(node: Node) -> Node:
+    """Return the node with engines that serve no runtime of ours."""
+    return engine("docker", serving=WITHOUT["docker"])(engine("containerd", serving=handlers("nvidia"))(node))
+
+
 ACTS: dict[str, list[Act]] = {
     "gpu-driver": [
         Act(lambda root: (root / "sys/module/nvidia").rename(root / "gone")),
@@ -168,7 +189,7 @@ ACTS: dict[str, list[Act]] = {
         Act(facts=lambda node: replace(golden.by_cdi(node), by_cdi=CdiRow((), f"{SPEC} has one GPU"))),
     ],
     "nri-plugin": [
-        Act(facts=lambda node: replace(node, plugin=(("not registered since noon", False),))),
+        Act(facts=node(plugin=(("not registered since noon", False),))),
         Act(
             facts=lambda node: replace(
                 node, plugin=(("registered", True), ("1 containers run without", False))
@@ -185,16 +206,7 @@ ACTS: dict[str, list[Act]] = {
     "no-cgroups": [Act(text(CONFIG, "no-cgroups = false", "no-cgroups = true"))],
     "mode": [
         Act(text(CONFIG, 'mode = "auto"', 'mode = "csv"')),
-        Act(
-            lambda root: put(
-                root,
-                CONFIG,
-                golden.FILES[CONFIG]
-                .replace('"auto"', '"cdi"')
-                .replace("detection = true", "detection = false"),
-            ),
-            level=WARN,
-        ),
+        Act(config(('"auto"', '"cdi"'), ("detection = true", "detection = false")), level=WARN),
     ],
     "low-level-runtime": [
         Act(text(CONFIG, "/usr/sbin/runc", "/usr/sbin/no-runc")),
@@ -210,19 +222,12 @@ ACTS: dict[str, list[Act]] = {
         ),
     ],
     "toolkit-log": [
-        Act(
-            lambda root: put(
-                root,
-                CONFIG,
-                golden.FILES[CONFIG].replace('"/dev/null"', '"/run/n.log"').replace('"info"', '"debug"'),
-            ),
-            level=WARN,
-        ),
+        Act(config(('"/dev/null"', '"/run/n.log"'), ('"info"', '"debug"')), level=WARN),
     ],
     "installation": [
-        Act(facts=lambda node: replace(node, installed=(("/etc/x", "drifted: runtimes.nvidia", False),))),
-        Act(facts=lambda node: replace(node, configured={"crio": ("crio.service", "inactive/dead/success")})),
-        Act(facts=lambda node: replace(node, configured={"crio": ("", "")})),
+        Act(facts=node(installed=(("/etc/x", "drifted: runtimes.nvidia", False),))),
+        Act(facts=node(configured={"crio": ("crio.service", "inactive/dead/success")})),
+        Act(facts=node(configured={"crio": ("", "")})),
         Act(
             facts=lambda node: replace(node, configured={"crio": ("crio.service", "active/running/success")})
         ),
@@ -279,18 +284,9 @@ ACTS: dict[str, list[Act]] = {
         )
     ],
     "runtime-served": [
-        Act(
-            facts=lambda node: engine("docker", serving=WITHOUT["docker"])(
-                engine("containerd", serving=handlers("nvidia"))(node)
-            )
-        ),
+        Act(facts=nowhere),
         Act(facts=engine("containerd", serving=handlers("nvidia")), level=WARN),
-        Act(
-            facts=lambda node: engine("docker", serving=WITHOUT["docker"])(
-                engine("containerd", serving=handlers("nvidia"))(replace(node, toolkits=(golden.OTHER,)))
-            ),
-            level=WARN,
-        ),
+        Act(facts=lambda node: nowhere(replace(node, toolkits=(golden.OTHER,))), level=WARN),
     ],
     "runtime-programs": [
         Act(facts=lambda node: replace(node, programs=node.programs - {RUNTIME})),
@@ -351,18 +347,9 @@ ACTS: dict[str, list[Act]] = {
     ],
     "holes-toolkit": [Act(facts=toolkit(ctk=(1, 17, 7)), level=WARN)],
     "cuda-compat": [
-        Act(
-            lambda root: put(
-                root,
-                CONFIG,
-                f"{golden.FILES[CONFIG]}\n[features]\nallow-cuda-compat-libs-from-container = true\n",
-            ),
-            level=WARN,
-        )
+        Act(config(("[nvidia-container-cli]", f"{COMPAT}\n[nvidia-container-cli]")), level=WARN),
     ],
-    "holes-runc": [
-        Act(facts=lambda node: replace(node, runc={"/usr/bin/runc": ((1, 1, 5), "runc 1.1.5")}), level=WARN)
-    ],
+    "holes-runc": [Act(facts=node(runc={"/usr/bin/runc": ((1, 1, 5), "runc 1.1.5")}), level=WARN)],
     "holes-containerd": [Act(facts=process(700, version=(2, 1, 4), label="containerd 2.1.4"), level=WARN)],
 }
 
@@ -378,10 +365,15 @@ def verdicts(node: Node) -> dict[str, Finding]:
     return {finding.name: finding for finding in judge_node(node)}
 
 
-def test_nothing_is_wrong_with_a_good_node_and_every_check_applies(tmp_path: Path) -> None:
-    node = golden.read(golden.lay(tmp_path))
-    found = verdicts(node) | {
-        name: verdicts(golden.by_cdi(node))[name] for name in ("cdi-alone", "nri-plugin")
+@pytest.fixture
+def good(tmp_path: Path) -> Node:
+    """Return a node on which nothing is wrong."""
+    return golden.read(golden.lay(tmp_path))
+
+
+def test_nothing_is_wrong_with_a_good_node_and_every_check_applies(good: Node) -> None:
+    found = verdicts(good) | {
+        name: verdicts(golden.by_cdi(good))[name] for name in ("cdi-alone", "nri-plugin")
     }
 
     assert {name: verdict for name, verdict in found.items() if verdict.level is not Level.OK} == {}
@@ -389,8 +381,8 @@ def test_nothing_is_wrong_with_a_good_node_and_every_check_applies(tmp_path: Pat
         assert golden_line(SAID, name, verdict.found) == verdict.found
 
 
-def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(tmp_path: Path) -> None:
-    found = verdicts(golden.by_cdi(golden.read(golden.lay(tmp_path))))
+def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(good: Node) -> None:
+    found = verdicts(golden.by_cdi(good))
 
     assert {name: each.found for name, each in found.items() if each.level in {BAD, WARN}} == {}
     for name in ("runtime-served", "docker-hook"):
@@ -399,46 +391,39 @@ def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(t
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_nothing_is_to_be_done_about_a_default_engine_of_any_kind(tmp_path: Path, name: str) -> None:
+def test_nothing_is_to_be_done_about_a_default_engine_of_any_kind(good: Node, name: str) -> None:
     kind, (docker, containerd) = ENGINES[name], golden.ENGINES
     like = replace(docker, live_restore=False, has_hook=False) if name == "docker" else containerd
     usual = replace(like, name=name, config=kind.config, files=(kind.config,), trees={}, unit=kind.unit)
-    node = golden.read(golden.lay(tmp_path))
 
     alone = replace(usual, serving=WITHOUT["docker"], on_disk=WITHOUT["docker"])
 
-    nodes = replace(node, engines=(usual,)), replace(node, engines=(alone,), toolkits=(), installed=())
+    nodes = replace(good, engines=(usual,)), replace(good, engines=(alone,), toolkits=(), installed=())
 
     assert [each.found for one in nodes for each in judge_node(one) if each.remedy] == []
 
 
-def test_a_masked_engine_is_to_be_unmasked(tmp_path: Path) -> None:
-    (tmp_path / "run/dbus").mkdir(parents=True)
-    unit = FakeUnit(load="masked", active="inactive", sub="dead")
-
-    with serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({"crio.service": unit})):
-        state = spell_state(look_at_unit(Host.under(PurePosixPath(tmp_path)), "crio.service"))
-    node = replace(golden.read(golden.lay(tmp_path / "node")), configured={"crio": ("crio.service", state)})
+def test_a_masked_engine_is_to_be_unmasked(good: Node) -> None:
+    node = replace(good, configured={"crio": ("crio.service", "masked/dead/success")})
 
     assert "systemctl unmask crio.service, then start it" in verdicts(node)["installation"].found
 
 
-def test_an_engine_that_is_exempt_needs_no_runtime_of_ours(tmp_path: Path) -> None:
-    node = engine("containerd", serving=handlers("nvidia"))(golden.read(golden.lay(tmp_path)))
+def test_an_engine_that_is_exempt_needs_no_runtime_of_ours(good: Node) -> None:
+    node = engine("containerd", serving=handlers("nvidia"))(good)
 
     assert verdicts(node)["runtime-served"].level is WARN
     assert verdicts(replace(node, exempt=frozenset({"containerd"})))["runtime-served"].level is Level.OK
 
 
-def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(tmp_path: Path) -> None:
-    node = golden.read(golden.lay(tmp_path))
+def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(good: Node) -> None:
     undefined = engine("containerd", on_disk=replace(SERVING, undefined="gone"))
-    rewritten = replace(node, installed=(("containerd", "drifted: the runtime nvidia is missing", False),))
+    rewritten = replace(good, installed=(("containerd", "drifted: the runtime nvidia is missing", False),))
 
     accepted, installed = (
         [name for name, each in verdicts(one).items() if each.level in {BAD, WARN}]
         for one in (
-            undefined(node),
+            undefined(good),
             engine("containerd", serving=handlers("nvidia"), on_disk=handlers("nvidia"))(rewritten),
         )
     )
@@ -446,8 +431,8 @@ def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(tm
     assert (accepted, installed) == (["config-accepted"], ["installation"])
 
 
-def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(tmp_path: Path) -> None:
-    node = replace(golden.read(golden.lay(tmp_path)), processes=())
+def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(good: Node) -> None:
+    node = replace(good, processes=())
 
     assert "containerd 2.1.9" in verdicts(node)["holes-containerd"].found
     assert "from here" in verdicts(node)["containerd-nil-pointer"].found
@@ -464,9 +449,9 @@ def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_count
     ],
 )
 def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
-    tmp_path: Path, lacks: str, todo: str, not_said: str, *, cdi: bool
+    good: Node, lacks: str, todo: str, not_said: str, *, cdi: bool
 ) -> None:
-    node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
+    node = golden.by_cdi(good)
     served = tuple(
         replace(each, serving=replace(each.serving, cdi=cdi)) for each in node.engines if each.serving
     )
@@ -481,9 +466,9 @@ def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
     assert not_said not in str(found.remedy)
 
 
-def test_an_engine_that_its_unit_would_not_start_again_is_bad(tmp_path: Path) -> None:
+def test_an_engine_that_its_unit_would_not_start_again_is_bad(good: Node) -> None:
     node = engine("docker", next_flaw="docker.service would not start it again: its ExecStart /x is gone")(
-        golden.read(golden.lay(tmp_path))
+        good
     )
 
     found = verdicts(node)["config-accepted"]
@@ -491,9 +476,9 @@ def test_an_engine_that_its_unit_would_not_start_again_is_bad(tmp_path: Path) ->
     assert (found.level, "docker.service would not start it again" in found.found) == (BAD, True)
 
 
-def test_cri_that_is_switched_off_is_bad_in_an_engine_that_we_configure(tmp_path: Path) -> None:
+def test_cri_that_is_switched_off_is_bad_in_an_engine_that_we_configure(good: Node) -> None:
     off = engine("containerd", serving=None, disabled=True, silence="use CRI on /c.sock (it is switched off)")
-    node = off(golden.read(golden.lay(tmp_path)))
+    node = off(good)
 
     beside, ours = (
         verdicts(replace(node, configured=configured))["engine-ready"]
@@ -504,17 +489,17 @@ def test_cri_that_is_switched_off_is_bad_in_an_engine_that_we_configure(tmp_path
     assert (ours.level, "its CRI is switched off" in ours.found) == (BAD, True)
 
 
-def test_of_several_configs_none_is_blamed_for_a_runtime_that_is_not_served(tmp_path: Path) -> None:
+def test_of_several_configs_none_is_blamed_for_a_runtime_that_is_not_served(good: Node) -> None:
     files = (CONTAINERD, PurePosixPath("/etc/containerd/d.toml"))
     node = engine("containerd", files=files, on_disk=handlers(kata=Runtime("/opt/kata")))
 
-    found = verdicts(node(golden.read(golden.lay(tmp_path))))["config-in-force"]
+    found = verdicts(node(good))["config-in-force"]
 
     assert found.found == "containerd: kata in its configs, but not served"
 
 
-def test_a_run_that_was_killed_is_a_warning_until_one_waits_again(tmp_path: Path) -> None:
-    node = replace(golden.read(golden.lay(tmp_path)), unwatched="at noon, by a run that has ended")
+def test_a_run_that_was_killed_is_a_warning_until_one_waits_again(good: Node) -> None:
+    node = replace(good, unwatched="at noon, by a run that has ended")
 
     killed, again = (verdicts(replace(node, run_waits=waits))["installation"] for waits in (False, True))
 
@@ -523,9 +508,8 @@ def test_a_run_that_was_killed_is_a_warning_until_one_waits_again(tmp_path: Path
     assert again.level is Level.OK
 
 
-def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(tmp_path: Path) -> None:
-    node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
-    node = replace(node, specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))
+def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(good: Node) -> None:
+    node = replace(golden.by_cdi(good), specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))
 
     alone, waits = (verdicts(replace(node, run_waits=waits)) for waits in (False, True))
 
@@ -535,8 +519,8 @@ def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(tmp_path:
         assert "`toolkit-installer reconcile`" in str(waits[name].remedy)
 
 
-def test_without_a_driver_an_absent_specification_is_no_fault_of_the_mode(tmp_path: Path) -> None:
-    node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
+def test_without_a_driver_an_absent_specification_is_no_fault_of_the_mode(good: Node) -> None:
+    node = golden.by_cdi(good)
 
     found = verdicts(replace(node, specs=(), driver=replace(node.driver, modules=frozenset())))
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
@@ -22,48 +23,36 @@ from installer.report.doctor.model import EngineExam
 from installer.report.doctor.read import explain_next_start, read_engines, read_node, spell_state
 from tests.doctor import golden
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
-from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
-from tests.support.live import SOCKET, STATUS, UNIT, UNIT_PROPERTIES, Live, containerd, live
+from tests.support.live import SOCKET, UNIT, UNIT_PROPERTIES, Live, containerd, live
 
 SEEN = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
 CONFIG = PurePosixPath("/etc/containerd/config.toml")
-OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
-FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
 
 
 def read(node: Live, *seen: HostProcess, socket: PurePosixPath = SOCKET) -> list[EngineExam]:
     places = {"containerd": Places(socket=socket)}
-    return [*read_engines(node.host, replace(Options(), places=places), seen)]
-
-
-def config(root: Path, text: str | None) -> None:
-    (root / "etc/containerd").mkdir(parents=True)
-    if text is not None:
-        (root / "etc/containerd/config.toml").write_text(text)
+    return [*read_engines(node.host, Options(places=places), seen)]
 
 
 @pytest.mark.parametrize(
-    ("answers", "disabled", "failed", "said"),
+    ("text", "tree", "valid"),
     [
-        pytest.param({}, False, False, "1.7.24", id="well"),
-        pytest.param({STATUS: b"", PLUGINS: FAILED}, False, True, "", id="its CRI did not load"),
-        pytest.param({STATUS: b"", PLUGINS: OFF}, True, False, "", id="its CRI is off"),
+        pytest.param("version = 2\n", {"version": 2}, True, id="well"),
+        pytest.param("version = [", None, False, id="no TOML"),
+        pytest.param(None, {}, True, id="no file"),
     ],
 )
-def test_what_an_engine_answers(
-    tmp_path: Path, answers: dict[str, bytes], said: str, *, disabled: bool, failed: bool
+def test_what_an_engine_answers_and_reads(
+    tmp_path: Path, text: str | None, tree: dict[str, int] | None, *, valid: bool
 ) -> None:
-    config(tmp_path, "version = 2\n")
+    if text is not None:
+        golden.put(tmp_path, str(CONFIG), text)
     with live(tmp_path) as node:
-        node.answers.update(answers)
-        for key in [key for key, value in answers.items() if not value]:
-            del node.answers[key]
         (found,) = read(node, SEEN)
 
-    assert (found.name, found.disabled, found.failed) == ("containerd", disabled, failed)
-    assert found.label == f"containerd {said}".strip()
-    assert (found.serving is None) == bool(found.silence) == (not said)
-    assert (found.config, found.trees, found.invalid) == (CONFIG, {CONFIG: {"version": 2}}, "")
+    assert (found.name, found.label, found.silence) == ("containerd", "containerd 1.7.24", "")
+    assert found.serving is not None
+    assert (found.config, found.trees.get(CONFIG), found.invalid == "") == (CONFIG, tree, valid)
     assert (found.another, found.live_restore, found.cgroup_driver, found.has_hook) == ("", None, "", None)
     assert found.on_disk is not None
 
@@ -77,27 +66,11 @@ def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        pytest.param("version = [", "", id="no TOML"),
-        pytest.param(None, "", id="no file"),
-    ],
-)
-def test_what_cannot_be_read_has_no_tree(tmp_path: Path, text: str | None, said: str) -> None:
-    config(tmp_path, text)
-    with live(tmp_path) as node:
-        (found,) = read(node, SEEN)
-
-    assert bool(found.invalid) == (text is not None)
-    assert bool(found.trees.get(CONFIG)) is False
-    assert said == ""
-
-
-@pytest.mark.parametrize(
     ("unit", "state"),
     [
         (FakeUnit(), "active/running/success"),
         (FakeUnit(active="failed", sub="failed"), "failed/failed/exit-code"),
+        (FakeUnit(load="masked", active="inactive", sub="dead"), "masked/dead/success"),
         (FakeUnit(load="not-found", active="inactive", sub="dead"), ""),
         (None, ""),
     ],
@@ -114,7 +87,7 @@ def test_the_state_of_a_unit(tmp_path: Path, unit: FakeUnit | None, state: str) 
 
 def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_path: Path) -> None:
     """The process that answers is this one: so the PATH is that of the test."""
-    config(tmp_path, "version = 2\n")
+    golden.put(tmp_path, str(CONFIG), "version = 2\n")
     place = tmp_path / os.environ["PATH"].split(":")[-1].lstrip("/")
     place.mkdir(parents=True)
     with live(tmp_path) as node:
@@ -156,31 +129,30 @@ def test_a_start_that_fails_or_has_another_config_is_seen_before_anybody_restart
     assert bool(found) == bool(said)
 
 
-def test_an_engine_of_the_ledger_is_asked_where_it_listens(tmp_path: Path) -> None:
-    row = EngineRow("containerd", SOCKET, UNIT, {"nvidia": PurePosixPath("/t/nvidia-container-runtime")})
-    golden.put(
-        tmp_path, "/usr/local/nvidia/.toolkit-installer/ledger", dumps(Record(engines=(row,))).decode()
-    )
-    golden.put(tmp_path, "/proc/7/status", "Name:\tcontainerd\nUid:\t0\t0\t0\t0\n")
-    golden.put(tmp_path, "/proc/7/comm", "containerd\n")
-    golden.put(tmp_path, "/proc/7/cmdline", "containerd\0")
-    golden.link(tmp_path, "/proc/7/exe", "/usr/bin/containerd")
-    config(tmp_path, "version = 2\n")
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[Live]:
+    """Yield a node whose containerd is in the ledger, and listens where no flag says."""
+    record = Record(engines=(EngineRow("containerd", SOCKET, UNIT, {}),))
+    golden.put(tmp_path, "/usr/local/nvidia/.toolkit-installer/ledger", dumps(record).decode())
     with live(tmp_path) as node:
-        found = read_node(node.host, replace(Options(), places={"containerd": Places()}))
+        yield node
+
+
+def test_an_engine_of_the_ledger_is_asked_where_it_listens(configured: Live, tmp_path: Path) -> None:
+    for name, text in (("status", "Name:\tcontainerd\nUid:\t0\t0\t0\t0\n"), ("cmdline", "containerd\0")):
+        golden.put(tmp_path, f"/proc/7/{name}", text)
+    golden.put(tmp_path, "/proc/7/comm", "containerd\n")
+    golden.link(tmp_path, "/proc/7/exe", "/usr/bin/containerd")
+
+    found = read_node(configured.host, Options(places={"containerd": Places()}))
 
     assert [exam.socket for exam in found.engines] == [SOCKET]
 
 
-def test_an_engine_whose_program_has_another_name_is_examined_where_its_unit_runs(tmp_path: Path) -> None:
-    row = EngineRow("containerd", SOCKET, UNIT, {})
-    golden.put(
-        tmp_path, "/usr/local/nvidia/.toolkit-installer/ledger", dumps(Record(engines=(row,))).decode()
-    )
-    with live(tmp_path) as node:
-        runs = read_node(node.host, Options())
-        node.unit.active, node.unit.sub = "inactive", "dead"
-        rests = read_node(node.host, Options())
+def test_an_engine_whose_program_has_another_name_is_examined_where_its_unit_runs(configured: Live) -> None:
+    runs = read_node(configured.host, Options())
+    configured.unit.active, configured.unit.sub = "inactive", "dead"
+    rests = read_node(configured.host, Options())
 
     assert [exam.name for exam in runs.engines] == ["containerd"]
     assert rests.engines == ()
@@ -192,7 +164,14 @@ def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: P
         places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
         seen = [replace(SEEN, name=ENGINES["k3s"].process)]
 
-        assert [*read_engines(node.host, replace(Options(), places=places), seen)] == []
+        assert [*read_engines(node.host, Options(places=places), seen)] == []
+
+
+def examine_docker(root: Path) -> EngineExam:
+    places = {"docker": Places(socket=PurePosixPath("/d.sock"))}
+    seen = [replace(SEEN, name="dockerd")]
+    (found,) = read_engines(Host.under(PurePosixPath(root)), Options(places=places), seen)
+    return found
 
 
 def test_a_docker_that_listens_elsewhere_is_named_with_the_flag_that_moved_it(tmp_path: Path) -> None:
@@ -200,16 +179,13 @@ def test_a_docker_that_listens_elsewhere_is_named_with_the_flag_that_moved_it(tm
     golden.put(tmp_path, "/proc/61/cmdline", "/usr/bin/dockerd\0-H\0unix:///run/d.sock\0")
     (tmp_path / "run/dbus").mkdir(parents=True)
     bus = FakeSystemd({"docker.service": FakeUnit()}, changed=UNIT_PROPERTIES)
-    places = {"docker": Places(socket=PurePosixPath("/d.sock"))}
-    host = Host.under(PurePosixPath(tmp_path))
     with serving(tmp_path / "run/dbus/system_bus_socket", bus), socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "d.sock"))
         silent.listen()
-        (found,) = read_engines(host, replace(Options(), places=places), (replace(SEEN, name="dockerd"),))
+        found = examine_docker(tmp_path)
 
     assert found.serving is None
     assert found.silence.endswith("its -H is unix:///run/d.sock")
-    assert bus.calls.count("GetAll") == 2, "once to choose the unit that runs, once for what it tells"
 
 
 # As dockerd 28.5.2 says it.
@@ -224,21 +200,15 @@ INFO = {
 
 @pytest.mark.parametrize("hook", [True, False])
 def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *, hook: bool) -> None:
-    """The process that answers is this one: so the PATH is that of the test."""
-    said = json.dumps(INFO).encode()
-    place = next(
-        each for each in Path("/proc/self/environ").read_text().split("\0") if each.startswith("PATH=")
-    )
-    directory = place.removeprefix("PATH=").split(":")[-1].lstrip("/")
+    """The process that answers is this one: so the PATH is that of its start."""
+    environment = Path("/proc/self/environ").read_text().split("\0")
+    place = next(each for each in environment if each.startswith("PATH=")).rpartition(":")[2]
     if hook:
-        (tmp_path / directory).mkdir(parents=True)
-        (tmp_path / directory / "nvidia-container-runtime-hook").touch()
-    places = {"docker": Places(socket=PurePosixPath("/d.sock"))}
+        golden.put(tmp_path, f"{place}/nvidia-container-runtime-hook", "")
 
-    with serving(tmp_path / "d.sock", answer(b"HTTP/1.0 200 OK\r\n\r\n" + said)):
-        seen = [replace(SEEN, name="dockerd")]
-        host = Host.under(PurePosixPath(tmp_path))
-        (found,) = read_engines(host, replace(Options(), places=places), seen)
+    said = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(INFO).encode()
+    with serving(tmp_path / "d.sock", answer(said)):
+        found = examine_docker(tmp_path)
 
     assert (found.label, found.version) == ("docker 28.5.2", (28, 5, 2))
     assert (found.live_restore, found.cgroup_driver, found.has_hook) == (True, "systemd", hook)

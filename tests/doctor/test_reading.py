@@ -17,16 +17,15 @@ from installer.host.processes import HostProcess, is_written_by_root, list_root_
 from installer.host.programs import run_in
 from installer.host.sockets import is_listened_on
 from installer.model.options import Options
-from installer.report.doctor.model import Level
+from installer.report.doctor.model import Driver, Level
 from installer.report.doctor.read import (
-    CLI_VERSION,
-    CTK_VERSION,
-    LIBRARY_VERSION,
     NIL_POINTER,
     ask_processes,
     ask_version,
     find_version,
+    read_driver,
     read_node,
+    read_specifications,
     read_toolkits,
 )
 from installer.report.doctor.verb import judge_node
@@ -152,29 +151,23 @@ def process(
     golden.link(root, f"/proc/{pid}/ns/mnt", namespace)
 
 
-def test_only_processes_of_roots_are_seen(tmp_path: Path) -> None:
+def test_only_roots_processes_are_seen_and_started_if_root_wrote_the_program_among_the_hosts_files(
+    tmp_path: Path,
+) -> None:
     root = golden.lay(tmp_path)
     process(root, 50, 65534)
     process(root, 51, 0)
-    process(
-        root, 53, 65534, name="Uid:\t0\t0\t0"
-    )  # anybody may call himself so, and psutil takes that for uids
-
-    assert [each.pid for each in list_root_processes(Host.under(PurePosixPath(root)))] == [51, 900]
-
-
-def test_a_program_is_started_only_out_of_the_hosts_own_files_and_if_root_wrote_it(tmp_path: Path) -> None:
-    root = golden.lay(tmp_path)
-    (root / "usr/bin/kubelet").chmod(0o755)
-    process(root, 51, 0)
     process(root, 52, 0, namespace="mnt:[4026539999]")  # of a container
+    # Anybody may call himself so, and psutil takes that for uids.
+    process(root, 53, 65534, name="Uid:\t0\t0\t0")
     host = Host.under(PurePosixPath(root))
 
     before = {each.pid: each.of_host for each in list_root_processes(host)}
     (root / "usr/bin/kubelet").chmod(0o777)
     after = {each.pid: each.of_host for each in list_root_processes(host)}
 
-    assert (before[51], before[52], after[51]) == (True, False, False)
+    assert before == {51: True, 52: False, 900: True}
+    assert after[51] is False
     assert not is_written_by_root(host, PurePosixPath("/usr/bin/kubelet"))
 
 
@@ -185,18 +178,16 @@ def test_a_kubelet_is_one_of_the_hosts_own_not_what_a_pod_calls_so(tmp_path: Pat
     assert golden.read(root).system.kubelet_cgroups == ""
 
 
-def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
-    assert not program_holds(Host.under(PurePosixPath(tmp_path)), 7, NIL_POINTER)
-
-
 @pytest.mark.parametrize(
     "made", [(), ("proc",), ("proc", "proc/sys")], ids=["none", "empty", "of no process"]
 )
 def test_a_host_whose_proc_is_not_in_view_has_no_process(tmp_path: Path, made: tuple[str, ...]) -> None:
     for name in made:
         (tmp_path / name).mkdir()
+    host = Host.under(PurePosixPath(tmp_path))
 
-    assert list(list_root_processes(Host.under(PurePosixPath(tmp_path)))) == []
+    assert list(list_root_processes(host)) == []
+    assert not program_holds(host, 7, NIL_POINTER)
 
 
 @pytest.mark.parametrize(
@@ -225,38 +216,29 @@ def test_a_version_is_what_a_program_says(text: str, version: tuple[int, ...], s
 @pytest.mark.parametrize(
     ("said", "cli", "library"),
     [
-        pytest.param("version: 1.0.0\nbuild date: 2018-09-20T20:19+00:00\n", (1, 0, 0), (), id="of 2018"),
         pytest.param(
-            "cli-version: 1.17.4\nlib-version: 1.17.4\nbuild date: 2025\n", (1, 17, 4), (1, 17, 4), id="new"
+            "version: 1.0.0\nbuild date: 2018-09-20T20:19+00:00", (1, 0, 0), (1, 0, 0), id="of 2018"
+        ),
+        pytest.param(
+            "cli-version: 1.17.4\nlib-version: 1.17.3\nbuild date: 2025", (1, 17, 4), (1, 17, 3), id="new"
         ),
     ],
 )
 def test_nvidia_container_cli_tells_itself_and_its_library_apart(
-    said: str, cli: tuple[int, ...], library: tuple[int, ...]
-) -> None:
-    found = [pattern.search(said) for pattern in (CLI_VERSION, LIBRARY_VERSION)]
-
-    assert [find_version(each[1])[0] if each else () for each in found] == [cli, library]
-    assert CTK_VERSION.search("NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 9b69590\n")
-
-
-@pytest.mark.parametrize(
-    ("said", "library"),
-    [("version: 1.0.0", (1, 0, 0)), ("cli-version: 1.17.4\nlib-version: 1.17.3", (1, 17, 3))],
-)
-def test_a_program_that_tells_one_version_has_a_library_of_that(
-    tmp_path: Path, said: str, library: tuple[int, ...]
+    tmp_path: Path, said: str, cli: tuple[int, ...], library: tuple[int, ...]
 ) -> None:
     root = golden.lay(tmp_path)
-    for program in root.rglob("nvidia-container-cli"):
-        program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
+    ctk = "NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 9b69590"
+    for name, text in (("nvidia-container-cli", said), ("nvidia-ctk", ctk)):
+        program = root / golden.TOOLKIT[1:] / name
+        program.write_text(f"#!/bin/sh\necho '{text}'\n")
         program.chmod(0o755)
 
     (found, *_) = read_toolkits(
         Host.under(PurePosixPath("/")), Options(install_dir=PurePosixPath(root, "usr/local/nvidia"))
     )
 
-    assert found.library == library
+    assert (found.cli, found.library, found.ctk) == (cli, library, (1, 19, 1))
 
 
 def test_a_dead_socket_is_told_from_one_that_answers(tmp_path: Path) -> None:
@@ -318,3 +300,81 @@ def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:
 
     assert [spec.text for spec in node.specs] == [""]
     assert time.monotonic() - began < 10
+
+
+def read(root: Path) -> Driver:
+    return read_driver(Host.under(PurePosixPath(root)), PurePosixPath("/"))
+
+
+WELL: dict[str, object] = {
+    "version": "550.54.15",
+    "secure_boot": False,
+    "mig_minors": (12, 13),
+    "majors": {"mem": 1, "nvidia": 195, "nvidia-uvm": 508},
+    "char_links": {(195, 0), (195, 255), (508, 0), (508, 1)},
+    "modules": {"nvidia", "nvidia_uvm"},
+    "persistenced": "absent",
+}
+VERSION, ACCESS, DEVICES = "/sys/module/nvidia/version", f"{golden.CAPABILITIES}/access", "/proc/devices"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "differs"),
+    [
+        (VERSION, "550.54.15", {}),
+        (VERSION, "", {"version": ""}),
+        (VERSION, "none", {"version": ""}),
+        (VERSION, None, {"version": ""}),
+        (golden.SECURE_BOOT, "\x06\0\0\0\x01", {"secure_boot": True}),
+        (golden.SECURE_BOOT, "", {}),
+        (golden.SECURE_BOOT, None, {}),
+        (ACCESS, "DeviceFileMode: 292\n", {"mig_minors": (13,)}),
+        (ACCESS, None, {"mig_minors": (13,)}),
+        (DEVICES, "Block devices:\n 8 sd\n", {"majors": {}}),
+        (DEVICES, "  7 a b\nx y\n\u00b2 z\n", {"majors": {"a b": 7}}),
+        ("/sys/module/nouveau/refcnt", "1", {"modules": {"nvidia", "nvidia_uvm", "nouveau"}}),
+        *((f"/dev/char/{name}", "", {}) for name in ("195", "a:1", "1:b", ":", "195:\u00b2", "\u00b2:1")),
+    ],
+)
+def test_what_is_read_of_a_driver_whose_file_is_another_or_a_directory(
+    tmp_path: Path, path: str, text: str | None, differs: dict[str, object]
+) -> None:
+    root = golden.lay(tmp_path)
+    if text is None:
+        (root / path[1:]).unlink()
+        (root / path[1:]).mkdir()
+    else:
+        golden.put(root, path, text)
+
+    found = read(root)
+
+    assert {name: getattr(found, name) for name in WELL} == WELL | differs
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "count"),
+    [("0x10de", "0x030200", 3), ("0x8086", "0x030200", 2), ("0x10de", "none", 2), ("", "", 2)],
+)
+def test_a_function_is_one_of_the_vendor_with_a_class(
+    tmp_path: Path, vendor: str, kind: str, count: int
+) -> None:
+    golden.lay(tmp_path)
+    golden.put(tmp_path, "/sys/bus/pci/devices/0000:aa:00.0/vendor", f"{vendor}\n")
+    golden.put(tmp_path, "/sys/bus/pci/devices/0000:aa:00.0/class", f"{kind}\n")
+
+    found = read(tmp_path)
+    assert len(found.gpus) + found.switches == count
+
+
+def test_specifications_are_files_of_their_suffix_and_say_what_is_gone(tmp_path: Path) -> None:
+    golden.lay(tmp_path)
+    (tmp_path / "usr/bin/nvidia-smi").unlink()
+    golden.put(tmp_path, "/etc/cdi/other.txt", "hostPath: /gone")
+    golden.put(tmp_path, "/var/run/cdi/more.yml", "hostPath: /usr/sbin/runc")
+
+    found = {
+        str(spec.path): [*map(str, spec.gone)]
+        for spec in read_specifications(Host.under(PurePosixPath(tmp_path)))
+    }
+
+    assert found == {golden.SPEC: ["/usr/bin/nvidia-smi"], "/var/run/cdi/more.yml": []}

@@ -40,23 +40,24 @@ def root(tmp_path: Path) -> Path:
     return found
 
 
-def test_nothing_bad_is_exit_code_0_and_something_bad_is_1(root: Path) -> None:
-    well = call(root)
+def test_nothing_bad_is_exit_code_0_and_changes_nothing(root: Path) -> None:
+    before = tree(root, Aspect.MODE | Aspect.TIMES)
+
+    done = call(root)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert tree(root, Aspect.MODE | Aspect.TIMES) == before
+
+
+def test_what_is_wrong_is_exit_code_1_and_comes_first_and_what_does_not_apply_with_all(root: Path) -> None:
     (root / "usr/bin/nvidia-smi").unlink()
 
-    broken = call(root)
+    broken, whole = call(root), call(root, "--all").stdout
 
-    assert well.returncode == 0, well.stdout + well.stderr
-    assert broken.returncode == 1, broken.stdout + broken.stderr
-    assert re.search(r"^  bad   cdi-paths +not on the node: /usr/bin/nvidia-smi", broken.stdout, re.MULTILINE)
-    assert "do: generate the specification again" in broken.stdout
-
-
-def test_what_is_wrong_comes_first_and_what_does_not_apply_with_all(root: Path) -> None:
-    (root / "usr/bin/nvidia-smi").unlink()
-
-    short, whole = call(root).stdout, call(root, "--all").stdout
-
+    short = broken.stdout
+    assert broken.returncode == 1, short + broken.stderr
+    assert re.search(r"^  bad   cdi-paths +not on the node: /usr/bin/nvidia-smi", short, re.MULTILINE)
+    assert "do: generate the specification again" in short
     levels = [found[1] for found in re.finditer(r"^  (bad|warn|ok|n/a) ", short, re.MULTILINE)]
     wrong = [level for level in levels if level != "ok"]
     assert levels[: len(wrong)] == wrong
@@ -75,14 +76,6 @@ def test_json_has_every_check_with_a_remedy_where_one_is_needed(root: Path) -> N
     assert [each["name"] for each in told["checks"]] == [*CHECKS]
     assert all(bool(each["remedy"]) == (each["level"] in {"warn", "bad"}) for each in told["checks"])
     assert {each["level"] for each in told["checks"]} <= {"ok", "warn", "bad", "n/a"}
-
-
-def test_it_changes_nothing(root: Path) -> None:
-    before = tree(root, Aspect.MODE | Aspect.TIMES)
-
-    call(root)
-
-    assert tree(root, Aspect.MODE | Aspect.TIMES) == before
 
 
 def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> None:
