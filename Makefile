@@ -52,7 +52,7 @@ first-hour: .venv/.dev  ## as much of that as takes a few minutes: one Debian, t
 
 torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill point, fault and power failure, every version of every engine, a thousand random lives for each: hours
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
-	CRASH_STRIDE=1 SUPERVISOR_POINTS=1000 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
+	CRASH_STRIDE=1 SUPERVISOR_POINTS=1000 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/config_text
 	EFFECTS=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_effects.py
 	VERSIONS=all REWRITES_S=300 $(BIN)/python -m pytest -q -rs --numprocesses 3 tests/engines
 	DOCKER_STRIDE=1 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_docker_reload.py
@@ -91,7 +91,7 @@ differential: .venv/.dev  ## random lives of a node by the version before and by
 	@$(BIN)/python -m tests.differential --lives $(or $(LIVES),500) --seed $(or $(SEED),1)
 
 golden: .venv/.dev  ## rewrite all golden texts, the generated documents included; read the diff
-	GOLDEN=1 $(BIN)/python -m pytest -q tests/decide $$(grep -rl --include='test_*.py' tests.support.golden tests)
+	GOLDEN=1 $(BIN)/python -m pytest -q tests/change/test_golden.py $$(grep -rl --include='test_*.py' tests.support.golden tests)
 
 help:  ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'

@@ -2,7 +2,7 @@
 
 from benchmarks.rows import Row
 from installer.change.plan import plan_undo
-from tests.decide.golden import cases, installed, undo_facts, written
+from tests.change.golden import cases, installed, undo_facts, written
 
 
 def measure() -> list[Row]:

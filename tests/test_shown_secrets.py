@@ -14,7 +14,7 @@ from installer.cli.output import diff
 from installer.config_text import Syntax
 from installer.config_text.masked import MASK, mask
 from installer.model.files import File
-from tests.decide.edits.texts import json_texts, toml_texts
+from tests.config_text.texts import json_texts, toml_texts
 from tests.support.site import DAEMON_JSON, Site
 
 S = "hunter2"  # nobody's

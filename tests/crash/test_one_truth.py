@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.change.golden import Case, cases
 from tests.crash.edits import ACTS, CONFIG, Act
 from tests.crash.faults import call
-from tests.decide.golden import Case, cases
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "12"))

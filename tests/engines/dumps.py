@@ -27,7 +27,7 @@ from installer.model.facts import (
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.steps import WriteConfig
-from tests.decide.golden import artifacts
+from tests.change.golden import artifacts
 
 OURS = frozenset(entry.name for entry in entries_for(Options()))
 HOST = Host.under(PurePosixPath("/"))

@@ -3,7 +3,7 @@
 import shutil
 import tomllib
 
-from tests.decide.golden import Case, cases
+from tests.change.golden import Case, cases
 from tests.engines.nodes import Node
 
 CONFIG = "/etc/containerd/config.toml"

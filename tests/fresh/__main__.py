@@ -15,7 +15,7 @@ from tests.fresh.root import Fresh, prepared
 
 # Everything on the oldest Python that we support. The newer Debian has to show that what is fetched runs there too.
 FETCHING = (
-    "tests/deploy tests/decide/test_wrapper.py tests/crash/test_system_calls.py tests/crash/test_power.py"
+    "tests/deploy tests/payload/test_wrapper.py tests/crash/test_system_calls.py tests/crash/test_power.py"
 )
 COMMANDS = {
     "bookworm": ("make", "demo", "unit", "MARKS="),
@@ -23,7 +23,7 @@ COMMANDS = {
 }
 # Each kind of what is fetched (kubectl, Helm, busybox, strace) and each document, and no more than a few minutes.
 FEW = (
-    "tests/deploy tests/decide/test_wrapper.py tests/crash/test_strace.py tests/test_documents.py "
+    "tests/deploy tests/payload/test_wrapper.py tests/crash/test_strace.py tests/test_documents.py "
     "tests/test_command_line.py"
 )
 FIRST_HOUR = {"bookworm": ("make", "demo", "unit", f"TESTS={FEW}")}

@@ -52,7 +52,7 @@ from installer.nri.session import Given, Message, Session, encoded
 from installer.nri.state import describe_plugin as nri_lines
 from installer.payload.config_toml import edited_keys
 from installer.report.untaint import KEY, find_ready_node, make_patch
-from tests.decide.golden import Case
+from tests.change.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
 

@@ -17,7 +17,7 @@ from installer.model.facts import Facts, Record
 from installer.model.files import File, Kind
 from installer.model.options import RestartMode
 from installer.model.steps import Reload, WriteConfig
-from tests.decide.golden import Case, Disk, cases, installed, undo_facts, with_engines, written
+from tests.change.golden import Case, Disk, cases, installed, undo_facts, with_engines, written
 
 DAEMON_JSON = PurePosixPath("/etc/docker/daemon.json")
 CRIO = next(case for case in cases("crio") if case.path.name == "source-build-absent")

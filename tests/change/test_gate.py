@@ -17,7 +17,7 @@ from installer.model.facts import EngineState, Record
 from installer.model.files import File
 from installer.model.options import RestartMode
 from installer.model.steps import Neighbour, Reload, WriteConfig
-from tests.decide.golden import (
+from tests.change.golden import (
     Case,
     Disk,
     accepted,

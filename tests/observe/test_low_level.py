@@ -6,7 +6,7 @@ import pytest
 
 from installer.engines import ENGINES
 from installer.model.engine_spec import is_oci, is_ours
-from tests.decide.engines.configs import NVIDIA, decided
+from tests.observe.texts import NVIDIA, decided
 
 CRI = 'plugins."io.containerd.grpc.v1.cri".containerd'
 

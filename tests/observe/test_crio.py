@@ -10,7 +10,7 @@ from installer.config_text import Value
 from installer.engines.crio import read_effective
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig
-from tests.decide.engines.configs import NVIDIA, at, decided, result
+from tests.observe.texts import NVIDIA, at, decided, result
 
 ROOT = "/etc/crio/crio.conf"
 OURS = "/etc/crio/crio.conf.d/99-nvidia.toml"
@@ -45,7 +45,7 @@ def test_a_new_entry_inherits(said: str, inherited: dict[str, Value]) -> None:
 
 
 def recorded_config(name: str = "config.toml") -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parents[2] / "engines/crio" / name).read_text())
+    return tomllib.loads((Path(__file__).parents[1] / "engines/crio" / name).read_text())
 
 
 def test_what_a_reload_has_crio_forget_is_no_difference() -> None:

@@ -14,7 +14,7 @@ from installer.model.files import ROOT
 from installer.model.options import Drift, Options, RestartMode
 from installer.model.steps import FindRuntimes, Reload, WriteConfig, describe
 from installer.payload import plan as toolkit
-from tests.decide.golden import Case, Disk, binaries_of, cases, served, undo_facts, with_engines, written
+from tests.change.golden import Case, Disk, binaries_of, cases, served, undo_facts, with_engines, written
 
 CONTAINERD: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 CRIO: Case = next(case for case in cases("crio") if not case.said.get("hook"))

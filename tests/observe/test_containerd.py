@@ -4,7 +4,7 @@ import pytest
 
 from installer.config_text import Value
 from installer.errors import InstallerError
-from tests.decide.engines.configs import NVIDIA, at, decided, result, ways_of
+from tests.observe.texts import NVIDIA, at, decided, result, ways_of
 
 ROOT = "/etc/containerd/config.toml"
 V2, V3 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"

@@ -10,7 +10,7 @@ from installer.engines.config_edits import text_of
 from installer.errors import InstallerError
 from installer.model.options import RestartMode
 from installer.model.steps import WriteConfig
-from tests.decide.golden import (
+from tests.change.golden import (
     Case,
     cases,
     expected,

@@ -16,7 +16,7 @@ from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
 from installer.model.facts import EngineState, Record
 from installer.model.files import File
-from tests.decide.golden import Case, Disk, accepted, cases, undo_facts, written
+from tests.change.golden import Case, Disk, accepted, cases, undo_facts, written
 
 SHIM = "io.containerd.runc.v2"
 CRI = (

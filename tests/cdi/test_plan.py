@@ -49,7 +49,7 @@ from installer.model.steps import (
     WriteConfig,
     describe,
 )
-from tests.decide.golden import Case, artifacts, cases
+from tests.change.golden import Case, artifacts, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")

@@ -12,7 +12,7 @@ from installer.engines import ENGINES
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import describe
-from tests.decide.golden import GOLDEN, Case, binaries_of, cases, served, undo_facts, with_engines, written
+from tests.change.golden import GOLDEN, Case, binaries_of, cases, served, undo_facts, with_engines, written
 from tests.support.golden import golden
 
 VERSION = re.compile(r"\b[0-9a-f]{16}\b")  # of a toolkit: it differs with each of its files

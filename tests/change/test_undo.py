@@ -25,7 +25,7 @@ from installer.model.steps import (
     SwitchToolkit,
     WriteConfig,
 )
-from tests.decide.golden import (
+from tests.change.golden import (
     Case,
     Disk,
     accepted,

@@ -14,7 +14,7 @@ from installer.engines.docker.config import DockerdModel, Refused
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, Flags, Runtime
 from installer.model.files import File
-from tests.decide.engines.configs import NVIDIA, at, decided, result
+from tests.observe.texts import NVIDIA, at, decided, result
 
 
 def entry_after(entry: str, *, name: str = "nvidia") -> Value:

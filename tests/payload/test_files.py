@@ -34,7 +34,7 @@ from installer.payload.files import (
     search_paths,
     version_of,
 )
-from tests.decide.golden import GOLDEN, Case, cases
+from tests.change.golden import GOLDEN, Case, cases
 from tests.support.golden import golden
 
 ROOT = PurePosixPath("/artifacts/deb")

@@ -15,7 +15,7 @@ from installer.model.facts import Container, ContainerFacts, EngineState, Facts,
 from installer.model.files import Kind
 from installer.model.options import InUse, Options
 from installer.model.steps import MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
-from tests.decide.golden import cases, served
+from tests.change.golden import cases, served
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 BEFORE = served({"runc": ""}, "runc")

@@ -27,7 +27,7 @@ from installer.model.options import Options, RestartMode, ToolkitConfig
 from installer.model.steps import InstallVersion, Reload, SwitchToolkit, WriteConfig
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
-from tests.decide.golden import (
+from tests.change.golden import (
     Case,
     artifacts,
     binaries_of,

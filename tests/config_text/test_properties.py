@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from installer.config_text import Edit, Syntax, Want, same
 from installer.config_text.change import apply, parse, undo
 from installer.errors import InstallerError
-from tests.decide.edits.texts import cases, edited, json_texts, toml_texts
+from tests.config_text.texts import cases, edited, json_texts, toml_texts
 
 Case = tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]
 SYNTAXES = st.sampled_from(Syntax)
