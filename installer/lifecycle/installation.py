@@ -21,7 +21,7 @@ from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.drift import RECONCILE
-from installer.model.facts import ConfigRow, Record, ToolkitRow
+from installer.model.facts import ADOPTED, ConfigRow, Record, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.nri.state import describe_plugin as nri_lines
@@ -186,6 +186,8 @@ def _list_toolkit(
 def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
     """Return what is wrong with the link that leads to the toolkit; "" where nothing is."""
     target = host.link_target(layout.toolkit)
+    if toolkit.version == ADOPTED:  # of a lost ledger, say: nobody knows any more where it has led
+        return ""
     if target == f"{VERSIONS}{toolkit.version}":
         there = host.exists(layout.version(toolkit.version))
         return "" if there else f"leads to {target}, which is gone"

@@ -154,6 +154,20 @@ def test_a_config_that_no_install_with_a_ledger_has_written_was_not_edited_since
     assert told[str(CONFIG)] == "not written by the last install"
 
 
+def test_the_link_of_an_install_whose_ledger_was_lost_is_not_called_anothers(tmp_path: Path) -> None:
+    """As an act that was cut short leaves the rows that were made of what the configs show."""
+    host, version = Host.under(PurePosixPath(tmp_path)), at(tmp_path, LAYOUT.version("0123456789abcdef"))
+    version.mkdir(parents=True)
+    (version / "nvidia-container-runtime").touch()
+    at(tmp_path, LAYOUT.toolkit).symlink_to(version.relative_to(at(tmp_path, LAYOUT.install_dir)))
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
+        ledger.write(replace(ledger.held, toolkit=ToolkitRow(ADOPTED, None, "")))
+
+    told = {line.what: line.state for line in read_installation(host, Options()).files}
+
+    assert told[str(LAYOUT.toolkit)] == "toolkit adopted"
+
+
 def _save(ledger: Ledger, file: File) -> None:
     ledger.save([file])
     rows = (replace(row(file), ours=(File(b"ours").digest,)),)

@@ -174,11 +174,10 @@ def check_docker_hook(node: Node) -> Verdict:
     if node.by_cdi is not None:
         return none("containers get their GPUs by CDI alone: --device nvidia.com/gpu=all")
     place = "nvidia-container-runtime-hook in the PATH of dockerd"
-    if docker.has_hook:
-        return ok(place.replace(" in", " is in"))
     # `--gpus` is all that a package of the toolkit gives a Docker without a runtime of NVIDIA's.
-    level = warn if node.toolkits and not docker.nvidia_runtimes else ok
-    return level(f"no {place}: `--gpus` needs it, the runtime does not")
+    level = warn if node.toolkits and not (docker.has_hook or docker.nvidia_runtimes) else ok
+    missing = f"no {place}: `--gpus` needs it, the runtime does not"
+    return level(place.replace(" in", " is in") if docker.has_hook else missing)
 
 
 @given(lambda node: any(exam.live_restore is not None for exam in node.engines), "no dockerd answers")

@@ -103,7 +103,7 @@ def read_node(host: Host, options: Options) -> model.Node:
     toolkits = tuple(read_toolkits(host, options))
     named = {name: places for name, places in options.places.items() if places.socket}
     sockets = {row.name: Places(socket=row.socket) for row in record.engines}
-    besides = _read_system(host, processes, record, options.install_dir)
+    besides = _read_system(host, processes, record, options)
     configured = {row.name: (row.unit, besides.units.get(row.unit, "")) for row in record.engines}
     active = [name for name, (_, state) in configured.items() if state.startswith("active/running")]
     asked = replace(options, places={**options.places, **sockets, **named})
@@ -235,9 +235,7 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
                 yield model.Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
 
 
-def _read_system(
-    host: Host, processes: Sequence[HostProcess], record: Record, install_dir: PurePosixPath
-) -> model.System:
+def _read_system(host: Host, seen: Sequence[HostProcess], record: Record, options: Options) -> model.System:
     names = {unit for each in ENGINES.values() for unit in (each.unit, *each.units)}
     units = (*system.UNITS, *sorted(names | {row.unit for row in record.engines}))
     states = ((unit, spell_state(systemd.look_at_unit(host, unit))) for unit in units)
@@ -245,7 +243,7 @@ def _read_system(
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
     limit = text(host, PurePosixPath("/proc/sys/fs/inotify/max_user_instances")).strip()
-    places = map(PurePosixPath, ("/run", "/", "/usr/local", str(install_dir), *STORES))
+    places = map(PurePosixPath, ("/run", "/", "/usr/local", str(options.install_dir), *STORES))
     shares = [(path, used_percent(host, path)) for path in places]
     return model.System(
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
@@ -256,7 +254,7 @@ def _read_system(
         inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
         spaces={path: share for path, share in shares if share is not None},
         units={unit: state for unit, state in states if state},
-        kubelet_cgroups=_read_kubelet_cgroups(host, processes),
+        kubelet_cgroups=_read_kubelet_cgroups(host, seen),
         refused=dict(_find_refused_files(host)),
     )
 
