@@ -74,6 +74,8 @@ class EffectiveConfig(Struct, frozen=True):
     hook_dirs: tuple[PurePosixPath, ...] = ()  # where it looks for OCI hooks
     places: Mapping[str, str] = field(default_factory=dict)  # by flag: its root, its state, where it listens
     nri: bool | None = None  # whether plugins can connect to it by NRI
+    cgroup_driver: str = ""  # of dockerd
+    live_restore: bool = True  # of dockerd: its containers outlive its restart
 
     @property
     def fatal(self) -> str:

@@ -117,11 +117,11 @@ ENGINES = (
     EngineExam(
         *("docker", DAEMON, None, None, (DAEMON,), PurePosixPath("/run/docker.sock"), "docker.service"),
         version=(28, 5, 2),
-        serving=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc", cdi=True),
+        serving=EffectiveConfig(
+            {"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc", cdi=True, cgroup_driver="systemd"
+        ),
         on_disk=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc"),
         unit_state=RUNS,
-        cgroup_driver="systemd",
-        live_restore=True,
         has_hook=True,
     ),
     EngineExam(

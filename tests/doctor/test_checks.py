@@ -277,7 +277,7 @@ ACTS: dict[str, list[Act]] = {
     "docker-hook": [Act(facts=engine("docker", has_hook=False, serving=WITHOUT["docker"]), level=WARN)],
     "live-restore": [
         Act(
-            facts=lambda node: engine("docker", live_restore=False)(
+            facts=lambda node: engine("docker", serving=replace(WITHOUT["docker"], live_restore=False))(
                 replace(node, installed=(("docker", f"features.cdi {AT_NEXT_START}", True),))
             ),
             level=WARN,
@@ -393,7 +393,9 @@ def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(g
 @pytest.mark.parametrize("name", ENGINES)
 def test_nothing_is_to_be_done_about_a_default_engine_of_any_kind(good: Node, name: str) -> None:
     kind, (docker, containerd) = ENGINES[name], golden.ENGINES
-    like = replace(docker, live_restore=False, has_hook=False) if name == "docker" else containerd
+    assert docker.serving is not None
+    off = replace(docker, serving=replace(docker.serving, live_restore=False), has_hook=False)
+    like = off if name == "docker" else containerd
     usual = replace(like, name=name, config=kind.config, files=(kind.config,), trees={}, unit=kind.unit)
 
     alone = replace(usual, serving=WITHOUT["docker"], on_disk=WITHOUT["docker"])

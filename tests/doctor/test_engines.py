@@ -53,7 +53,7 @@ def test_what_an_engine_answers_and_reads(
     assert (found.name, found.label, found.silence) == ("containerd", "containerd 1.7.24", "")
     assert found.serving is not None
     assert (found.config, found.trees.get(CONFIG), found.invalid == "") == (CONFIG, tree, valid)
-    assert (found.another, found.live_restore, found.cgroup_driver, found.has_hook) == ("", None, "", None)
+    assert (found.another, found.has_hook) == ("", None)
     assert found.on_disk is not None
 
 
@@ -211,5 +211,6 @@ def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *
         found = examine_docker(tmp_path)
 
     assert (found.label, found.version) == ("docker 28.5.2", (28, 5, 2))
-    assert (found.live_restore, found.cgroup_driver, found.has_hook) == (True, "systemd", hook)
+    assert found.has_hook == hook
+    assert (found.served.live_restore, found.served.cgroup_driver) == (True, "systemd")
     assert found.config == ENGINES["docker"].config

@@ -55,7 +55,10 @@ def test_what_dockerd_serves_is_what_it_says(tmp_path: Path, said: dict[str, Any
     dirs = tuple(map(PurePosixPath, said.get("CDISpecDirs", ())))
     assert found.version == said["ServerVersion"]
     assert found.serving == EffectiveConfig(
-        handlers(said), said["DefaultRuntime"], cdi=bool(dirs) or None, cdi_dirs=dirs
+        *(handlers(said), said["DefaultRuntime"]),
+        cdi=bool(dirs) or None,
+        cdi_dirs=dirs,
+        live_restore=said["LiveRestoreEnabled"],
     )
 
 

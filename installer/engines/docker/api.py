@@ -62,17 +62,14 @@ def ask_info(address: Path, *, timeout_s: float) -> Answer:
         # 20.10 has no such key, nor CDI.
         cdi = bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None
         directories = tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ()))
-        serving = EffectiveConfig(runtimes, answer["DefaultRuntime"], cdi=cdi, cdi_dirs=directories)
+        serving = EffectiveConfig(
+            *(runtimes, answer["DefaultRuntime"]),
+            cdi=cdi,
+            cdi_dirs=directories,
+            cgroup_driver=str(answer.get("CgroupDriver", "")),
+            live_restore=answer.get("LiveRestoreEnabled") is not False,
+        )
         return Answer(serving, answer["ServerVersion"])
-
-
-def ask_settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
-    """Return the cgroup driver, systemd or cgroupfs, and live-restore; "" and None where it does not tell."""
-    with suppress(InstallerError), _understood(address, timeout_s) as client:
-        answer = client.info()
-        live = answer.get("LiveRestoreEnabled")
-        return str(answer.get("CgroupDriver", "")), live if isinstance(live, bool) else None
-    return "", None
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:

@@ -131,8 +131,6 @@ class EngineExam(EngineState, frozen=True):
     invalid: str = ""  # why a config is none
     next_flaw: str = ""  # why its unit would not start it again, or with another config
     unit_state: str = ""  # "" where systemd does not tell
-    cgroup_driver: str = ""  # of dockerd
-    live_restore: bool | None = None  # of dockerd
     has_hook: bool | None = None  # NVIDIA's hook is in the PATH that dockerd was started with
     unable: str = ""  # what keeps it from starting containers
 

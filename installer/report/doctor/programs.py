@@ -42,6 +42,7 @@ RUNTIME: Final = "nvidia-container-runtime"
 CUDA_COMPAT: Final = "allow-cuda-compat-libs-from-container"
 NO_TOOLKIT: Final = none("no toolkit of NVIDIA's on the node")
 SILENT: Final = none("nvidia-container-cli does not say its version")
+NO_DOCKER: Final = "no dockerd answers"
 NO_CONFIG: Final = none("no config.toml of a toolkit")
 TYPE_KEYS: Final = ("runtimeType", "runtime_type")
 RUNNING: Final = ("active", "activating", "reloading")
@@ -150,7 +151,7 @@ def check_cgroup_driver(node: Node) -> Verdict:
     kubelet = node.system.kubelet_cgroups
 
     def other(exam: EngineExam) -> str:
-        used = _read_cgroup_driver(exam, exam.served.default) or exam.cgroup_driver
+        used = _read_cgroup_driver(exam, exam.served.default) or exam.served.cgroup_driver
         return f"uses {used}" if used and used != kubelet else ""
 
     verdict = judge_engines(node, other, f"all use {kubelet}")
@@ -180,9 +181,9 @@ def check_docker_hook(node: Node) -> Verdict:
     return level(place.replace(" in", " is in") if docker.has_hook else missing)
 
 
-@given(lambda node: any(exam.live_restore is not None for exam in node.engines), "no dockerd answers")
+@given(lambda node: any(each.serving for each in node.engines if each.spec.api is Api.DOCKER), NO_DOCKER)
 def check_live_restore(node: Node) -> Verdict:
-    on = next(exam.live_restore for exam in node.engines if exam.live_restore is not None)
+    on = all(exam.served.live_restore for exam in node.engines)
     level = warn if any(state.endswith(AT_NEXT_START) for _, state, _ in node.installed) else ok
     return ok("on") if on else level("off: a restart of dockerd stops all containers")
 

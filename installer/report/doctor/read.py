@@ -20,7 +20,6 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
-from installer.engines.docker.api import ask_settings
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
 from installer.engines.startup import find_lacks, find_moves, path_of, value_of
@@ -393,11 +392,9 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
             find_dependencies(host, engine, options.layout.toolkit, Dependencies(monitor=monitor))
     except InstallerError as error:
         unable = f"{error.problem}; {error.remedy}"
-    cgroup_driver, live_restore, has_hook = "", None, None
-    if spec.api is Api.DOCKER:
-        cgroup_driver, live_restore = ask_settings(host.local_path(engine.socket), timeout_s=ENGINE_S)
-        if engine.started and engine.started.environment.get("PATH"):
-            has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
+    has_hook = None
+    if spec.api is Api.DOCKER and engine.started and engine.started.environment.get("PATH"):
+        has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
     return model.EngineExam(
         **asdict(engine),
         on_disk=on_disk,
@@ -405,8 +402,6 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
         invalid=invalid,
         next_flaw=explain_next_start(host, engine, unit.start),
         unit_state=spell_state(unit),
-        cgroup_driver=cgroup_driver,
-        live_restore=live_restore,
         has_hook=has_hook,
         unable=unable,
     )
