@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
+
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.change.transaction import refuse_obstacles
 from installer.config_text import Syntax, Want
@@ -15,19 +17,11 @@ from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_du
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import (
-    CdiFacts,
-    DriverFacts,
-    EngineState,
-    Facts,
-    PayloadFacts,
-    Record,
-    ToolkitFacts,
-)
-from installer.model.files import File, Kind
+from installer.model.facts import EngineState, Facts, Record
+from installer.model.files import File
 from installer.model.options import Options, RestartMode
 from installer.model.steps import WriteConfig
-from tests.change.golden import artifacts
+from tests.change.golden import Case
 
 OURS = frozenset(entry.name for entry in entries_for(Options()))
 HOST = Host.under(PurePosixPath("/"))
@@ -70,21 +64,11 @@ class Node:
         engine = with_readable_configs(HOST, bare)
         paths = {*engine.files, *(row.path for row in self.held.configs), *([drop_in] if drop_in else [])}
         contents = {path: HOST.read(path) for path in paths}
-        facts = Facts(
-            engines=(engine,),
-            contents=contents,
-            originals={
-                row.path: self.saved[row.original.digest] if row.original else None
-                for row in self.held.configs
-            },
-            missing=frozenset(),
-            payload=PayloadFacts(artifacts()),
-            driver=DriverFacts(),
-            cdi=CdiFacts(),
-            toolkit=ToolkitFacts(kind=Kind.LINK if self.held.toolkit else Kind.ABSENT),
-            held=self.held,
-        )
-        return facts, Trials(HOST, contents)
+        saved = {
+            row.path: self.saved[row.original.digest] if row.original else None for row in self.held.configs
+        }
+        facts = Case("containerd", self.directory, {}).facts({}, self.held, saved)
+        return replace(facts, engines=(engine,), contents=contents), Trials(HOST, contents)
 
     def carry_out(self, plan: Plan) -> None:
         """Write what a plan writes.
