@@ -3,7 +3,6 @@
 import pytest
 
 from tests.engines.configs import CONTAINERD
-from tests.engines.crios import ASKED, call, starts
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import but_the_ledger, snapshot
@@ -11,19 +10,15 @@ from tests.engines.told import sentence, served
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-VERBOSE = b"\x08\x01"
+GUARD = "/run/systemd/system/containerd.service.d/site.conf"
 # What a site has its GPU nodes checked by ahead of each start of the engine.
-ONLY_WITH_US = "[Service]\nExecStartPre=/bin/grep -rq nvidia {}\n"
-NEVER = "[Service]\nExecStartPre=/bin/grep -rq nvidia /etc/hostname {}/none\n"
+ONLY_WITH_US = "/bin/grep -rq nvidia /etc/containerd"
+NEVER = "/bin/grep -rq nvidia /etc/hostname /etc/none"
 
 
-def edit(node: Node, engine: str, text: str) -> None:
-    node.write(f"/run/systemd/system/{engine}.service.d/site.conf", text)
-    node.run(["systemctl", "daemon-reload"])
-
-
-def forget(node: Node, engine: str) -> None:
-    node.run(["rm", "-r", f"/run/systemd/system/{engine}.service.d"])
+def guard(node: Node, command: str) -> None:
+    """Have a command checked ahead of each start; "" takes that back."""
+    node.write(GUARD, f"[Service]\nExecStartPre={command}\n")
     node.run(["systemctl", "daemon-reload"])
 
 
@@ -32,7 +27,7 @@ def test_a_containerd_that_does_not_start_without_us_has_our_runtimes_again(cont
     node, files = containerd_node, snapshot(containerd_node)
     node.installer("install", *SOURCE, check=True)
     written = snapshot(node)
-    edit(node, "containerd", ONLY_WITH_US.format("/etc/containerd"))
+    guard(node, ONLY_WITH_US)
 
     kept = node.installer("uninstall")
 
@@ -48,7 +43,7 @@ def test_a_containerd_that_does_not_start_without_us_has_our_runtimes_again(cont
     assert (status.returncode, "it does not run as before without them" in status.stdout) == (1, True), (
         status.stdout
     )
-    forget(node, "containerd")
+    guard(node, "")
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
     node.cri.wait()
@@ -62,7 +57,7 @@ def test_a_containerd_that_starts_neither_way_keeps_our_texts_and_both_are_told(
     node, files = containerd_node, snapshot(containerd_node)
     node.installer("install", *SOURCE, check=True)
     written = snapshot(node)
-    edit(node, "containerd", NEVER.format("/etc"))
+    guard(node, NEVER)
 
     kept = node.installer("uninstall")
 
@@ -73,29 +68,12 @@ def test_a_containerd_that_starts_neither_way_keeps_our_texts_and_both_are_told(
     assert ", nor does it start with them again (" in told
     assert told.endswith("correct that, start containerd.service, then run toolkit-installer uninstall again")
     assert node.installer("status").returncode == 1
-    forget(node, "containerd")
+    guard(node, "")
     node.restart("containerd")
     node.cri.wait()
     assert served(node)[0] >= OURS
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
-
-
-def test_a_crio_that_does_not_start_without_us_has_our_runtimes_again(crio: Node) -> None:
-    crio.installer("install", *ASKED, check=True)
-    written, before, count = snapshot(crio), call(crio, "Status", VERBOSE), starts(crio)
-    edit(crio, "crio", ONLY_WITH_US.format("/etc/crio"))
-
-    kept = crio.installer("uninstall")
-
-    again, files = call(crio, "Status", VERBOSE), snapshot(crio)
-    served_again = starts(crio) - count
-    forget(crio, "crio")
-    done = crio.installer("uninstall")
-    assert kept.returncode == 4, kept.stderr
-    assert (again, but_the_ledger(files), served_again) == (before, but_the_ledger(written), 1)
-    assert "so it has them again" in sentence(kept.stderr)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"])

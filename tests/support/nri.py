@@ -5,7 +5,6 @@ then a CreateContainer for each container. ``tests/engines/test_nri.py`` sees th
 """
 
 import os
-import select
 import socket
 import struct
 import subprocess
@@ -111,10 +110,6 @@ class Engine:
         plugin = self.accept()
         plugin.register(existing=existing)
         return plugin
-
-    def is_dialled(self, within_s: float = 1.2) -> bool:
-        """Tell whether a plugin comes to the socket while one could be expected."""
-        return bool(select.select([self._listener], [], [], within_s)[0])
 
     def stop(self) -> None:
         """End as an engine does: its socket's name stays."""
