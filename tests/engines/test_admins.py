@@ -39,6 +39,27 @@ ROOTS = [
 ]
 
 
+def test_an_owner_who_makes_one_of_ours_the_default_keeps_them_until_there_is_another(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    node = a_node(containerd, tmp_path, "version = 2\n")
+    node.install()
+    default = (*node.cri(node.config), "default_runtime_name")
+    node.edit(node.config, Want(default, "nvidia"))
+
+    kept = node.uninstall()
+
+    left = node.truth()
+    assert (left.undefined, left.default) == ("", "nvidia")
+    assert left.handlers.keys() >= OURS
+    assert "the runtime nvidia" in kept.needed[0].problem
+    assert kept.final is not None
+    node.edit(node.config, Want(default, "runc"))
+    assert node.uninstall().needed == ()
+    assert not node.truth().undefined
+    assert not node.names_us()
+
+
 def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
     containerd: Containerd, tmp_path: Path
 ) -> None:
