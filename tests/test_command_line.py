@@ -20,7 +20,7 @@ from installer.cli.app import UNHEEDED, program
 from installer.cli.flags import FLAGS, GROUPS, Flag, options_from
 from installer.cli.nvidia_flags import rows
 from installer.model.options import Options, Places
-from tests.support.site import PROJECT
+from tests.support.site import PROJECT, Site
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
 NAME = "toolkit-installer"
@@ -352,3 +352,20 @@ def test_an_error_of_status_is_a_sentence_for_the_event_of_a_probe(tmp_path: Pat
 
     assert done.returncode == 1
     assert done.stderr.startswith("toolkit-installer: cannot find the host's root ")
+
+
+def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    assert site.call("install").returncode == 0
+    code = "import os, sys; from installer.__main__ import main; heavy = sys.argv.pop(1).split(); end = os._exit\n"
+    code += "os._exit = lambda code: (print([name for name in heavy if name in sys.modules], flush=True), end(code)); main()"
+    heavy = "asyncio ssl structlog grpc docker requests psutil tarfile argparse installer.report.verify"
+    heavy += " concurrent logging shutil tempfile ctypes tomlkit"
+
+    words = site.command("install")[3:]
+    done = subprocess.run(
+        [sys.executable, "-c", code, heavy, *words], capture_output=True, text=True, check=True, cwd=PROJECT
+    )
+
+    assert "nothing changed" in done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,58 +1,178 @@
-"""An undo that is handed over: who began it ends when another has the ledger, and that one waits for it."""
+"""How long a run that stops waits for the next one, that one for a ledger that is held, and who hands an undo over."""
 
+import fcntl
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.change.ledger import Ledger, hold
+from installer.change.ledger import Ledger
 from installer.engines import ENGINES
 from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.lifecycle.handover import TAKEN_S, await_successor, hand_over, open_within
+from installer.host.kubernetes import OWN_NAME
+from installer.host.locks import is_awaited
+from installer.lifecycle import handover
+from installer.lifecycle.handover import (
+    TAKEN_S,
+    await_next_run,
+    await_successor,
+    hand_over,
+    ledger_for_run,
+    open_within,
+)
 from installer.model.facts import EngineRow, Record, ToolkitRow
-from installer.model.files import Layout
 from installer.model.options import Options, RestartMode
 
-LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
-HELD = Record(toolkit=ToolkitRow("digest", None, ""))
+PODS = "var/log/pods"
+OWN, NEXT = "toolkit-aaaaa", "toolkit-bbbbb"
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host.under(PurePosixPath(tmp_path))
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    monkeypatch.setenv(OWN_NAME, OWN)
+    return Options(host_root=PurePosixPath(tmp_path))
 
 
-def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(host: Host, tmp_path: Path) -> None:
-    with hold(lambda: Ledger.open(host, LAYOUT)):
-        await_successor(Options(host_root=PurePosixPath(tmp_path)))
+@pytest.fixture
+def host(options: Options) -> Host:
+    return Host.under(options.host_root)
 
 
-def test_who_hands_an_undo_over_may_end_where_that_is_done_already(tmp_path: Path) -> None:
-    await_successor(Options(host_root=PurePosixPath(tmp_path)))
+@pytest.fixture
+def holder(host: Host, options: Options) -> Ledger:
+    """Return the ledger of the node, which is held."""
+    return Ledger.open(host, options.layout)
 
 
-def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:
-    held, ends = threading.Event(), threading.Event()
+def kubelet_makes(options: Options, *pods: str) -> None:
+    for pod in pods:
+        (Path(options.host_root) / PODS / f"gpu_{pod}_0c5d-{pod}").mkdir(parents=True)
 
-    def predecessor() -> None:
-        with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-            ledger.write(HELD)
-            held.set()
-            ends.wait(30)
 
-    thread = threading.Thread(target=predecessor)
-    thread.start()
-    assert held.wait(30)
+@contextmanager
+def later(act: Callable[[], object], after_s: float) -> Iterator[None]:
+    timer = threading.Timer(after_s, act)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+@pytest.mark.parametrize(
+    ("pods", "limits_s"),
+    [
+        pytest.param((), (9, 9), id="we are no pod: not at all"),
+        pytest.param((OWN,), (0.3, 9), id="no other: until the kubelet would have made it"),
+        pytest.param((OWN, NEXT), (0.1, 0.6), id="the next: until it would run"),
+    ],
+)
+def test_a_run_that_stops_waits_as_long_as_the_next_one_may_take(
+    options: Options,
+    holder: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    pods: tuple[str, ...],
+    limits_s: tuple[float, float],
+) -> None:
+    monkeypatch.setattr(handover, "SIGN_S", limits_s[0])
+    monkeypatch.setattr(handover, "START_S", limits_s[1])
+    kubelet_makes(options, *pods)
+    began, waited_s = time.monotonic(), (0, *limits_s)[len(pods)]
+
+    assert not await_next_run(Host.under(options.host_root), holder.lock)
+
+    assert waited_s <= time.monotonic() - began < waited_s + 5
+
+
+def test_a_pod_that_was_made_long_before_the_stop_is_not_the_next_one(
+    options: Options, host: Host, holder: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubelet_makes(options, OWN, NEXT)
+    time.sleep(0.2)
+    monkeypatch.setattr(handover, "RECENT_S", 0.1)
+    monkeypatch.setattr(handover, "SIGN_S", 0.1)
+    began = time.monotonic()
+
+    assert not await_next_run(host, holder.lock)
+
+    assert time.monotonic() - began < 5
+
+
+def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(
+    options: Options, host: Host, holder: Ledger
+) -> None:
+    seen = []
+
+    def ends() -> None:
+        seen.append(is_awaited(holder.lock))
+        holder.lock.release()
+
+    with later(ends, 0.3):
+        ledger = ledger_for_run(host, options)
+
+    assert seen == [True]
+    assert not is_awaited(ledger.lock)
+    ledger.lock.release()
+
+
+def test_a_ledger_that_stays_held_is_given_up_in_time(
+    options: Options, host: Host, holder: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "ENDS_S", 0.5)
+    began = time.monotonic()
+
     with pytest.raises(LockedError):
-        Ledger.open(host, LAYOUT)
-    threading.Timer(0.3, ends.set).start()
+        ledger_for_run(host, options)
 
-    with hold(lambda: open_within(TAKEN_S, host, LAYOUT)) as ledger:
-        found = ledger.held
+    assert holder.held.empty
+    assert 0.5 <= time.monotonic() - began < 10
 
-    thread.join(30)
-    assert found == HELD
+
+@pytest.mark.parametrize("pid_file", ["/run/nvidia/toolkit/toolkit.pid", "/run/theirs.pid"])
+@pytest.mark.parametrize("comes_s", [0.0, 0.3], ids=["before", "while we wait"])
+def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
+    options: Options, host: Host, holder: Ledger, pid_file: str, comes_s: float
+) -> None:
+    holder.write(replace(holder.held, pid_file=PurePosixPath("/run/theirs.pid")))
+    path = Path(options.host_root) / pid_file[1:]
+    path.parent.mkdir(parents=True)
+    with path.open("w") as pidfile:
+        if not comes_s:
+            fcntl.flock(pidfile, fcntl.LOCK_EX)
+        began = time.monotonic()
+
+        with later(lambda: fcntl.flock(pidfile, fcntl.LOCK_EX), comes_s), pytest.raises(LockedError):
+            ledger_for_run(host, options)
+
+    assert comes_s <= time.monotonic() - began < 10
+
+
+def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(options: Options, holder: Ledger) -> None:
+    assert not holder.reloaded
+
+    await_successor(options)
+
+
+def test_who_hands_an_undo_over_may_end_where_that_is_done_already(options: Options) -> None:
+    await_successor(options)
+
+
+def test_an_undo_that_was_handed_over_waits_for_the_ledger(
+    options: Options, host: Host, holder: Ledger
+) -> None:
+    held = Record(toolkit=ToolkitRow("digest", None, ""))
+    holder.write(held)
+
+    with later(holder.lock.release, 0.3):
+        ledger = open_within(TAKEN_S, host, options.layout)
+
+    assert ledger.held == held
+    ledger.lock.release()
 
 
 def configured(engine: str) -> Record:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -11,7 +12,7 @@ import pytest
 from installer.host.files import Host
 from installer.host.trees import LARGE_BYTES, NOTES, digests_below, mark_of, read_noted_digests, sums_of
 from tests.support.neighbours import NOBODY, only_as_root
-from tests.support.site import Site
+from tests.support.site import PROJECT, Site
 
 TOOLKIT = "usr/local/nvidia/toolkit"
 KEPT = f"{TOOLKIT}/.config/digests"
@@ -210,3 +211,26 @@ def test_what_is_small_or_no_file_has_no_mark(tmp_path: Path) -> None:
     assert [bool(mark_of(str(tmp_path / name))) for name in ("small", "large", "none", ".")] == [
         *(False, True, False, False)
     ]
+
+
+def test_a_payload_that_changes_while_it_is_copied_is_not_installed(site: Site) -> None:
+    (site.root / TOOLKIT / "nvidia-ctk.real").unlink()
+    code = (
+        "import sys; from pathlib import Path; from installer.host import trees; from installer.cli.app import main\n"
+        "put = trees._put\n"
+        "def late(top, shipped, *rest):\n"
+        "    if str(shipped.path) == 'nvidia-ctk.real':\n"
+        "        source = Path(shipped.source); source.write_bytes(source.read_bytes()[:-1] + b'!')\n"
+        "    put(top, shipped, *rest)\n"
+        "trees._put = late; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *site.command("install")[3:]],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+    )
+
+    assert done.returncode == 1
+    assert "changed while it was copied" in done.stderr

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
+from installer.report.untaint import find_ready_node, make_patch
 from tests.support.kubernetes import CERTIFICATE, LABEL, OURS, THEIRS, TOKEN, FakeApi, Handler, node, pod
 from tests.support.site import PROJECT
 from tests.support.waiting import until
@@ -139,3 +142,24 @@ def test_outside_of_a_pod_it_says_what_is_missing() -> None:
     said = json.loads(done.stderr)
     assert (done.returncode, said["code"]) == (1, "kubernetes-api")
     assert said["remedy"] == "run it in a pod, with a service account whose token is mounted"
+
+
+@pytest.mark.parametrize(
+    ("taints", "left"),
+    [
+        pytest.param([], [], id="none"),
+        pytest.param([THEIRS], [THEIRS], id="others' alone"),
+        pytest.param([OURS, THEIRS, {**OURS, "effect": "NoExecute"}], [THEIRS], id="with two effects"),
+    ],
+)
+def test_only_our_taint_goes(taints: list[dict[str, str]], left: list[dict[str, str]]) -> None:
+    api = FakeApi({"a": node(*taints)})
+
+    patch = make_patch(api.nodes["a"])
+
+    assert not patch or api.patch("a", patch) == 200
+    assert api.nodes["a"] == node(*left)
+
+
+def test_a_pod_that_no_node_has_yet_makes_no_node_ready() -> None:
+    assert find_ready_node({"metadata": {}, "spec": {}}) == ""
