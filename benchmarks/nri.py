@@ -44,7 +44,7 @@ def measure() -> tuple[list[Row], str]:
         for _ in range(TURNS):
             without += _created_ms(node, {})
             process = node.start_installer("nri", "--nri-allow", f"default={KIND}")
-            process.wait_for('"event": "registered"')
+            process.wait_for('"event": "NRI plugin registered"')
             beside += _created_ms(node, wishes)
             pss.append(_pss_mb(process))
             process.terminate()
@@ -66,18 +66,18 @@ def _missed(node: Node) -> tuple[int, int]:
     """Return how many containers got nothing, of how many made in the first moments after restarts."""
     made = missed = 0
     process = node.start_installer("nri", "--nri-allow", f"default={KIND}")
-    process.wait_for('"event": "registered"')
+    process.wait_for('"event": "NRI plugin registered"')
     pod = node.cri.run_pod(annotations=dict(ALL))
     with ThreadPoolExecutor() as pool:
         for turn in range(2, 2 + RESTARTS):
             time.sleep(STEADY_S)
             restart = pool.submit(node.restart, "containerd")
-            while not restart.done() or process.log.count('"event": "registered"') < turn:
+            while not restart.done() or process.log.count('"event": "NRI plugin registered"') < turn:
                 with suppress(CriError):
                     node.cri.create(pod, Container(command=("/bin/sleep", "1")))
                     made += 1
             restart.result()
-            lines = [line for line in process.log.splitlines() if '"event": "registered"' in line]
+            lines = [line for line in process.log.splitlines() if '"event": "NRI plugin registered"' in line]
             missed = int(json.loads(lines[-1])["missed"])
     process.terminate()
     process.wait()

@@ -164,4 +164,4 @@ def test_a_run_that_waits_says_it_once_for_each_change(node: CdiSite) -> None:
         child.terminate()
         assert child.stderr is not None
         events = [json.loads(line)["event"] for line in child.stderr]
-    assert events.count("specification not read") == 1, events
+    assert events.count("CDI specification not read") == 1, events

@@ -212,9 +212,7 @@ def _no_hook(site: CdiSite, _: ExitStack) -> None:
 @pytest.mark.parametrize(
     ("stands", "told"),
     [
-        pytest.param(
-            _no_engine, "the last one was of no use any more and is removed", id="no engine answers"
-        ),
+        pytest.param(_no_engine, "the stale one was removed", id="no engine answers"),
         pytest.param(_what_is_only_told, "cannot repair the toolkit without", id="drift is only told"),
         pytest.param(_no_hook, "cannot repair the toolkit without", id="its hook is gone"),
     ],
@@ -255,7 +253,7 @@ def test_a_run_that_may_not_start_withdraws_a_stale_specification_all_the_same(s
     assert (kept[0].returncode, kept[1]) == (1, named), "one that holds stays"
     assert (refused.returncode, site.specification) == (1, "")
     withdrawn = [line for line in map(json.loads, refused.stderr.splitlines()) if "gone" in line]
-    assert [line["event"] for line in withdrawn] == ["specification withdrawn"]
+    assert [line["event"] for line in withdrawn] == ["CDI specification removed"]
     assert withdrawn[0]["gone"] == ["/driver/usr/lib64/libnvidia-gone.so.1"]
 
 

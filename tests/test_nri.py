@@ -53,7 +53,12 @@ def test_it_registers_gives_devices_and_leaves_nothing(place: Place) -> None:
     assert adjust["devices"] == [{"name": "management.nvidia.com/gpu=all"}]
     assert (refused["status"]["code"], refused["payload"]) == (session.PERMISSION_DENIED, b"")
     assert (plain["status"]["code"], plain["payload"]) == (0, b"")
-    assert _events(place) == ["registered", "devices given", "container refused", "stopped"]
+    assert _events(place) == [
+        "NRI plugin registered",
+        "devices given",
+        "container refused",
+        "NRI plugin stopped",
+    ]
     assert "NRI plugin  registered with containerd 2.1.9, since 20" in said.stdout
     assert [each.name for each in place.directory.iterdir()] == ["nri.sock"]
 
@@ -225,7 +230,7 @@ def test_an_engine_that_talks_nonsense_is_tried_again(place: Place, nonsense: by
 
         assert again.create(WISH)["payload"]
         assert child.poll() is None
-    assert _events(place)[:2] == ["not registered", "registered"]
+    assert _events(place)[:2] == ["NRI plugin not registered", "NRI plugin registered"]
 
 
 def test_a_log_that_nobody_reads_holds_no_container_up(place: Place) -> None:

@@ -219,7 +219,7 @@ def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site
 
     told = site.status()
 
-    assert "failed and is not tried again" in told.stdout
+    assert "failed, and is not tried again" in told.stdout
     assert "unfinished" not in told.stdout
 
 

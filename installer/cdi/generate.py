@@ -70,9 +70,9 @@ def gpu_specification(
     unmade = failure if not others and host.exists(LOADED) else None
     if ALL_GPUS in missing:
         unmade = InstallerError(
-            f"give containers {GPU_KIND}={ALL_GPUS} ({' and '.join(map(str, others))} defines our devices, "
+            f"give containers {GPU_KIND}={ALL_GPUS} ({' and '.join(map(str, others))} has devices of ours, "
             "but not that one; engines ignore a device that two files define)",
-            remedy="move that file away, and ours is written again; or add that device to it",
+            remedy="move that file away: ours is written again; or add that device to it",
             code="cdi-failed",
         )
     return GpuSpecification(
@@ -132,11 +132,11 @@ def withdraw_stale(host: Host, options: Options, record: Record, write: Callable
         gone = _list_gone(host, text_of(file)) if _is_ours(file, options, record) else ()
         if gone:
             host.remove(PATH)
-            log.warning("specification withdrawn", path=str(PATH), gone=list(gone[:NAMED]), in_all=len(gone))
+            log.warning("CDI specification removed", path=str(PATH), gone=[*gone[:NAMED]], in_all=len(gone))
             if record.config(PATH):
                 write(without(record, {PATH}))
     except InstallerError as error:
-        log.warning("specification not withdrawn", path=str(PATH), error=error)
+        log.warning("CDI specification not removed", path=str(PATH), error=error)
 
 
 def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
@@ -161,7 +161,7 @@ def _read_beside(
                 names = frozenset() if known else read_devices(text(host, path), GPU_KIND, highest)
             except InstallerError as error:
                 if host.changed_s(path) > since_s:  # else it was logged
-                    log.warning("specification not read", path=str(path), error=error)
+                    log.warning("CDI specification not read", path=str(path), error=error)
                 continue
             if names:
                 there[PATH if path == own else path] = names
@@ -218,7 +218,7 @@ def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str
     try:
         ran = run_until_stopped(tool, words, text, timeout_s=ANSWER_S) if tool else None
     except LateError as error:
-        reason = f"the toolkit's {TOOL} did not come to its end in {ANSWER_S:g} s"
+        reason = f"the toolkit's {TOOL} did not end within {ANSWER_S:g} s"
         remedy = "see whether nvidia-smi answers on the node: a GPU that hangs holds both up"
         raise InstallerError(f"{what} ({reason})", remedy=remedy, code="cdi-failed") from error
     if ran is None:

@@ -49,9 +49,9 @@ NAMED: Final = 4  # of the missing devices
 NEW: Final = "it is not there"
 REMOVED: Final = "it was removed"
 CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
-STALE: Final = "it names what is not there any more, and no container could start with it"
+STALE: Final = "it names files that are gone, so no container could start with it"
 GIVES_WAY: Final = "another specification with the same devices is there"
-WITHDRAWN: Final = "the last one was of no use any more and is removed, and what was to follow failed"
+WITHDRAWN: Final = "the stale one was removed, and writing a new one failed"
 # That the driver, devices or specifications of others change is no drift: what is ours is unchanged.
 FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 
@@ -96,11 +96,11 @@ def lacking(engine: EngineState) -> str:
     if serving is None:
         return engine.silence
     if serving.cdi is None:
-        return "it knows nothing of CDI"
+        return "it has no CDI"
     if not serving.cdi:
         return "it says that CDI is switched off"
     if engine.version and engine.version < engine.spec.cdi.hands_over:
-        return f"{'.'.join(map(str, engine.version))} does not hand over what a kubelet asks for"
+        return f"{'.'.join(map(str, engine.version))} does not pass on the devices of a kubelet"
     if not SPEC_DIRS & {*serving.cdi_dirs}:
         return (
             f"it reads specifications in {' and '.join(map(str, serving.cdi_dirs)) or 'no directory'} alone"
@@ -112,7 +112,7 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
     """Yield what stands against CDI alone on this node."""
     for row in record.engines:
         yield InstallerError(
-            f"leave {row.title} to CDI (it has runtimes of ours since an earlier install)",
+            f"use CDI alone for {row.title} (an earlier install gave it our runtimes)",
             remedy=Remedy("run toolkit-installer uninstall first, or keep ", Option("mode", "runtime")),
             code="mode-unusable",
         )
@@ -178,7 +178,7 @@ def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
     going = tuple(node for node in nodes if str(node.path) not in named)
     if stays or not going:
         return Part(DEVICE_NODES, rows=Record(nodes=nodes))
-    return Part(DEVICE_NODES, ((RemoveDeviceNodes(going), "we had made them"),), Record(nodes=nodes))
+    return Part(DEVICE_NODES, ((RemoveDeviceNodes(going), "install made them"),), Record(nodes=nodes))
 
 
 def install_specification(facts: Facts, options: Options) -> Part:

@@ -44,7 +44,7 @@ def find_runtimes(choice: Choice) -> Part:
     if not choice.way.writes or choice.takes_up not in {TakesUp.NOW, TakesUp.LATER}:
         return Part(name_part(name))
     step = FindRuntimes(name, tuple(entry.binary for entry in choice.reload.present))
-    return Part(name_part(name), ((step, "its config is going to name them"),))
+    return Part(name_part(name), ((step, "its config will name them"),))
 
 
 def install(

@@ -56,8 +56,8 @@ def read_record(host: Host, layout: Layout) -> Record | None:
     except ValueError as error:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
-            remedy="use the version of this program that wrote it, or move it away and run uninstall: that "
-            f"removes what it recognises as ours, and leaves unused saved configs in {layout.unclaimed}",
+            remedy="use the version of this program that wrote it, or move it away and run uninstall, which "
+            f"moves saved configs that it does not need from {layout.backups} to {layout.unclaimed}",
             code="ledger-unusable",
         ) from error
 
@@ -215,7 +215,7 @@ def publish(host: Host, path: PurePosixPath, text: str) -> None:
         raise InstallerError(problem, remedy=remedy, code="file-operation-failed")
     if is_foreign(host, path):
         remedy = Remedy("move it away, or choose another path with ", flag)
-        raise InstallerError(f"write {path} (what is there is not from us)", remedy=remedy, code="name-taken")
+        raise InstallerError(f"write {path} (it is another program's file)", remedy=remedy, code="name-taken")
     file = File(text.encode(errors="replace"))
     found = host.read(path)
     if found is None or found.content != file.content:

@@ -415,7 +415,7 @@ def find_loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> I
     for artifact in artifacts if options.in_place else ():
         if leads_to(host, artifact.own_path, options.layout) is not None:
             yield InstallerError(
-                f"use {artifact.own_path} where it is (it leads into {options.layout.toolkit}: to itself)",
+                f"use {artifact.own_path} in place (it leads into {options.layout.toolkit}: to itself)",
                 remedy=Remedy("install the package again, or choose another ", Option("toolkit-source")),
                 code="payload-unusable",
             )

@@ -309,7 +309,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         find_taken_over(facts, options),
         Part(
             DIRECTORIES,
-            for_reason("we had made it", map(RemoveDirectory, going)),
+            for_reason("install made it", map(RemoveDirectory, going)),
             Record(directories=directories),
         ),
     )
@@ -358,7 +358,7 @@ def _check_undo(facts: Facts, options: Options) -> Part:
         if row.path in facts.lost and row.syntax is None and now is not None and now.digest in row.ours:
             copy = options.layout.backups / (row.original.digest if row.original else "")
             problem = f"restore {row.path} (its saved copy {copy} is missing or damaged)"
-            remedy = f"put the file there that belongs there, or remove it, then {TRY_AGAIN}"
+            remedy = f"write the right file there, or remove it, then {TRY_AGAIN}"
             needed.append(InstallerError(problem, remedy=remedy, code="backup-lost"))
     idle = f"stopped containers that need our runtime to start again: {', '.join(facts.containers.idle)}"
     notes = (*facts.notes, *([idle] if facts.containers.idle else []))

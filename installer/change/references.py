@@ -137,7 +137,7 @@ def find_taken_over(facts: Facts, options: Options) -> Part:
                     "and they start that; toolkit-installer uninstall --adopt removes both"
                 )
     notes += [
-        f"the default runtime in {path} was {name} before ours; what it is now is left: set it, if wanted"
+        f"the default runtime in {path} was {name} before the install; it is not set back: set it, if wanted"
         for path, name in sorted(facts.toolkit.defaults.items())
     ]
     return Part("adopted", notes=tuple(notes))

@@ -251,7 +251,7 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
         for row in held.configs:
             if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
                 remedy = "after an uninstall set the default runtime that it had before the install"
-                log.warning("default not known", engine=row.engine, path=str(row.path), remedy=remedy)
+                log.warning("former default not known", engine=row.engine, path=str(row.path), remedy=remedy)
         known = ledger.held
         ledger.write(replace(held, directories=known.directories, published=known.published))
 

@@ -190,7 +190,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
     if without := [name for name in drop_ins if not ENGINES[name].drop_ins.takes_ours]:
-        problem = f"give {ENGINES[without[0]].title} a drop-in"
+        problem = f"use --drop-in-config for {ENGINES[without[0]].title}"
         raise UsageError(problem, remedy="use --config: it reads no other file")
     options = Options(
         **{flag.field: _convert(flag.field, values[flag.field]) for flag in FLAGS if flag.plain},

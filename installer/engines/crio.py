@@ -364,7 +364,7 @@ CRIO: Final = EngineSpec(
     starts=(*BUILT_IN, CONMON, CONMON_RS, PINNS),
     finishes_calls=True,
     cdi=CdiSupport(
-        "CRI-O hands such devices over from 1.28 on",
+        "CRI-O passes such devices on from 1.28 on",
         reads=(((1, 35), (1, 1, 0)), ((1, 34), (1, 0, 0)), ((1, 30), (0, 7, 0)), ((0,), (0, 6, 0))),
         hands_over=(1, 28),  # earlier ones only read files
     ),

@@ -20,9 +20,9 @@ from installer.model.steps import Planned, Reload, Step, WriteConfig
 
 PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
 PASSED: Final = "the reload that needed the intermediate text is done"
-DUE: Final = "its restart, which waits until it creates no container (--restart-mode when-idle)"
+DUE: Final = "its restart, as soon as it creates no container (--restart-mode when-idle)"
 AT_NEXT_START: Final = "takes effect when dockerd starts the next time"
-LEFT: Final = "that it reads its configs again, which --restart-mode none leaves to you"
+LEFT: Final = "its restart or reload, which --restart-mode none leaves to you"
 
 
 def take_up(

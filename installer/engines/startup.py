@@ -91,7 +91,7 @@ def explain_overruling(
             yield InstallerError(problem, remedy=remedy, code="engine-flags")
     conflicts = dict(by.conflicts)
     if by.runtimes is not None and options.set_as_default:
-        conflicts = {by.runtimes.default: "which its config may not say too", **conflicts}
+        conflicts = {by.runtimes.default: "which must not be in its config as well", **conflicts}
         if value_of(cmdline, (by.runtimes.default_variable,)) not in {None, "", options.runtime_name}:
             conflicts[by.runtimes.default_variable] = "which wins over its config"
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
@@ -191,11 +191,11 @@ def find_refusals(
     name = engine.unit
     override = f"in an override of {name} and daemon-reload"
     if unit.masked:
-        yield refuse(f"its unit {name} is masked", f"say systemctl unmask {name} on the node")
+        yield refuse(f"its unit {name} is masked", f"run systemctl unmask {name} on the node")
     for lack in find_lacks(host, unit):
         yield refuse(f"{name} would not start it again: {lack}", f"correct {name}, or what it needs")
     for setting in unit.refuses:
-        remedy = f"say RefuseManualStop=no and RefuseManualStart=no {override}"
+        remedy = f"set RefuseManualStop=no and RefuseManualStart=no {override}"
         yield refuse(f"{name} has {setting}=yes, so systemd refuses that", remedy)
     for move in find_moves(engine):
         remedy = f"restart {name} at a time of your choice, or take that out of the unit"
@@ -205,7 +205,7 @@ def find_refusals(
         if monitors:
             live = f"{count(monitors, 'shim')} of live containers {'runs' if monitors == 1 else 'run'} in it"
             reason = f"{name} has KillMode={unit.kill_mode}, and {live}: a stop would kill them"
-            yield refuse(reason, f"say KillMode=process {override}", code="restart-kills-containers")
+            yield refuse(reason, f"set KillMode=process {override}", code="restart-kills-containers")
 
 
 def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
@@ -294,7 +294,7 @@ def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
         return without_unit(engine, error.problem) if by_signal else error
     # Restarting a unit that is not the one that serves would start a second engine beside it.
     if state.active != "active":
-        return without_unit(engine, f"its unit {engine.unit} is {state.active}, so something else serves")
+        return without_unit(engine, f"its unit {engine.unit} is {state.active}, so another process answers")
     if by_signal and not state.can_reload:
         return without_unit(engine, f"its unit {engine.unit} has no ExecReload")
     return None

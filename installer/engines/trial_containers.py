@@ -69,7 +69,7 @@ def shell_of(host: Host) -> Tools:
     loader = PurePosixPath(named[1].decode())
     ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
     if ran is None or ran.returncode:
-        raise _unusable(f"{loader} does not tell what {path} links to")
+        raise _unusable(f"{loader} does not list the libraries of {path}")
     linked = {DIRECTORY / name: there for name, there in LINKED.findall(ran.stdout)}
     files = {SHELL: path, LOADER: host.resolve(loader)}
     files |= {inside: host.resolve(PurePosixPath(there)) for inside, there in linked.items()}

@@ -125,7 +125,7 @@ def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        remedy = REMEDIES.get(error.errno or 0, "make it possible, then run again")
+        remedy = REMEDIES.get(error.errno or 0, "correct the reason in brackets, then run again")
         problem = f"{verb} {path} ({reason})"
         raise InstallerError(problem, remedy=remedy, code="file-operation-failed") from error
 

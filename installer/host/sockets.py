@@ -168,7 +168,7 @@ def _exchange(
                     if len(content) > MAX_BYTES:
                         raise StatusError("RESOURCE_EXHAUSTED", "the answer is longer than 16 MB")
                 case events.StreamReset() | events.ConnectionTerminated():
-                    raise ConnectionResetError("taken back by the other side")
+                    raise ConnectionResetError("reset by the other side")
                 case events.StreamEnded():
                     return headers, bytes(content)
                 case _:

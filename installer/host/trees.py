@@ -66,7 +66,7 @@ def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPa
         if point := _mounted_below(directory, name):
             there = path.parent / point
             problem = f"remove {path} (something is mounted at {there})"
-            remedy = f"say umount {there} on the host, then run again"
+            remedy = f"run umount {there} on the host, then run again"
             raise InstallerError(problem, remedy=remedy, code="file-not-replaceable")
 
 

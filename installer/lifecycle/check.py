@@ -384,7 +384,7 @@ def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
     title, reason = row.spec.title, "it does not run: nothing answers on its socket"
     remedy = f"start {title}; if it runs, its socket was removed: restart both"
     if systemd.look_at_unit(host, row.unit).start.masked:
-        remedy = f"say systemctl unmask {row.unit}, then start it"
+        remedy = f"run systemctl unmask {row.unit}, then start it"
     # A connection to docker.socket would start a Docker that its owner has stopped.
     if row.spec.api is Api.CRI and ask(host, engine_of_row(row)).disabled:
         reason = "its CRI is switched off"

@@ -157,8 +157,8 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
     elif policy is Drift.REPORT:
         why = f"--drift report only tells; {drifted.summary}"
     elif drifted.theirs:
-        why = "what has that place is another installer's"
-        remedy = f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back"
+        why = "another installer's toolkit is there"
+        remedy = f"to leave the node to that stop this program; to make the node ours again run {RECONCILE}"
     elif drifted.removed:  # with ours alone in it the engine would start without all that its owner had there
         files = " and ".join(map(str, drifted.removed))
         things, why = "the node", f"{files} was removed, with more in it than our runtimes"

@@ -38,7 +38,7 @@ def await_next_run(host: Host, lock: Lock) -> bool:
     while not is_awaited(lock):
         made = is_replica_made(host, stopped_s - RECENT_S)
         if made and not comes:
-            log.info("waiting for the next pod", seconds=START_S, reason="the kubelet makes one like this")
+            log.info("waiting for the next pod", seconds=START_S, reason="the kubelet starts another")
             comes, until = True, time.monotonic() + START_S
         if made is None or time.monotonic() > until:
             return False

@@ -37,11 +37,11 @@ CROWDED: Final = "full: no container could be started, each has its state there;
 READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount {} with -o remount,rw"
 CORRECT: Final = "correct them"
 THEIRS: Final = (
-    "not ours: another installer has put its toolkit there; uninstall leaves it that and the runtimes that "
-    "start it, install takes the node over again"
+    "not ours: another installer has put its toolkit there; uninstall keeps that and its runtimes, "
+    "install makes the node ours again"
 )
-BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
-CUT_SHORT: Final = "left between two texts by an interrupted act, and edited since"
+BEFORE: Final = "as before the install: the install or its undo was interrupted"
+CUT_SHORT: Final = "half done by an interrupted install or undo, and edited since"
 LAST_CHECK: Final = "last check"
 NO_START: Final = "would not start with the configs that it has now"
 READS: Final = 3  # of a ledger that an install or a repair writes meanwhile
@@ -131,12 +131,12 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
         yield Line(str(layout.unclaimed), state, good=True)
     yield from _list_mount_flaws(host, layout, record)
     for path in (path for path in record.published if is_foreign(host, path)):
-        yield Line(str(path), "not from us: it is not written; move it away", good=True)
+        yield Line(str(path), "another program's file: it is not written; move it away", good=True)
     for path in list_crowded(host, record.served):
         yield Line(str(path), CROWDED)
     for path, mode, flaw in installed.list_exposed(host, layout, record):
         ours = installed.is_given_back(layout, record, path)
-        remedy = REPAIR if ours else f"say chown root {path}; chmod {mode:o} {path}"
+        remedy = REPAIR if ours else f"run chown root {path}; chmod {mode:o} {path}"
         yield Line(str(path), f"{flaw}: {remedy}", later=not ours)
     yield from _list_configs(host, layout, record, ignores=ignores)
     if record.cdi is not None:
@@ -165,7 +165,7 @@ def _list_toolkit(
     yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
     programs = list_programs_in_place(toolkit.files)
     for place in dict.fromkeys(path.parent for path in programs):
-        yield Line(str(place), "the toolkit of a package is used where it is", good=True)
+        yield Line(str(place), "the toolkit of a package is used in place", good=True)
     for path in programs:
         if not host.exists(path):
             yield Line(str(path), "missing: install its package again, or install from another source")
@@ -178,7 +178,7 @@ def _list_toolkit(
         damaged[str(layout.config)] = "missing"
     for name, damage in damaged.items():
         yield Line(str(layout.toolkit / name), f"{damage}: {REPAIR}")
-    if file is not None:
+    if file is not None and toolkit.rendered:  # else it is of a ledger that is lost
         for key in edited_keys(toolkit.rendered, text_of(file, layout.config), name=str(layout.config)):
             yield Line(str(layout.config), f"{key} edited by an administrator", good=True)
 
@@ -189,10 +189,9 @@ def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
     if toolkit.version == ADOPTED:  # of a lost ledger, say: nobody knows any more where it has led
         return ""
     if target == f"{VERSIONS}{toolkit.version}":
-        there = host.exists(layout.version(toolkit.version))
-        return "" if there else f"leads to {target}, which is gone"
+        return "" if host.exists(layout.version(toolkit.version)) else f"leads to {target}, which is gone"
     if target is not None:
-        return f"not ours: it was changed to lead to {target}"
+        return f"not as installed: it leads to {target}"
     there = host.kind(layout.toolkit, last=False) is not Kind.ABSENT
     return "not ours: something else is in its place" if there else "missing"
 
@@ -238,7 +237,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     ours = file.digest in row.ours
     if (ours or row.syntax) and row.original and read_saved(host, layout, row.original) is None:
         copy = layout.backups / row.original.digest
-        remedy = REPAIR if row.syntax else "put back by hand what stood there before, then uninstall"
+        remedy = REPAIR if row.syntax else "write the right file there, then uninstall"
         return f"its saved copy {copy} is missing or damaged: {remedy}", False
     if ours:
         return "as we wrote it", True
@@ -298,7 +297,7 @@ def list_last_act(record: Record) -> Iterator[Line]:
         state = f"incomplete, cannot {record.left}: {AGAIN}"
         yield Line("last undo", state)
     if record.failed is not None:
-        state = f"failed and is not tried again as it is: cannot {record.failed.problem}"
+        state = f"failed, and is not tried again without a change: cannot {record.failed.problem}"
         yield Line("last plan", state)
 
 

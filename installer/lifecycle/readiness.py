@@ -46,7 +46,7 @@ def remove(host: Host, path: PurePosixPath) -> None:
 def refuse_foreign(host: Host, path: PurePosixPath) -> None:
     """Raise InstallerError where what has the name of a readiness file is none."""
     if host.exists(path) and not _is_ours(host, path):
-        problem = f"publish readiness in {path} (what is there is not from us)"
+        problem = f"publish readiness in {path} (it is another program's file)"
         remedy = Remedy("move it away, or choose a ", Option("pid-file"), " in another directory")
         raise InstallerError(problem, remedy=remedy, code="name-taken")
 

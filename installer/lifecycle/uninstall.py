@@ -80,7 +80,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
     facts = observe_adoption(host, options)
     adopted = find_leftovers(facts, options)
     for runtime in find_packages(facts, options):
-        log.info("runtime kept", runtime=runtime, reason=f"it is not below {options.layout.toolkit}")
+        log.info("runtime kept", runtime=runtime, reason=f"its program is not below {options.layout.toolkit}")
     if not adopted.notes:
         log.info("no leftovers found", install_dir=str(options.install_dir))
         return

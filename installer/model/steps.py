@@ -29,7 +29,7 @@ class RemoveDirectory(Struct, frozen=True):
 
 
 class FindRuntimes(Struct, frozen=True):
-    """Look whether the engine finds ``binaries`` where its config is going to name them."""
+    """Look whether the engine finds ``binaries`` where its config will name them."""
 
     engine: str
     binaries: tuple[PurePosixPath, ...]

@@ -13,7 +13,7 @@ from installer.model.options import Options
 from installer.model.steps import Part, for_reason
 
 ID: Final = "nri"
-GONE: Final = "no engine starts a way to the NRI plugin any more"
+GONE: Final = "a script of 0.2.0, which no engine starts now"
 
 
 def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:

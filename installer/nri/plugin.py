@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> int:
         write_termination_log(str(error))
         log.error("failed", code=error.code, problem=f"cannot {error.problem}", remedy=str(error.remedy))
         return int(error.exit)
-    log.info("stopped", reason="asked to")
+    log.info("NRI plugin stopped", reason="asked to")
     for path in (place.state, place.lock):
         with suppress(OSError):
             Path(path).unlink()
@@ -122,7 +122,7 @@ class Plugin:
         try:
             publish(self._place.state, self._state)
         except OSError as error:
-            log.warning("state not written", path=self._place.state, reason=error.strerror)
+            log.warning("NRI plugin state not written", path=self._place.state, reason=error.strerror)
 
     def _connect(self, pause_s: float) -> socket.socket | None:
         """Return a connection as soon as there is one; None where a stop comes first."""
@@ -221,7 +221,7 @@ class Plugin:
                 # Whoever sees the event finds the same in the file.
                 seen: PluginState = UNSEEN | {"registered": True, "engine": self._engine}
                 self.tell_state(seen | {"missed": missed[:LISTED], "missed_in_all": len(missed)})
-                log.info("registered", engine=self._engine, missed=len(missed))
+                log.info("NRI plugin registered", engine=self._engine, missed=len(missed))
                 if missed:
                     log.warning(
                         "containers missed",
@@ -249,7 +249,7 @@ class Plugin:
     def _note(self, problem: str) -> None:
         """Tell once that we are not registered, and why."""
         if problem != self._state["problem"]:
-            log.warning("not registered", engine=self._engine, reason=problem)
+            log.warning("NRI plugin not registered", engine=self._engine, reason=problem)
             self.tell_state(UNSEEN | {"engine": self._engine, "problem": problem})
 
 

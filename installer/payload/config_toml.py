@@ -122,7 +122,7 @@ def _nest_features(names: Sequence[str]) -> Tree:
     tree: dict[str, Any] = {}
     for name in names:
         if any(other.startswith(f"{name}.") for other in names):
-            problem = f"opt in to the feature {name} (another one has a dot where it ends)"
+            problem = f"opt in to the feature {name} (the name of another one begins with it and a dot)"
             raise InstallerError(problem, remedy="name only one of the two", code="toolkit-config-unusable")
         *parents, last = name.split(".")
         table = tree

@@ -36,7 +36,7 @@ from installer.payload.files import (
 )
 
 ID: Final = "toolkit"
-THEIRS: Final = "what has that name is another installer's"
+THEIRS: Final = "another installer's toolkit is there"
 ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
 
 
@@ -79,7 +79,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
             reason = f"it leads to {now}" if now else "it did not exist"
         planned += for_reason(reason, switches)
     used = (
-        f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
+        f"the toolkit in {place} is used in place: nothing of it is copied, changed or removed"
         for place in dict.fromkeys(path.parent for path in list_programs_in_place(make_manifest(files)))
     )
     return Part(
@@ -100,7 +100,7 @@ def _find_flaws(
         # What another version holds was not read: putting it there anew costs less than to trust it.
         return (), "it is not in place"
     found = tuple(list_damage(make_manifest(files), there, facts.toolkit.digests))
-    notes = (f"not as it was installed, and installed anew: {name} ({flaw})" for name, flaw in found)
+    notes = (f"changed after the install, and installed again: {name} ({flaw})" for name, flaw in found)
     # A source is believed by its SHA256SUMS as long as its sizes are those of the copies.
     sizes = {path: entry.size_bytes for path, entry in there.items()}
     whole = all(sizes.get(file.path) == file.size_bytes for file in files if isinstance(file, Copy))
@@ -140,7 +140,7 @@ def _carry_edits_over(
     entry = facts.toolkit.versions.get(current or "", {}).get(CONFIG)
     # Where others than root could write it their owner is unknown, and it names programs that root runs.
     if entry is not None and (flaw := access_flaw(CONFIG, entry)):
-        return rendered, (f"nothing of config.toml is kept, for it was {flaw}",)
+        return rendered, (f"config.toml is written anew, without edits: it was {flaw}",)
     config, edited = carry_over(held.rendered, found, rendered, name=str(options.layout.config))
     return config, tuple(f"kept an administrator's edit of config.toml: {key}" for key in edited)
 

@@ -28,7 +28,7 @@ def untaint(api: Api, name: str) -> NoReturn:
             try:
                 _watch(api, name, seen)
             except InstallerError as error:
-                log.warning("watch ended", error=str(error), code=error.code)
+                log.warning("node watch ended", error=str(error), code=error.code)
                 time.sleep(PAUSE_S)
 
 

@@ -326,7 +326,7 @@ def engine(
         pytest.param(engine(), "", id="in effect"),
         pytest.param(engine(replace(IN_EFFECT, cdi_dirs=(PurePosixPath("/run/cdi"),))), "", id="/run"),
         pytest.param(engine(None), "it is busy", id="no answer"),
-        pytest.param(engine(replace(IN_EFFECT, cdi=None)), "it knows nothing of CDI", id="containerd 1.6"),
+        pytest.param(engine(replace(IN_EFFECT, cdi=None)), "it has no CDI", id="containerd 1.6"),
         pytest.param(engine(OFF), SWITCHED_OFF, id="1.7"),
         pytest.param(
             engine(replace(IN_EFFECT, cdi_dirs=DIRS[:1])),
@@ -336,7 +336,7 @@ def engine(
         pytest.param(engine(IN_EFFECT, "crio", 1, 28), "", id="CRI-O that hands them over"),
         pytest.param(
             engine(IN_EFFECT, "crio", 1, 27, 8),
-            "1.27.8 does not hand over what a kubelet asks for",
+            "1.27.8 does not pass on the devices of a kubelet",
             id="older",
         ),
     ],
@@ -401,7 +401,7 @@ def test_all_that_stands_against_cdi_is_told_with_the_release_that_has_it() -> N
     said = [str(error) for error in against_cdi([engine(OFF, name) for name in ENGINES], HELD)]
 
     assert len(said) == 1 + len(ENGINES)
-    words = "cannot leave containerd to CDI (it has runtimes of ours since an earlier install)"
+    words = "cannot use CDI alone for containerd (an earlier install gave it our runtimes)"
     assert said[0].startswith(words)
     assert all(f"({SWITCHED_OFF}); use --mode runtime; " in words for words in said[1:])
     since = {words.partition("--mode runtime; ")[2].split()[0] for words in said[1:]}

@@ -229,7 +229,7 @@ def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Contai
     untouched = node.files()
 
     if containerd[1] >= (2,):
-        with pytest.raises(InstallerError, match=r"would take .*/50-gpu-old\.toml too"):
+        with pytest.raises(InstallerError, match=r"would load .*/50-gpu-old\.toml too"):
             node.install(drop_in="etc/conf.d/50-gpu.toml")
         assert node.files() == untouched
         node.install(drop_in="etc/conf.d/60-gpu.toml")

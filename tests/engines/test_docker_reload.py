@@ -170,7 +170,7 @@ def test_a_default_that_only_a_start_can_give_is_kept_or_refused(
     assert live is not None
 
     if version < (23,):
-        with pytest.raises(InstallerError, match="dockerd would die of it"):
+        with pytest.raises(InstallerError, match="dockerd would crash"):
             DockerdModel(PATH, version).find_route(live, File(ours))
         assert dockerd.reload(ours) == "died"
         return

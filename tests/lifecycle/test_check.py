@@ -274,7 +274,7 @@ def test_an_engine_of_ours_that_does_not_run_is_named_and_no_reason_to_be_ready(
 
 @pytest.mark.parametrize(
     ("load", "remedy"),
-    [("loaded", "start containerd; "), ("masked", "say systemctl unmask containerd.service, ")],
+    [("loaded", "start containerd; "), ("masked", "run systemctl unmask containerd.service, ")],
 )
 def test_of_a_masked_engine_it_is_said_how_it_can_be_started(tmp_path: Path, load: str, remedy: str) -> None:
     node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)

@@ -73,7 +73,7 @@ def test_what_a_stranger_has_put_there_decides_nothing(tmp_path: Path) -> None:
     os.chown(tmp_path / "a.prom", 1234, 1234)
     host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/a.prom")
 
-    with pytest.raises(InstallerError, match="what is there is not from us"):
+    with pytest.raises(InstallerError, match="it is another program's file"):
         publish(host, path, OURS)
     remove(host, path)
     assert (tmp_path / "a.prom").read_text() == "theirs\n"

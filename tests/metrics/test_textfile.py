@@ -156,10 +156,12 @@ def test_what_is_not_from_us_stays_and_stops_nothing(site: Site, flag: str) -> N
     assert (planned.returncode, done.returncode, undone.returncode) == (10, 0, 0)
     (event,) = told
     assert event["error"] == (
-        f"cannot write {path} (what is there is not from us); "
+        f"cannot write {path} (it is another program's file); "
         f"move it away, or choose another path with {flag}"
     )
-    assert re.search(rf"^ok  {re.escape(path)} +not from us: it is not written", status.stdout, re.MULTILINE)
+    assert re.search(
+        rf"^ok  {re.escape(path)} +another program's file: it is not written", status.stdout, re.MULTILINE
+    )
     assert site.tree() == before
 
 

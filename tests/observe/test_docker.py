@@ -193,7 +193,7 @@ def test_a_text_that_is_safe_by_itself_needs_no_intermediate_one() -> None:
 def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None:
     target = File(b'{"default-runtime": "io.containerd.runc.v2", "runtimes": {"a": {"path": "/b/a"}}}')
 
-    with pytest.raises(InstallerError, match="dockerd would die of it"):
+    with pytest.raises(InstallerError, match="dockerd would crash"):
         DockerdModel(PATH, OLD).find_route(has("io.containerd.runc.v2"), target)
 
 

@@ -282,7 +282,7 @@ WELL = FakeUnit(can_reload=True)
 REACHED = "run it as a systemd service, or configure it unverified with --restart-mode none"
 UNSEEN = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
 OUTSIDE = "restart containerd (it runs outside any systemd service)"
-ELSE = "so something else serves"
+ELSE = "so another process answers"
 
 
 def running(name: str, pid: int | None, *, unit: bool = True) -> EngineState:

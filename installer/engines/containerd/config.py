@@ -180,7 +180,7 @@ class _Place(Struct, frozen=True):
             pattern, dormant = own_import(target), self.files.dormant
             if dormant:  # the import would bring a file of others into force
                 raise InstallerError(
-                    f"configure {self.files.engine} in {target} (its import {pattern} would take "
+                    f"configure {self.files.engine} in {target} (its import {pattern} would load "
                     f"{min(dormant)} too, which nothing imports now)",
                     remedy=Remedy(
                         "name another file with ", Option("drop-in-config"), f", or move {min(dormant)} away"
@@ -238,7 +238,7 @@ class _Place(Struct, frozen=True):
         if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
             yield InstallerError(
                 f"configure {name} in {config.path} (this containerd does not read schema {config.schema})",
-                remedy="set the version that the installed containerd writes in containerd config default",
+                remedy="set the version that containerd config default prints",
             )
         for path, tree in config.imported.items():
             version = schema_of(path, tree, config.schema)

@@ -128,8 +128,8 @@ class DockerdModel(Struct, frozen=True):
         middle, _ = self.spell_out(target)
         result = self.reload(in_force or self.start(None), middle)
         if isinstance(result, Refused):
-            verb = "would die of it" if result.dies else "would not take it up"
-            problem = f"reload Docker with what {self.path} has to say (dockerd {verb}: {result.words})"
+            verb = "would crash" if result.dies else "would refuse it"
+            problem = f"reload Docker with {self.path} as it is (dockerd {verb}: {result.words})"
             raise InstallerError(problem, remedy=result.remedy or f"correct {self.path} and restart Docker")
         return (middle,) if target is not None and middle.content == target.content else (middle, target)
 
