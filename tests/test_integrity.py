@@ -305,7 +305,7 @@ def test_a_config_toml_that_others_could_write_is_not_kept(site: Site) -> None:
     done = site.call("install")
 
     assert done.returncode == 0, done.stderr
-    assert "nothing of config.toml is kept, for it was writable by others" in done.stderr
+    assert "config.toml is written anew, without edits: it was writable by others" in done.stderr
     assert config.read_text() == rendered
 
 
@@ -334,7 +334,7 @@ def test_a_config_toml_that_others_could_write_is_not_kept(site: Site) -> None:
         ),
         pytest.param(
             lambda toolkit: (toolkit.unlink(), toolkit.symlink_to("/opt")),
-            {f"BAD /{TOOLKIT} ": "not ours: it was changed to lead to /opt: install puts it right"},
+            {f"BAD /{TOOLKIT} ": "not as installed: it leads to /opt: install puts it right"},
             id="led elsewhere",
         ),
         pytest.param(

@@ -146,6 +146,18 @@ def test_a_saved_copy_that_nobody_can_place_any_more_is_kept_and_named(site: Sit
     assert site.status().returncode == 3
 
 
+def test_configs_that_an_install_found_without_a_ledger_are_not_called_edited(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    (site.root / LEDGER).unlink()
+    assert site.call("install").returncode == 0
+
+    shown = site.status()
+
+    assert shown.returncode == 0
+    assert shown.stdout.count("not written by the last install, our keys in force") == 3
+    assert "edited" not in shown.stdout
+
+
 GLOB = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"
 
@@ -264,7 +276,7 @@ def test_a_spoilt_ledger_is_one_true_sentence_and_a_way_forward(
 
     assert done.returncode == 1
     assert sentence(done).startswith(f"cannot understand the ledger /{LEDGER} ({words}")
-    assert f"leaves unused saved configs in /{HOME}/unclaimed" in sentence(done)
+    assert f"that it does not need from /{HOME}/backups to /{HOME}/unclaimed" in sentence(done)
     assert site.tree() == before
 
 

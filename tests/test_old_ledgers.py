@@ -166,7 +166,7 @@ def test_a_file_that_we_wrote_whole_stays_until_somebody_says_what_was_there(tmp
     again = site.call("uninstall")
 
     assert told.returncode == 1
-    assert "put back by hand what stood there before" in told.stdout
+    assert "write the right file there, then uninstall" in told.stdout
     assert done.returncode == 4
     assert sentence(done).startswith("cannot restore /etc/cdi/nvidia.yaml (its saved copy")
     assert {name: left[name] for name in before if before[name] != left[name]} == {}

@@ -100,9 +100,9 @@ def test_plan_and_status_say_where_it_is_and_status_what_is_missing_of_it(site: 
     (site.root / RUNTIME).unlink()
     removed = site.status()
 
-    assert "! note: the toolkit in /usr/bin is used where it is, nothing of it is copied" in planned.stdout
+    assert "! note: the toolkit in /usr/bin is used in place: nothing of it is copied" in planned.stdout
     assert "/usr/bin" in installed.stdout
-    assert "is used where it is" in installed.stdout
+    assert "is used in place" in installed.stdout
     assert installed.returncode == 0
     assert removed.returncode == 1
     assert f"BAD /{RUNTIME}" in removed.stdout

@@ -88,7 +88,7 @@ def test_an_uninstall_leaves_runtimes_that_start_nvidias_toolkit_by_now(
         "ours, and they start that; toolkit-installer uninstall --adopt removes both"
         for path in sorted((DAEMON_JSON, CONTAINERD, CRIO))
     ] + [
-        f"the default runtime in /{path} was runc before ours; what it is now is left: set it, if wanted"
+        f"the default runtime in /{path} was runc before the install; it is not set back: set it, if wanted"
         for path in ((CONTAINERD,) if more else ())
     ]
     assert told.returncode == 1
@@ -117,7 +117,7 @@ def test_the_default_of_before_us_is_named_where_it_cannot_be_given_back(site: S
     done = site.call("uninstall")
 
     assert done.returncode == 0, done.stderr
-    assert f"the default runtime in /{DAEMON_JSON} was v2 before ours" in done.stderr
+    assert f"the default runtime in /{DAEMON_JSON} was v2 before the install" in done.stderr
     assert json.loads((site.root / DAEMON_JSON).read_text())["default-runtime"] == "nvidia"
 
 
@@ -224,7 +224,7 @@ def test_a_waiting_run_does_not_fight_for_the_place_and_goes_without_a_trace(sit
 
     assert code == 0
     assert probe.returncode == 1
-    assert "what has that place is another installer's" in probe.stdout
+    assert "another installer's toolkit is there" in probe.stdout
     assert (_configs(site), _theirs(site)) == (configs, theirs)
     assert not (site.root / HOME).exists()
 

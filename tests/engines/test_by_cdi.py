@@ -146,11 +146,7 @@ def test_an_engine_without_cdi_is_told_so_with_the_version_that_has_it(
         engine, since = (
             ("Docker", "Docker 28.2") if name.startswith("dockerd") else ("containerd", "containerd 2.0")
         )
-        why = (
-            "it knows nothing of CDI"
-            if "-1.6" in name or "-20." in name
-            else "it says that CDI is switched off"
-        )
+        why = "it has no CDI" if "-1.6" in name or "-20." in name else "it says that CDI is switched off"
         assert words.startswith(
             f"cannot give containers of {engine} GPUs by CDI ({why}); use --mode runtime; "
         ), said
@@ -291,7 +287,7 @@ def test_an_engine_with_runtimes_of_ours_is_left_with_them(containerd_2: Node) -
 
     assert refused.returncode == 1
     assert sentence(refused.stderr).startswith(
-        "cannot leave containerd to CDI (it has runtimes of ours since an earlier install); run toolkit-installer "
+        "cannot use CDI alone for containerd (an earlier install gave it our runtimes); run toolkit-installer "
         "uninstall first"
     )
     assert snapshot(containerd_2) == files

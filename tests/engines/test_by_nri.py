@@ -60,7 +60,7 @@ def serving(node: Node, *words: str) -> Iterator[Running]:
     """Run until the plugin is registered, and undo."""
     process = node.start_installer("run", *(words or WORDS))
     try:
-        process.wait_for('"event": "registered"')
+        process.wait_for('"event": "NRI plugin registered"')
         yield process
     finally:
         process.terminate()
@@ -113,7 +113,7 @@ def test_a_plugin_that_dies_is_back_and_names_what_was_created_without_it(with_n
         pods = [with_nri.cri.run_pod(name=name, annotations=WISH) for name in ("missed", "later")]
         with_nri.run(["kill", "-KILL", first])
         missed = with_nri.cri.start(pods[0], Container(command=SLEEP, name="main"))
-        until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
+        until(lambda: process.log.count('"event": "NRI plugin registered"') > 1, lambda: process.log)
         later = with_nri.cri.start(pods[1], Container(command=SLEEP, name="main"))
         seen = [with_nri.cri.exec(each, "sh", "-c", TELLS).stdout for each in (missed, later)]
         said, state = with_nri.installer("status").stdout, json.loads(with_nri.read(STATE))
@@ -137,7 +137,7 @@ def test_a_plugin_that_hangs_is_ended_and_the_next_one_names_what_it_has_missed(
         began = time.monotonic()
         with_nri.cri.start(pod, Container(command=SLEEP, name="main"))
         created_s = time.monotonic() - began
-        until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
+        until(lambda: process.log.count('"event": "NRI plugin registered"') > 1, lambda: process.log)
         said, state = with_nri.installer("status").stdout, json.loads(with_nri.read(STATE))
         with_nri.cri.remove_pod(pod)
 
@@ -155,7 +155,7 @@ def test_an_engines_restart_costs_nothing_but_the_gap(with_nri: Node) -> None:
         time.sleep(1.2)  # as long as a session must last, for it to be back without a pause
         with_nri.restart("containerd")
         with_nri.cri.wait()
-        until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
+        until(lambda: process.log.count('"event": "NRI plugin registered"') > 1, lambda: process.log)
 
         assert _seen(with_nri, WISH).split() == ["void", "libcuda.so.550.1", "device"]
 
@@ -179,7 +179,7 @@ def test_what_a_killed_pod_leaves_keeps_no_engine_and_no_container_from_starting
     with_nri.write(LIBRARY, "")
     files = snapshot(with_nri)
     process = with_nri.start_installer("run", *WORDS)
-    process.wait_for('"event": "registered"')
+    process.wait_for('"event": "NRI plugin registered"')
     process.wait_for("waiting for a signal")
     well = doctor(with_nri)[1]
     pids = with_nri.read("/run/nri/toolkit-installer.pid").strip(), with_nri.read(PIDFILE).strip()
@@ -226,7 +226,7 @@ def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(wi
             env=COMMON | CDI | SWITCHED_ON,
             read_only=["/host"],
         )
-        until(lambda: '"event": "registered"' in log.read_text(), log.read_text)
+        until(lambda: '"event": "NRI plugin registered"' in log.read_text(), log.read_text)
         operand = with_nri.cri.run_pod(name="operand", namespace="gpu-operator", annotations=wish)
         main = with_nri.cri.start(operand, Container(command=SLEEP, name="main"))
         seen = with_nri.cri.exec(main, "sh", "-c", "ls /dev").stdout.split()

@@ -77,7 +77,7 @@ def test_one_that_is_stale_is_removed_where_no_other_fits_and_written_again_when
         events = [json.loads(line) for line in child.stderr]
 
     assert told.returncode == probe.returncode == 1
-    assert "the last one was of no use any more and is removed" in told.stdout
+    assert "the stale one was removed" in told.stdout
     assert "removed after the install" not in told.stdout
     assert f"cannot write /var/{OWN} (no space left on device); free some space there" in probe.stdout
     removed = next(each for each in events if each["event"] == "config removed")

@@ -178,7 +178,9 @@ def test_a_default_of_a_flag_is_named_with_its_remedy(docker_node: Node, text: s
 
     assert (done.returncode, plain.returncode) == (1, 1)
     both = "" if kept else " and --add-runtime"
-    assert "(it was started with --default-runtime, which its config may not say too" in sentence(done.stderr)
+    assert "(it was started with --default-runtime, which must not be in its config as well" in sentence(
+        done.stderr
+    )
     remedy = f"move --default-runtime{both} from its command line to its config, and restart it"
     assert sentence(done.stderr).endswith(remedy)
     remedy = f"define x in {DOCKER}, or start Docker without that flag"

@@ -55,7 +55,7 @@ def plugin(node: Node, *words: str) -> Iterator[Running]:
     """Start a plugin that is registered, and end it."""
     process = node.start_installer("nri", *ALLOW, *words)
     try:
-        process.wait_for('"event": "registered"')
+        process.wait_for('"event": "NRI plugin registered"')
         yield process
     finally:
         process.signal(SIGCONT)
@@ -185,7 +185,7 @@ def test_a_device_that_no_specification_has_fails_its_container(nri_node: Node) 
 def test_it_needs_no_capability(nri_node: Node) -> None:
     bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     process = nri_node.start([*bare, PYTHON, "-m", "installer", "nri", *ALLOW])
-    process.wait_for('"event": "registered"')
+    process.wait_for('"event": "NRI plugin registered"')
     pod = nri_node.cri.run_pod(annotations=WISH)
 
     main = nri_node.cri.start(pod, container("main"))
@@ -247,7 +247,7 @@ def _is_another(socket: Path, before: int) -> bool:
 
 
 def _has_registered(process: Running, times: int) -> bool:
-    return process.log.count('"event": "registered"') >= times
+    return process.log.count('"event": "NRI plugin registered"') >= times
 
 
 def _has_said(between: Between, messages: int) -> bool:

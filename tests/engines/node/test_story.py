@@ -241,7 +241,7 @@ def without_runtimes(node: Node, story: Story, mode: str) -> None:
         pod = apply(node, f"by-{mode}", manifest, TAG)
         becomes_ready(pod, manifest)
         if mode == "nri":
-            until(lambda: '"event": "registered"' in pod.log(), pod.log)
+            until(lambda: '"event": "NRI plugin registered"' in pod.log(), pod.log)
             told = f", beside a plugin of {plugins_mb(node):.1f} MB without capabilities"
         asks = node.cri.run_pod(annotations=WISH if mode == "nri" else {})
         container = Container(
