@@ -3,9 +3,8 @@
 import json
 import os
 import shutil
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -23,7 +22,7 @@ from installer.report.doctor.model import EngineExam
 from installer.report.doctor.read import explain_next_start, read_engines, read_node, spell_state
 from tests.doctor import golden
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
-from tests.support.live import SOCKET, UNIT, UNIT_PROPERTIES, Live, containerd, live
+from tests.support.live import SOCKET, UNIT, UNIT_PROPERTIES, Live, containerd, live, on_bus
 
 SEEN = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
 CONFIG = PurePosixPath("/etc/containerd/config.toml")
@@ -77,10 +76,7 @@ def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) ->
 )
 def test_the_state_of_a_unit(tmp_path: Path, unit: FakeUnit | None, state: str) -> None:
     host = Host.under(PurePosixPath(tmp_path))
-    with ExitStack() as held:
-        if unit is not None:
-            (tmp_path / "run/dbus").mkdir(parents=True)
-            held.enter_context(serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({UNIT: unit})))
+    with on_bus(tmp_path, FakeSystemd({UNIT: unit})) if unit else nullcontext():
         assert spell_state(look_at_unit(host, UNIT)) == state
         assert spell_state(look_at_unit(host, "")) == ""
 
@@ -172,20 +168,6 @@ def examine_docker(root: Path) -> EngineExam:
     seen = [replace(SEEN, name="dockerd")]
     (found,) = read_engines(Host.under(PurePosixPath(root)), Options(places=places), seen)
     return found
-
-
-def test_a_docker_that_listens_elsewhere_is_named_with_the_flag_that_moved_it(tmp_path: Path) -> None:
-    golden.put(tmp_path, "/proc/61/comm", "dockerd\n")
-    golden.put(tmp_path, "/proc/61/cmdline", "/usr/bin/dockerd\0-H\0unix:///run/d.sock\0")
-    (tmp_path / "run/dbus").mkdir(parents=True)
-    bus = FakeSystemd({"docker.service": FakeUnit()}, changed=UNIT_PROPERTIES)
-    with serving(tmp_path / "run/dbus/system_bus_socket", bus), socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "d.sock"))
-        silent.listen()
-        found = examine_docker(tmp_path)
-
-    assert found.serving is None
-    assert found.silence.endswith("its -H is unix:///run/d.sock")
 
 
 # As dockerd 28.5.2 says it.

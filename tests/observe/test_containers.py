@@ -15,6 +15,7 @@ from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
 from tests.host.servers import FakeSystemd, FakeUnit, serving
+from tests.support.live import on_bus
 
 LAYOUT = Layout()
 OURS = LAYOUT.toolkit / "nvidia-container-runtime"
@@ -229,9 +230,8 @@ def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
         questions.append(connection.recv(65536))
         connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n[]")
 
-    (tmp_path / "run/dbus").mkdir(parents=True)
     with (
-        serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd(units)),
+        on_bus(tmp_path, FakeSystemd(units)),
         serving(tmp_path / "docker.sock", docker),
     ):
         assert in_use(tmp_path, DOCKER, engine) == ((), ())

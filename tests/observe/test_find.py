@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -39,18 +39,11 @@ from installer.model.options import Options, Places
 from installer.report import verify
 from installer.report.doctor.read import read_engines
 from tests.host.servers import FakeSystemd, FakeUnit, serving
-from tests.support.live import ASKED, ONE, PODS, SOCKET, UNIT, containerd, live
+from tests.support.live import ASKED, ONE, PODS, SOCKET, UNIT, containerd, live, on_bus
 
 ENDED = FakeUnit(active="inactive", sub="dead")
 FAILED = FakeUnit(active="failed", sub="failed")
 CRASHES = FakeUnit(active="activating", sub="auto-restart")
-
-
-@contextmanager
-def node(root: Path, systemd: FakeSystemd) -> Iterator[Host]:
-    (root / "run/dbus").mkdir(parents=True)
-    with serving(root / "run/dbus/system_bus_socket", systemd):
-        yield Host.under(PurePosixPath(root))
 
 
 def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:
@@ -121,7 +114,7 @@ def test_an_engine_is_not_asked_where_that_would_wake_it_and_again_where_it_rest
         asked.append(1)
 
     with (
-        node(tmp_path, FakeSystemd({**units, row.unit.replace(".service", ".socket"): listens})) as host,
+        on_bus(tmp_path, FakeSystemd({**units, row.unit.replace(".service", ".socket"): listens})) as host,
         serving(tmp_path / "e.sock", ends_silently),
     ):
         engine = replace(EngineState.usual(row), socket=PurePosixPath("/e.sock"))
@@ -164,7 +157,7 @@ def held(tmp_path: Path) -> Iterator[Held]:
     listens = ("a(ss)", [("Stream", str(D_SOCK))])  # as systemd 257 tells docker.socket
     units = {DOCKER_UNIT: FakeUnit(active="inactive", sub="dead"), "docker.socket": FakeUnit(sub="listening")}
     systemd = FakeSystemd(units, changed={"Listen": listens})
-    with node(tmp_path, systemd) as host, socket.socket(socket.AF_UNIX) as listener:
+    with on_bus(tmp_path, systemd) as host, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / D_SOCK.name))
         listener.listen()
         listener.setblocking(False)
@@ -327,7 +320,7 @@ def test_of_several_units_the_one_that_runs_is_an_engines(
 ) -> None:
     row = ENGINES["k3s"]
     engine = replace(EngineState.usual(row), unit=row.units[0])
-    with node(tmp_path, FakeSystemd(units)) as host:
+    with on_bus(tmp_path, FakeSystemd(units)) as host:
         for state, expected in (
             (replace(engine, silence="hangs"), unit),
             (replace(engine, stopped=True), row.units[0]),
@@ -399,7 +392,7 @@ def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Pa
     unknown = pytest.raises(InstallerError, match=r"tell whose containerd answers on .*k3s-agent.*rke2")
 
     systemd = FakeSystemd({"k3s.service": FakeUnit()} if runs else {})
-    with node(tmp_path, systemd) as host, nullcontext() if runs else unknown:
+    with on_bus(tmp_path, systemd) as host, nullcontext() if runs else unknown:
         refuse_unknown(host, engine)
 
 

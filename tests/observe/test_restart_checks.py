@@ -1,7 +1,7 @@
 """Whether an engine may be restarted or reloaded: what systemd 252 and 257 say of a unit, and /proc of it."""
 
 import dataclasses
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,7 +24,8 @@ from installer.host.systemd import UnitStart
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options, RestartMode
-from tests.host.servers import FakeSystemd, FakeUnit, serving
+from tests.host.servers import FakeSystemd, FakeUnit
+from tests.support.live import on_bus
 
 PLACES = {"root": "/srv/root", "state": "/run/containerd", "address": "/run/containerd/containerd.sock"}
 SERVING = EffectiveConfig({}, "runc", places=PLACES)
@@ -327,11 +328,7 @@ def running(name: str, pid: int | None, *, unit: bool = True) -> EngineState:
 def test_why_an_engine_could_not_be_reloaded(
     host: Host, tmp_path: Path, engine: EngineState, unit: FakeUnit | None, said: str
 ) -> None:
-    with ExitStack() as held:
-        if unit is not None:
-            (tmp_path / "run/dbus").mkdir(parents=True)
-            bus = tmp_path / "run/dbus/system_bus_socket"
-            held.enter_context(serving(bus, FakeSystemd({engine.unit: unit})))
+    with on_bus(tmp_path, FakeSystemd({engine.unit: unit})) if unit else nullcontext():
         found = unit_obstacle(host, engine)
 
     told = f"{found.problem}; {found.remedy}" if found else ""

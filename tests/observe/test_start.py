@@ -15,8 +15,8 @@ from installer.host.files import Host
 from installer.model.engine_spec import Flags
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options, Places
-from tests.host.servers import FakeSystemd, FakeUnit, serving
-from tests.support.live import UNIT_PROPERTIES
+from tests.host.servers import FakeSystemd, FakeUnit
+from tests.support.live import UNIT_PROPERTIES, on_bus
 
 CONTAINERD = EngineState.usual(ENGINES["containerd"])
 VARIABLE = "CONTAINER_DEFAULT_RUNTIME"
@@ -97,16 +97,9 @@ def test_what_an_engine_was_told_of_runtimes_at_its_start(
 PID = 61
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    (tmp_path / "run/dbus").mkdir(parents=True)
-    return Host.under(PurePosixPath(tmp_path))
-
-
-def systemd(host: Host, **said: tuple[str, Any]) -> tuple[FakeSystemd, Any]:
-    """Return a systemd whose unit has the process with that pid, and its bus."""
-    fake = FakeSystemd({CONTAINERD.unit: FakeUnit(main_pid=PID)}, changed=UNIT_PROPERTIES | said)
-    return fake, serving(host.local_path(PurePosixPath("/run/dbus/system_bus_socket")), fake)
+def systemd(**said: tuple[str, Any]) -> FakeSystemd:
+    """Return a systemd whose unit has the process with that pid."""
+    return FakeSystemd({CONTAINERD.unit: FakeUnit(main_pid=PID)}, changed=UNIT_PROPERTIES | said)
 
 
 def command(*words: str) -> tuple[str, Any]:
@@ -128,15 +121,15 @@ STAT = "61 (containerd) S 0 1 1 0 -1 4194560 24000 200000 100 900 300 100 500 20
     ],
 )
 def test_a_process_that_is_not_seen_is_that_of_its_unit_in_the_hosts_proc(
-    host: Host, tmp_path: Path, files: dict[str, str], words: tuple[str, ...] | None
+    tmp_path: Path, files: dict[str, str], words: tuple[str, ...] | None
 ) -> None:
     (tmp_path / f"proc/{PID}").mkdir(parents=True)
     environ = "PATH=/opt/bin\0NOTIFY_SOCKET=/run/systemd/notify\0"
     for name, text in ({"comm": "containerd\n", "environ": environ} | files).items():
         (tmp_path / f"proc/{PID}" / name).write_text(text)
 
-    fake, bus = systemd(host, Environment=("as", ["LEVEL=warn"]))
-    with bus:
+    fake = systemd(Environment=("as", ["LEVEL=warn"]))
+    with on_bus(tmp_path, fake) as host:
         found = with_process(host, replace(CONTAINERD, exe=PurePosixPath("/gone")), Places())[0].started
 
     assert fake.calls.count("GetAll") == 1, "its unit is read once"
@@ -148,17 +141,16 @@ def test_a_process_that_is_not_seen_is_that_of_its_unit_in_the_hosts_proc(
         assert (found.program, found.environment) == ("/usr/bin/containerd", environment)
 
 
-def test_a_word_of_an_environment_file_is_part_of_the_next_start(host: Host, tmp_path: Path) -> None:
+def test_a_word_of_an_environment_file_is_part_of_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/default").write_text("# of the site\nWORDS='--root /srv/c'\n")
-    _, bus = systemd(
-        host,
+    fake = systemd(
         ExecStart=command("/usr/bin/containerd", "$WORDS", "--log-level=${LEVEL}"),
         Environment=("as", ["LEVEL=warn"]),
         EnvironmentFiles=("a(sb)", [("/etc/default", False)]),
     )
 
-    with bus:
+    with on_bus(tmp_path, fake) as host:
         found = with_start(host, CONTAINERD)
 
     assert found.next_words == ("--root", "/srv/c", "--log-level=warn")
@@ -177,10 +169,9 @@ def test_a_word_of_an_environment_file_is_part_of_the_next_start(host: Host, tmp
     ],
 )
 def test_the_words_of_the_next_start_are_those_behind_the_engines_program(
-    host: Host, words: tuple[str, ...], told: tuple[str, ...]
+    tmp_path: Path, words: tuple[str, ...], told: tuple[str, ...]
 ) -> None:
-    _, bus = systemd(host, ExecStart=command(*words))
-    with bus:
+    with on_bus(tmp_path, systemd(ExecStart=command(*words))) as host:
         assert with_start(host, CONTAINERD).next_words == told
 
 
@@ -217,16 +208,14 @@ def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
     assert found == ([] if moves is None else [said or "why"])
 
 
-def test_of_a_docker_that_does_not_answer_every_verb_tells_where_it_listens(
-    host: Host, tmp_path: Path
-) -> None:
+def test_of_a_docker_that_does_not_answer_every_verb_tells_where_it_listens(tmp_path: Path) -> None:
     (tmp_path / f"proc/{PID}").mkdir(parents=True)
     words = ("/usr/bin/dockerd", "-H", "unix:///run/d.sock", "--host=tcp://10.0.0.7:2376")
     for name, text in (("comm", "dockerd\n"), ("cmdline", "".join(f"{word}\0" for word in words))):
         (tmp_path / f"proc/{PID}" / name).write_text(text)
     docker = replace(CONTAINERD, name="docker", exe=PurePosixPath("/dockerd"), silence="no answer")
 
-    with systemd(host)[1]:
+    with on_bus(tmp_path, systemd()) as host:
         found, _ = with_process(host, docker, Places())
 
     assert found.silence == "no answer; its -H is unix:///run/d.sock, tcp://10.0.0.7:2376"

@@ -67,8 +67,15 @@ def containerd(unit: str = UNIT) -> EngineState:
 
 
 @contextmanager
+def on_bus(root: Path, systemd: FakeSystemd) -> Iterator[Host]:
+    """Yield a host with a systemd on its bus."""
+    (root / "run/dbus").mkdir(parents=True, exist_ok=True)
+    with serving(root / "run/dbus/system_bus_socket", systemd):
+        yield Host.under(PurePosixPath(root))
+
+
+@contextmanager
 def live(root: Path) -> Iterator[Live]:
-    (root / "run/dbus").mkdir(parents=True)
     node = Live(root, FakeSystemd({UNIT: FakeUnit()}), {**CONTAINERD, CREATED: b"", PODS: b""})
 
     def tell(member: str) -> tuple[()]:
@@ -77,7 +84,7 @@ def live(root: Path) -> Iterator[Live]:
 
     node.systemd.strangers = tell
     with (
-        serving(root / "run/dbus/system_bus_socket", node.systemd),
+        on_bus(root, node.systemd),
         engine(root / SOCKET.name, node.answers, node.asked),
     ):
         yield node
