@@ -100,6 +100,19 @@ def test_a_verb_ends_in_one_line_and_the_next_one_finishes(
     assert site.tree() == before
 
 
+def test_an_install_whose_roll_back_goes_wrong_too_is_no_host_as_before(site: Site) -> None:
+    before = site.tree()
+    _break(site, "change/transaction.py", "_do")
+
+    done = _call(site, "install")
+
+    assert done.returncode == 4, done.stderr
+    assert "roll back after a failure" in done.stderr
+    assert (site.root / LEDGER).exists()
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
 def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(site: Site) -> None:
     before = site.tree()
     with _running(site) as child:

@@ -1,25 +1,18 @@
-"""Something fails after each part of a plan with CDI: the node is as it was, by every entry point; the code is true."""
+"""Something fails behind each part of a plan with CDI, which NVIDIA's entry point makes: the node is as it was."""
 
 import errno
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from installer.change import transaction
-from installer.cli import log as logging
 from installer.cli import nvidia as compat
-from installer.errors import InstallerError
 from installer.host import supervision
-from installer.lifecycle import install as daemon
-from installer.lifecycle.uninstall import uninstall
 from installer.model.facts import OWNER
-from installer.model.options import Cdi, Options, RestartMode
 from installer.model.steps import (
     InstallVersion,
     MakeDeviceNodes,
@@ -31,11 +24,8 @@ from installer.model.steps import (
 from tests.crash import faults
 from tests.crash.faults import Fault, effects
 from tests.crash.nodes import LEDGER
-from tests.support.stand_in import CONFIGS, stand_in_payload
-from tests.support.tree import tree
+from tests.support.site import Site
 
-CONFIG = {"docker": "etc/docker/daemon.json", "containerd": "etc/containerd/config.toml"}
-KIND = "management.nvidia.com/gpu"
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 # It makes files in the place of device nodes, for which root is needed, and prints what it was asked.
 NVIDIA_CTK = """\
@@ -62,50 +52,21 @@ PARTS: dict[str, Part] = {
 KINDS = ("an exception", "an exception, in the roll-back too", "a full disk", "a read-only disk")
 
 
-@dataclass
-class Site:
-    """One node with one engine, to be installed on by either entry point."""
+class Node(Site):
+    """A node with a driver, to be installed on by NVIDIA's entry point."""
 
-    directory: Path
-    engine: str
-
-    def __post_init__(self) -> None:
-        self.root, self.source = self.directory / "node", self.directory / "artifacts"
-        config = self.root / CONFIG[self.engine]
-        config.parent.mkdir(parents=True)
-        config.write_text(CONFIGS[CONFIG[self.engine]])
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.log = directory / "log"
         for path in ("run/nvidia/driver/dev", "bin", "run/nvidia/toolkit"):
             (self.root / path).mkdir(parents=True)
         (self.root / "bin/sh").touch(0o755)
-        stand_in_payload(self.source)
-        tool = next(self.source.rglob("nvidia-ctk"))
-        tool.write_text(NVIDIA_CTK)
+        next(self.source.rglob("nvidia-ctk")).write_text(NVIDIA_CTK)
 
-    @property
-    def options(self) -> Options:
-        there, here = "/run/nvidia/driver", str(self.root / "run/nvidia/driver")
-        cdi = Cdi(PurePosixPath("/run/cdi"), KIND, there, here, there, here, nodes=True)
-        return Options(
-            engines=(self.engine,),
-            toolkit_source=PurePosixPath(self.source),
-            host_root=PurePosixPath(self.root),
-            restart_mode=RestartMode.NONE,
-            cdi=cdi,
-        )
-
-    def ours(self) -> int:
-        """Install by our own entry point, which has no flag for CDI: its verb is called."""
-        logging.configure(logging.LogFormat.AUTO)
-        try:
-            return int(daemon.install(self.options))
-        except InstallerError as error:
-            logging.say_failed(error)
-            return error.exit
-
-    def nvidias(self) -> int:
+    def _install(self) -> int:
         environment = {
             "NO_DAEMON": "true",
-            "RUNTIME": self.engine,
+            "RUNTIME": "containerd",
             "HOST_ROOT_MOUNT": str(self.root),
             "TOOLKIT_SOURCE_ROOT": str(self.source),
             "RUNTIME_RESTART_MODE": "none",
@@ -116,12 +77,27 @@ class Site:
         }
         return compat.run([], environment)
 
+    def install(self, prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
+        """Install in a child that is prepared; return its exit code and what it said."""
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), self.log.read_text()
+        code = 99
+        try:
+            told = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(told, 1)
+            os.dup2(told, 2)
+            sys.stderr = os.fdopen(2, "w", closefd=False)
+            supervision.block_signals()
+            faults.watch_writes()
+            prepare()
+            code = self._install()
+        finally:
+            faults.begin(None)
+            os._exit(code)
 
-# Each entry point with one engine: what follows them is the same.
-ENTRIES: dict[str, tuple[Callable[[Site], int], str]] = {
-    "toolkit-installer": (Site.ours, "docker"),
-    "nvidia-toolkit": (Site.nvidias, "containerd"),
-}
+    def uninstall(self) -> int:
+        return faults.call(["uninstall", "--host-root", str(self.root), "--restart-mode", "none"])
 
 
 def _failing(part: Part, kind: str) -> None:
@@ -144,55 +120,31 @@ def _failing(part: Part, kind: str) -> None:
     transaction._do = failing  # noqa: SLF001
 
 
-def _call(entry: Callable[[Site], int], site: Site, prepare: Callable[[], None]) -> tuple[int, str]:
-    """Call an entry point in a child; return its exit code and what it said."""
-    log = site.directory / "log"
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), log.read_text()
-    code = 99
-    try:
-        told = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(told, 1)
-        os.dup2(told, 2)
-        sys.stderr = os.fdopen(2, "w", closefd=False)
-        supervision.block_signals()
-        faults.watch_writes()
-        prepare()
-        code = entry(site)
-    finally:
-        faults.begin(None)
-        os._exit(code)
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", PARTS)
 def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
-    tmp_path: Path, part: str, kind: str, entry: str
+    tmp_path: Path, part: str, kind: str
 ) -> None:
-    call, engine = ENTRIES[entry]
-    site = Site(tmp_path, engine)
-    before = tree(site.root)
+    node = Node(tmp_path)
+    before = node.tree()
 
-    code, said = _call(call, site, lambda: _failing(PARTS[part], kind))
+    code, said = node.install(lambda: _failing(PARTS[part], kind))
 
     last = said.splitlines()[-1]
+    assert code == 1, said
     # No config can be written on a disk that is still full.
     if "roll-back" in kind or (kind, part) == ("a full disk", "the engine's config"):
-        assert code == (4 if entry == "toolkit-installer" else 1), said
-        assert (site.root / LEDGER).exists()
+        assert (node.root / LEDGER).exists()
         assert "roll back after a failure" in last
     else:
-        assert code == 1, said
-        assert tree(site.root) == before
+        assert node.tree() == before
     if kind.startswith("an exception"):
         assert "internal error: RuntimeError in crash/test_parts.py" in last
         assert "report it with this log" in last
     assert "Traceback" not in said
     assert "hunter2" not in said
-    assert uninstall(site.options) == 0
-    assert tree(site.root) == before
+    assert node.uninstall() == 0
+    assert node.tree() == before
 
 
 def _dying(part: Part) -> None:
@@ -213,47 +165,45 @@ def _dying(part: Part) -> None:
 def test_what_is_killed_behind_a_part_is_known_to_the_next_run(
     tmp_path: Path, part: str, *, goes_on: bool
 ) -> None:
-    site = Site(tmp_path, "containerd")
-    before = tree(site.root)
-    assert _call(Site.nvidias, site, lambda: _dying(PARTS[part]))[0] == faults.KILLED
+    node = Node(tmp_path)
+    before = node.tree()
+    assert node.install(lambda: _dying(PARTS[part]))[0] == faults.KILLED
 
     if goes_on:
-        assert daemon.install(site.options) == 0
-        assert (site.root / SPECIFICATION).exists()
+        assert node.install()[0] == 0
+        assert (node.root / SPECIFICATION).exists()
 
-    assert uninstall(replace(site.options, cdi=None)) == 0
-    assert tree(site.root) == before
+    assert node.uninstall() == 0
+    assert node.tree() == before
 
 
 def test_a_specification_that_somebody_has_edited_since_stays_and_theirs_comes_back_in_a_roll_back(
     tmp_path: Path,
 ) -> None:
-    site = Site(tmp_path, "docker")
-    theirs = site.root / SPECIFICATION
+    node = Node(tmp_path)
+    theirs = node.root / SPECIFICATION
     theirs.parent.mkdir()
     theirs.write_text("kind: theirs\n")
-    before = tree(site.root)
+    before = node.tree()
 
-    assert _call(Site.ours, site, lambda: _failing(PARTS["the engine's config"], KINDS[0]))[0] == 1
-    assert tree(site.root) == before
-    assert daemon.install(site.options) == 0
+    assert node.install(lambda: _failing(PARTS["the engine's config"], KINDS[0]))[0] == 1
+    assert node.tree() == before
+    assert node.install()[0] == 0
     theirs.write_text("kind: theirs now\n")
-    assert uninstall(site.options) == 0
+    assert node.uninstall() == 0
     assert theirs.read_text() == "kind: theirs now\n"
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_without_a_failure_all_of_it_is_installed_and_undone(tmp_path: Path, entry: str) -> None:
-    call, engine = ENTRIES[entry]
-    site = Site(tmp_path, engine)
-    before = tree(site.root)
+def test_without_a_failure_all_of_it_is_installed_and_undone(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    before = node.tree()
 
-    assert _call(call, site, lambda: None)[0] == 0
-    assert (site.root / SPECIFICATION).exists()
-    assert len(list((site.root / "run/nvidia/driver/dev").iterdir())) == 4
-    installed = (site.root / LEDGER).read_bytes()
-    assert "nothing changed" in _call(call, site, lambda: None)[1]
-    assert (site.root / LEDGER).read_bytes() == installed
+    assert node.install()[0] == 0
+    assert (node.root / SPECIFICATION).exists()
+    assert len(list((node.root / "run/nvidia/driver/dev").iterdir())) == 4
+    installed = (node.root / LEDGER).read_bytes()
+    assert "nothing changed" in node.install()[1]
+    assert (node.root / LEDGER).read_bytes() == installed
 
-    assert uninstall(replace(site.options, cdi=None)) == 0
-    assert tree(site.root) == before
+    assert node.uninstall() == 0
+    assert node.tree() == before
