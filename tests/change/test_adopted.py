@@ -3,6 +3,7 @@
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from installer.change.unrecorded import find_leftovers
 from installer.engines import ENGINES
@@ -26,10 +27,9 @@ HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 
 
 def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | None = None) -> Facts:
-    row = ENGINES[engine]
     files = tuple(PurePosixPath(path) for path in texts if path != HOOK)
     hooks = (PurePosixPath(HOOK),) if HOOK in texts else ()
-    found = EngineState(engine, row.config, None, None, files, row.socket, row.unit, hooks=hooks)
+    found = replace(EngineState.usual(ENGINES[engine]), files=files, hooks=hooks)
     contents = {
         PurePosixPath(path): File(text.encode()) if text is not None else None for path, text in texts.items()
     }
@@ -40,41 +40,24 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
     ("engine", "texts", "notes", "edits"),
     [
         pytest.param(
-            "containerd",
-            {CONFIG: OWN_GLOB, DROP_IN: THEIRS},
+            *("containerd", {CONFIG: OWN_GLOB, DROP_IN: THEIRS}),
             [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
             ['imports "/etc/containerd/conf.d/99-nvidia*.toml"'],
-            id="a drop-in, and an import of it alone beside others",
+            id="an import beside others",
         ),
         pytest.param(
-            "containerd",
-            {CONFIG: f'imports = ["{DROP_IN}"]\n', DROP_IN: THEIRS},
+            *("containerd", {CONFIG: f'imports = ["{DROP_IN}"]\n', DROP_IN: THEIRS}),
             [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
             [f'imports "{DROP_IN}"'],
-            id="a drop-in, and an import of it by its name",
+            id="an import by its name",
         ),
         pytest.param(
-            "containerd",
-            {CONFIG: 'imports = ["/etc/containerd/conf.d/99*.toml"]\n', DROP_IN: THEIRS},
-            [f"{DROP_IN} as a whole"],
-            [],
-            id="a drop-in, and an import as nobody but its owner writes it",
+            *("containerd", {CONFIG: 'imports = ["/etc/containerd/conf.d/99*.toml"]\n', DROP_IN: THEIRS}),
+            *([f"{DROP_IN} as a whole"], []),
+            id="an import as nobody but its owner writes it",
         ),
-        pytest.param(
-            "containerd",
-            {CONFIG: GLOB, DROP_IN: "version = 2\n"},
-            [],
-            [],
-            id="a drop-in of that name without a runtime of NVIDIA's",
-        ),
+        pytest.param("containerd", {CONFIG: GLOB, DROP_IN: "version = 2\n"}, [], [], id="no runtime in it"),
         pytest.param("containerd", {CONFIG: GLOB}, [], [], id="an import that takes nothing"),
-        pytest.param(
-            "containerd",
-            {CONFIG: f'[{CRI}]\ndefault_runtime_name = "runc"\n{THEIRS}'},
-            [f"nvidia in {CONFIG}"],
-            [f'BinaryName "{RUNTIME}"'],
-            id="a runtime that is not",
-        ),
         pytest.param(
             "docker",
             {
@@ -87,23 +70,24 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
             id="two runtimes among others",
         ),
         pytest.param(
-            "docker",
-            {DAEMON: f'{{"x": {{"path": "{RUNTIME}"}}, "runtimes": "{RUNTIME}"}}'},
-            [],
-            [],
+            *("docker", {DAEMON: f'{{"x": {{"path": "{RUNTIME}"}}, "runtimes": "{RUNTIME}"}}'}, [], []),
             id="names in other places",
         ),
         pytest.param("docker", {DAEMON: None}, [], [], id="no file"),
         pytest.param(
             "crio",
             {CRIO: "", HOOK: f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-runtime-hook"}}}}'},
-            [f"the hook {HOOK}"],
-            [],
+            *([f"the hook {HOOK}"], []),
             id="a hook",
         ),
-        pytest.param("crio", {HOOK: '{"hook": {"path": "/usr/bin/x"}}'}, [], [], id="a hook elsewhere"),
-        pytest.param("crio", {HOOK: '{"hook": {"path": 7}}'}, [], [], id="a hook of nothing"),
-        pytest.param("crio", {HOOK: "{"}, [], [], id="a hook that nobody can read"),
+        *(
+            pytest.param("crio", {HOOK: text}, [], [], id=name)
+            for name, text in {
+                "a hook elsewhere": '{"hook": {"path": "/usr/bin/x"}}',
+                "a hook of nothing": '{"hook": {"path": 7}}',
+                "a hook that nobody can read": "{",
+            }.items()
+        ),
     ],
 )
 def test_what_nvidias_installer_left_is_found_and_nothing_else(
@@ -115,12 +99,8 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
     told = [edit for row in part.rows.configs for edit in row.edits if edit.after != "{}"]
     assert [f"{edit.key[-1]} {edit.after}" for edit in told] == edits
     assert {edit.key for edit in told if edit.member} <= {("imports",)}
-    wholes = [row.path for row in part.rows.configs if not row.edits]
     assert all(row.ours for row in part.rows.configs if not row.edits), "a digest tells that it is theirs"
-    assert [note for note in notes if note.endswith("as a whole") or "hook" in note] == [
-        f"the hook {path}" if str(path) == HOOK else f"{path} as a whole" for path in wholes
-    ]
-    # Where a runtime or a hook starts the toolkit, containers on it are looked for.
+    # Where a runtime starts the toolkit, containers on it are looked for.
     named = any("an import" not in note for note in notes)
     assert (part.rows.toolkit is not None, bool(part.rows.engines)) == (named, named)
 
@@ -128,22 +108,14 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
 @pytest.mark.parametrize(
     ("engine", "texts", "notes"),
     [
-        pytest.param(
-            "containerd", {CONFIG: GLOB, DROP_IN: THEIRS}, [f"nvidia in {DROP_IN}"], id="an import of others"
-        ),
-        pytest.param(
-            "containerd",
-            {CONFIG: OWN_GLOB, DROP_IN: THEIRS},
+        ("containerd", {CONFIG: GLOB, DROP_IN: THEIRS}, [f"nvidia in {DROP_IN}"]),
+        (
+            *("containerd", {CONFIG: OWN_GLOB, DROP_IN: THEIRS}),
             [f"an import in {CONFIG}", f"nvidia in {DROP_IN}"],
-            id="our own import",
         ),
-        pytest.param(
-            "crio",
-            {CRIO: "", CRIO_DROP_IN: CRIO_THEIRS},
-            [f"nvidia in {CRIO_DROP_IN}"],
-            id="a drop-in of CRI-O's",
-        ),
+        ("crio", {CRIO: "", CRIO_DROP_IN: CRIO_THEIRS}, [f"nvidia in {CRIO_DROP_IN}"]),
     ],
+    ids=["an import of others", "our own import", "a drop-in of CRI-O's"],
 )
 def test_of_a_ledger_that_is_lost_only_keys_of_ours_go_and_our_own_import(
     engine: str, texts: dict[str, str | None], notes: list[str]
@@ -154,22 +126,22 @@ def test_of_a_ledger_that_is_lost_only_keys_of_ours_go_and_our_own_import(
     assert all(row.edits for row in part.rows.configs)
 
 
+USED = f'{{"runtimes": {{"nvidia": {{"path": "{RUNTIME}"}}}}}}'
+
+
 @pytest.mark.parametrize(
-    ("toolkit", "texts", "notes"),
+    ("toolkit", "text", "notes"),
     [
-        pytest.param(ToolkitFacts(Kind.LINK, config="# x"), {DAEMON: "{}"}, [], id="a link, which is ours"),
-        pytest.param(
-            ToolkitFacts(Kind.DIRECTORY),
-            {DAEMON: f'{{"runtimes": {{"nvidia": {{"path": "{RUNTIME}"}}}}}}'},
-            [f"nvidia in {DAEMON}", TOOLKIT],
-            id="without a config, and used",
-        ),
+        (ToolkitFacts(Kind.LINK, config="# x"), "{}", []),
+        (ToolkitFacts(Kind.DIRECTORY, config="# x"), "{}", [TOOLKIT]),
+        (ToolkitFacts(Kind.DIRECTORY), USED, [f"nvidia in {DAEMON}", TOOLKIT]),
     ],
+    ids=["a link, which is ours", "with a config", "without a config, and used"],
 )
 def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
-    toolkit: ToolkitFacts, texts: dict[str, str | None], notes: list[str]
+    toolkit: ToolkitFacts, text: str, notes: list[str]
 ) -> None:
-    part = find_leftovers(facts("docker", texts, toolkit), OPTIONS)
+    part = find_leftovers(facts("docker", {DAEMON: text}, toolkit), OPTIONS)
 
     assert list(part.notes) == notes
     assert (part.rows.toolkit is not None) is bool(notes)

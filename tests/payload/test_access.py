@@ -1,4 +1,7 @@
-"""What of ours others than root may not touch: it is given back to root, and nothing else is."""
+"""What of ours others than root may not touch: it is given back to root, and nothing else is.
+
+tests/test_integrity.py holds what lies in our directory; here is what lies elsewhere, and what stays.
+"""
 
 import os
 import stat
@@ -14,19 +17,11 @@ from installer.model.files import Layout
 from installer.payload.installed import list_exposed, restore_access
 
 LAYOUT = Layout()
-HOME = str(LAYOUT.home)
 SAVED = f"{LAYOUT.backups}/0123"
-PIDS = "/run/ours"
-HELD = Record(pid_file=PurePosixPath(PIDS, "toolkit.pid"))
-USUAL = {
-    HOME: 0o755,
-    str(LAYOUT.versions): 0o755,
-    str(LAYOUT.backups): 0o700,
-    SAVED: 0o600,
-    str(LAYOUT.ledger): 0o600,
-    f"{HOME}/lock": 0o600,
-    PIDS: 0o755,
-}
+PIDS, SPECIFICATION = "/run/ours", "/var/run/cdi/nvidia.com-gpu.json"
+CDI = str(PurePosixPath(SPECIFICATION).parent)
+USUAL = {str(LAYOUT.home): 0o755, PIDS: 0o755, CDI: 0o755, SAVED: 0o600, SPECIFICATION: 0o644}
+READABLE, WRITABLE = "readable by others than root", "writable by others than root"
 
 
 @pytest.fixture
@@ -37,57 +32,53 @@ def root(tmp_path: Path) -> Path:
         if mode & 0o100:
             place.mkdir(parents=True)
         else:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.touch()
         place.chmod(mode)
     return tmp_path
 
 
-def flaws(root: Path, held: Record = HELD) -> dict[str, str]:
+def holding(*directories: str) -> Record:
+    row = ConfigRow(OWNER, PurePosixPath(SPECIFICATION), None, None, (), ())
+    made = tuple(map(PurePosixPath, directories))
+    return Record(configs=(row,), directories=made, pid_file=PurePosixPath(PIDS, "toolkit.pid"))
+
+
+def flaws(root: Path, held: Record) -> dict[str, str]:
     return {str(path): flaw for path, _, flaw in list_exposed(Host.under(PurePosixPath(root)), LAYOUT, held)}
 
 
-def restored(root: Path, held: Record = HELD) -> dict[str, int]:
+def restored(root: Path, held: Record) -> dict[str, int]:
     restore_access(Host.under(PurePosixPath(root)), LAYOUT, held)
     return {path: stat.S_IMODE((root / path[1:]).stat().st_mode) for path in USUAL}
 
 
-def test_a_saved_text_that_others_may_read_is_closed(root: Path) -> None:
-    (root / SAVED[1:]).chmod(0o644)
-
-    assert flaws(root) == {SAVED: "readable by others than root"}
-    assert restored(root) == USUAL
-    assert flaws(root) == {}
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_the_directory_of_the_pidfile_is_put_right_where_we_made_it(root: Path, *, ours: bool) -> None:
-    (root / PIDS[1:]).chmod(0o777)
-    held = Record(pid_file=HELD.pid_file, directories=(PurePosixPath(PIDS),) if ours else ())
-
-    assert flaws(root, held) == {PIDS: "writable by others than root"}
-    assert restored(root, held)[PIDS] == (0o755 if ours else 0o777)
-    assert flaws(root, Record()) == {}
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_our_cdi_specification_is_put_right_and_its_directory_where_we_made_it(
-    tmp_path: Path, *, ours: bool
+@pytest.mark.parametrize(
+    ("path", "mode", "flaw", "made"),
+    [
+        pytest.param(SAVED, 0o644, READABLE, (), id="a saved text"),
+        pytest.param(PIDS, 0o777, WRITABLE, (PIDS,), id="the pidfile's directory, which we made"),
+        pytest.param(CDI, 0o777, WRITABLE, (CDI,), id="the specification's directory, which we made"),
+        pytest.param(SPECIFICATION, 0o666, WRITABLE, (), id="our specification"),
+    ],
+)
+def test_what_is_ours_is_put_right(
+    root: Path, path: str, mode: int, flaw: str, made: tuple[str, ...]
 ) -> None:
-    path = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
-    row = ConfigRow(OWNER, path, None, None, (), ())
-    held = Record(configs=(row,), directories=(path.parent,) if ours else ())
-    specification = tmp_path / str(path)[1:]
-    specification.parent.mkdir(parents=True)
-    specification.touch()
-    specification.chmod(0o666)
-    specification.parent.chmod(0o777)
+    (root / path[1:]).chmod(mode)
 
-    before = flaws(tmp_path, held)
-    restore_access(Host.under(PurePosixPath(tmp_path)), LAYOUT, held)
+    assert flaws(root, holding(*made)) == {path: flaw}
+    assert restored(root, holding(*made)) == USUAL
+    assert flaws(root, holding(*made)) == {}
 
-    assert before == dict.fromkeys(map(str, (path, path.parent)), "writable by others than root")
-    assert flaws(tmp_path, held).keys() == (set() if ours else {str(path.parent)})
-    assert stat.S_IMODE(specification.stat().st_mode) == 0o644
+
+@pytest.mark.parametrize("path", [PIDS, CDI])
+def test_a_directory_that_somebody_else_has_made_is_told_alone(root: Path, path: str) -> None:
+    (root / path[1:]).chmod(0o777)
+
+    assert flaws(root, holding()) == {path: WRITABLE}
+    assert restored(root, holding())[path] == 0o777
+    assert flaws(root, Record()) == {}
 
 
 def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(root: Path) -> None:
@@ -95,7 +86,7 @@ def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(root: Path
     (root / SAVED[1:]).unlink()
     (root / SAVED[1:]).symlink_to("elsewhere")
 
-    assert flaws(root) == {}
+    assert flaws(root, holding()) == {}
 
 
 def test_a_file_system_without_modes_stops_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,5 +99,5 @@ def test_a_file_system_without_modes_stops_nothing(root: Path, monkeypatch: pyte
     (root / SAVED[1:]).chmod(0o644)
     monkeypatch.setattr(os, "fchmod", refuses)
 
-    assert restored(root)[SAVED] == 0o644
-    assert events == [("access not restored", "it is readable by others than root")]
+    assert restored(root, holding())[SAVED] == 0o644
+    assert events == [("access not restored", f"it is {READABLE}")]
