@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,6 +15,7 @@ from installer.host.files import Host
 from installer.host.systemd import NoBusError
 from installer.host.unit_jobs import Patience
 from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeUnit, ReloadingSystemd, serving
+from tests.support.live import on_bus
 
 UNIT = "containerd.service"
 ASKED: dict[str, Callable[[Host, str], object]] = {
@@ -59,10 +60,7 @@ def test_where_nobody_can_ask_a_unit_counts_as_at_rest_and_as_nothing_else(tmp_p
 
 def asked(root: Path, systemd: FakeSystemd | None) -> dict[str, object]:
     host = Host.under(PurePosixPath(root))
-    with ExitStack() as held:
-        if systemd is not None:
-            (root / "run/dbus").mkdir(parents=True)
-            held.enter_context(serving(root / "run/dbus/system_bus_socket", systemd))
+    with on_bus(root, systemd) if systemd else nullcontext():
         return {name: ask(host, UNIT) for name, ask in ASKED.items()}
 
 
@@ -106,39 +104,36 @@ def test_a_restart_returns_when_the_unit_has_no_job(tmp_path: Path, unit: FakeUn
     assert not {"Subscribe", "AddMatch"} & {*systemd.calls}
 
 
-def test_a_job_that_does_not_end_well_is_an_error_with_what_became_of_the_unit(tmp_path: Path) -> None:
-    with pytest.raises(
-        InstallerError, match=r"\(unit failed/failed, exit-code\).*journalctl -u containerd.service"
-    ):
-        restarted(tmp_path, FakeSystemd({UNIT: FakeUnit(result="failed")}), PATIENT)
-
-
 def test_a_reload_that_fails_is_told_though_the_unit_runs_on(tmp_path: Path) -> None:
     unit, failed = FakeUnit(can_reload=True), {"ReloadResult": ("s", "exit-code")}
-    (tmp_path / "run/dbus").mkdir(parents=True)
 
     with (
-        serving(tmp_path / "run/dbus/system_bus_socket", ReloadingSystemd({UNIT: unit}, changed=failed)),
+        on_bus(tmp_path, ReloadingSystemd({UNIT: unit}, changed=failed)) as host,
         pytest.raises(InstallerError, match=r"reload containerd.service \(unit active/running, exit-code\)"),
     ):
-        unit_jobs.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=5)
+        unit_jobs.reload(host, UNIT, timeout_s=5)
 
 
 @pytest.mark.parametrize(
-    ("unit", "words"),
+    ("unit", "words", "asked_to"),
     [
-        pytest.param("nope.service", r"restart nope.service \(not-found\)", id="unknown"),
-        pytest.param("masked.service", r"restart masked.service \(masked\)", id="masked"),
-        pytest.param("nope", "Unit name nope is neither a valid", id="no name of a unit"),
+        pytest.param("nope.service", r"restart nope.service \(not-found\)", False, id="unknown"),
+        pytest.param("masked.service", r"restart masked.service \(masked\)", False, id="masked"),
+        pytest.param("nope", "Unit name nope is neither a valid", False, id="no name of a unit"),
+        pytest.param(
+            UNIT, rf"\(unit failed/failed, exit-code\).*journalctl -u {UNIT}", True, id="a job that fails"
+        ),
     ],
 )
-def test_a_unit_that_cannot_be_restarted_is_named(tmp_path: Path, unit: str, words: str) -> None:
-    systemd = FakeSystemd({"masked.service": FakeUnit(load="masked")})
+def test_a_unit_that_cannot_be_restarted_is_told_with_what_became_of_it(
+    tmp_path: Path, unit: str, words: str, *, asked_to: bool
+) -> None:
+    systemd = FakeSystemd({"masked.service": FakeUnit(load="masked"), UNIT: FakeUnit(result="failed")})
 
     with pytest.raises(InstallerError, match=words):
         restarted(tmp_path, systemd, PATIENT, unit)
 
-    assert "RestartUnit" not in systemd.calls
+    assert ("RestartUnit" in systemd.calls) == asked_to
 
 
 def forged(member: str) -> list[Any]:
@@ -317,21 +312,16 @@ class ExecutesItselfAnew(FakeSystemd):
             self.units[UNIT].active, self.changed = "active", {}
 
 
-class ForgetsARestart(ExecutesItselfAnew):
-    began = False
-
-
-def test_a_restart_goes_on_where_systemd_executes_itself_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("began", [True, False], ids=["and has begun with it", "and forgets it"])
+def test_a_restart_goes_on_where_systemd_executes_itself_anew(tmp_path: Path, *, began: bool) -> None:
     systemd = ExecutesItselfAnew({UNIT: FakeUnit()})
+    systemd.began = began
+    forgotten = pytest.raises(NotBegunError, match="disconnected from message bus")
 
-    restarted(tmp_path, systemd, Patience(60, lambda: None))
+    with nullcontext() if began else forgotten:
+        restarted(tmp_path, systemd, Patience(60, never))
 
     assert systemd.calls.count("RestartUnit") == 1
-
-
-def test_a_restart_that_systemd_forgets_has_not_begun(tmp_path: Path) -> None:
-    with pytest.raises(NotBegunError, match="disconnected from message bus"):
-        restarted(tmp_path, ForgetsARestart({UNIT: FakeUnit()}), Patience(60, lambda: None))
 
 
 NEVER = 10**6

@@ -159,9 +159,26 @@ def test_a_socket_of_somebody_else_stays_his_and_stops_nothing(site: Site, *, li
     assert path.exists()
 
 
-def test_what_is_asked_otherwise_or_slowly(site: Site, port: int) -> None:
-    with site.running("--metrics-listen", f"127.0.0.1:{port}") as child:
-        until_it_sleeps(child.pid)
+@contextmanager
+def answering(port: int, answer: Path) -> Iterator[None]:
+    """Serve a file on a port, as the child of ``run`` does."""
+    ended = threading.Event()
+    words = (Host.under(PurePosixPath("/")), Listen(None, "127.0.0.1", port), PurePosixPath(answer))
+    server = threading.Thread(target=listening.serve, args=(*words, lambda: not ended.is_set()))
+    server.start()
+    try:
+        until(lambda: answers(port))
+        yield
+    finally:
+        ended.set()
+        server.join()
+
+
+def test_what_is_asked_too_soon_otherwise_or_slowly(tmp_path: Path, port: int) -> None:
+    answer = tmp_path / "metrics.openmetrics"
+    with answering(port, answer):
+        assert asked(port)[0].startswith("HTTP/1.0 503 "), "the first install has not ended"
+        answer.write_text('# TYPE toolkit_installer info\ntoolkit_installer_info{version="1"} 1.0\n# EOF\n')
 
         for request, words in (
             (b"POST / HTTP/1.1\r\n\r\n", "HTTP/1.0 501 "),
@@ -178,26 +195,6 @@ def test_what_is_asked_otherwise_or_slowly(site: Site, port: int) -> None:
         took_s = time.monotonic() - began
 
     assert took_s < 8  # all of it takes sixteen, and a client has no more than a second
-
-
-def test_who_asks_before_the_first_install_has_ended_is_told_to_come_again(tmp_path: Path, port: int) -> None:
-    ended, none = threading.Event(), PurePosixPath(tmp_path / "metrics.openmetrics")
-    words = (
-        Host.under(PurePosixPath("/")),
-        Listen(None, "127.0.0.1", port),
-        none,
-        lambda: not ended.is_set(),
-    )
-    server = threading.Thread(target=listening.serve, args=words)
-    server.start()
-    try:
-        until(lambda: answers(port))
-        head, _ = asked(port)
-    finally:
-        ended.set()
-        server.join()
-
-    assert head.startswith("HTTP/1.0 503 ")
 
 
 def test_clients_that_send_nothing_do_not_delay_a_stop(site: Site, port: int) -> None:

@@ -1,12 +1,8 @@
 """Who else may write where the socket of metrics is made: no file of root's is opened to him."""
 
 import ast
-import ctypes
 import os
 import stat
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -19,77 +15,6 @@ from tests.support.site import Site, sentence
 
 PACKAGE = Path(__file__).parents[2] / "installer"
 BY_NAME = {"chmod", "lchmod", "chown", "lchown"}
-IN_CREATE = 0x100
-TRIES = 200
-
-
-@pytest.fixture
-def secret(tmp_path: Path) -> Path:
-    """Return a file of root's for root alone."""
-    path = tmp_path / "secret"
-    path.write_text("secret")
-    path.chmod(0o600)
-    return path
-
-
-@pytest.fixture
-def theirs(tmp_path: Path) -> Path:
-    directory = tmp_path / "theirs"
-    directory.mkdir()
-    os.chown(directory, NOBODY, NOBODY)
-    return directory
-
-
-def _exchange(directory: Path, name: str, target: Path) -> None:
-    """Put a link to ``target`` in the place of each file called ``name``, as soon as inotify tells of it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = libc.inotify_init1(0)
-    assert libc.inotify_add_watch(fd, os.fsencode(directory), IN_CREATE) >= 0
-    os.chdir(directory)
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
-    Path("ready").mkdir()
-    link = Path("link")
-    while True:
-        link.symlink_to(target)
-        while name.encode() not in os.read(fd, 4096):
-            pass
-        link.rename(name)
-
-
-@contextmanager
-def exchanging(directory: Path, name: str, target: Path) -> Iterator[None]:
-    pid = os.fork()
-    if not pid:
-        try:
-            _exchange(directory, name, target)
-        finally:
-            os._exit(1)
-    try:
-        while not (directory / "ready").exists():
-            assert os.waitpid(pid, os.WNOHANG) == (0, 0)
-        yield
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-
-
-@only_as_root
-def test_a_link_that_takes_the_place_of_the_socket_opens_no_file_of_roots(
-    secret: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host, path = Host.under(PurePosixPath("/")), theirs / "x.sock"
-    monkeypatch.setattr(host, "kind", lambda *_, **__: None)  # whatever stands there is removed by the test
-
-    with exchanging(theirs, path.name, secret):
-        for _ in range(TRIES):
-            bind(host, Listen(PurePosixPath(path))).close()
-            while not path.is_symlink():
-                time.sleep(0.0001)
-            path.unlink()
-
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
 @only_as_root
