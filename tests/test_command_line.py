@@ -1,7 +1,6 @@
 """The command line as a person and as a program meet it."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from installer.cli.app import UNHEEDED, program
 from installer.cli.flags import FLAGS, GROUPS, Flag, options_from
 from installer.cli.nvidia_flags import rows
 from installer.model.options import Options, Places
+from tests.support import preloaded
 from tests.support.site import PROJECT, Site
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
@@ -46,15 +46,9 @@ def taken_by(verb: str) -> list[Flag]:
     return [flag for flag in FLAGS if flag.field in {each.name for each in program.commands[verb].params}]
 
 
-def call(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "installer", *words],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "COLUMNS": "200", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def call(*words: str, **environment: str) -> preloaded.Done:
+    wide = {**preloaded.ENVIRONMENT, "COLUMNS": "200", **environment}
+    return preloaded.run([sys.executable, "-m", "installer", *words], wide)
 
 
 def _schema(name: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from installer.host import inodes
 from installer.host.files import Host
 from installer.model.files import File, Meta
 from installer.model.options import Options
+from tests.support import preloaded
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence
 
 CONTAINERD = "etc/containerd/config.toml"
@@ -182,7 +183,7 @@ def test_words_that_are_no_utf_8_are_no_bug(site: Site, more: list[str], verb: s
 def test_a_host_root_that_is_not_there_is_said() -> None:
     for verb in ("install", "uninstall", "plan", "status"):
         command = [sys.executable, "-m", "installer", verb, "--host-root", "/nonexistent"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+        done = preloaded.run(command)
 
         assert done.returncode == 1
         assert "find the host's root /nonexistent" in done.stderr

@@ -1,14 +1,13 @@
 """A toolkit that a package manager keeps on the host is used where it is: nothing copied, changed or removed."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.site import DAEMON_JSON, ENGINES, PROJECT, Site
+from tests.support import preloaded
+from tests.support.site import DAEMON_JSON, ENGINES, Site
 from tests.support.stand_in import stand_in_payload
 
 TOOLKIT = "usr/local/nvidia/toolkit"
@@ -32,17 +31,10 @@ def site(tmp_path: Path) -> Site:
     return site
 
 
-def call(site: Site, verb: str, *more: str) -> "subprocess.CompletedProcess[str]":
+def call(site: Site, verb: str, *more: str) -> preloaded.Done:
     """Call a verb that takes the toolkit from the host itself."""
     where = ["--host-root", str(site.root), "--toolkit-source", str(site.root)]
-    return subprocess.run(
-        [sys.executable, "-m", "installer", verb, *where, *ENGINES, *more],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
-    )
+    return preloaded.run([sys.executable, "-m", "installer", verb, *where, *ENGINES, *more])
 
 
 def test_programs_are_used_where_they_are_and_all_of_them_stay_as_they_were(site: Site) -> None:
@@ -138,7 +130,7 @@ def test_doctor_says_where_it_is_and_calls_it_one_toolkit(site: Site) -> None:
     assert call(site, "install").returncode == 0
 
     command = [sys.executable, "-m", "installer", "doctor", "--host-root", str(site.root), "--json"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT, timeout=120)
+    told = preloaded.run(command)
 
     (found,) = (each for each in json.loads(told.stdout)["checks"] if each["name"] == "toolkits")
     assert found["level"] == "ok"

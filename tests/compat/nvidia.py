@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support import preloaded
 from tests.support.entry import NVIDIAS, PROJECT
 from tests.support.stand_in import stand_in_payload
 from tests.support.tree import tree
@@ -30,7 +30,10 @@ V3 = "plugins.'io.containerd.cri.v1.runtime'.containerd"
 def call(words: Sequence[str], variables: dict[str, str]) -> int:
     """Run the program with these variables alone; return its exit code. What it prints is what the test prints."""
     environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), **variables}
-    return subprocess.run([sys.executable, *words], env=environment, timeout=60, check=False).returncode
+    done = preloaded.run([sys.executable, *words], environment)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    return done.returncode
 
 
 class Nvidia:

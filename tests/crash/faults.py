@@ -8,13 +8,12 @@ import errno
 import importlib
 import mmap
 import os
-import pkgutil
 import struct
 import sys
 from dataclasses import dataclass
-from functools import cache
 
 from tests.support.entry import SCRIPTS
+from tests.support.preloaded import load
 
 # Each point is a few forks; a run that has hours may take every one of them.
 STRIDE = int(os.environ.get("CRASH_STRIDE", "15"))
@@ -131,17 +130,9 @@ def watch_writes() -> None:
     os.fsync = counted_fsync  # type: ignore[assignment]
 
 
-@cache
-def _loaded() -> None:
-    """Load the program once: each child would do it anew."""
-    package = importlib.import_module(SCRIPTS["toolkit-installer"].partition(".")[0])
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
-
-
 def call(words: list[str], fault: Fault = NEVER) -> int:
     """Say ``words`` to the program in a child; return its exit code, ``KILLED`` if it was killed."""
-    _loaded()
+    load()  # each child would do it anew
     _count(0)
     child = os.fork()
     if child:

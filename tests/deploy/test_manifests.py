@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import combinations
@@ -26,6 +25,7 @@ from tests.deploy.rendered import (
     pod_of,
     validate,
 )
+from tests.support import preloaded
 from tests.support.entry import PROJECT
 from tests.support.version import VERSION
 
@@ -166,14 +166,8 @@ def test_the_components_that_exclude_each_other_are_those_whose_variables_the_pr
     given = {each["name"]: each["value"] for each in container_of(told)["env"]}
     host = tmp_path / "host"
     host.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "installer", "plan"],
-        env={**given, f"{PREFIX}HOST_ROOT": str(host)},
-        cwd=KUSTOMIZE.parents[1],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = preloaded.run(
+        [sys.executable, "-m", "installer", "plan"], {**given, f"{PREFIX}HOST_ROOT": str(host)}
     )
 
     refused = done.returncode == 2
@@ -375,9 +369,7 @@ def test_how_containers_get_gpus_is_a_component(
     assert asked == component.removeprefix("mode-").replace("nri-plugin", "runtime")
     assert (asked == "nri" or given.get(f"{PREFIX}NRI") == "true") is ("nri" in component)
     command = [sys.executable, "-m", "installer", "plan", "--host-root", str(tmp_path)]
-    done = subprocess.run(
-        command, env={"PATH": os.defpath, **given}, cwd=PROJECT, capture_output=True, check=False
-    )
+    done = preloaded.run(command, {"PATH": os.defpath, **given})
     assert done.returncode == 1, "it takes these values, and finds neither a toolkit nor an engine here"
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,20 +14,14 @@ from installer.model.nri import UNSEEN, PluginState
 from installer.nri.plugin import publish
 from installer.report.doctor.verb import CHECKS
 from tests.doctor import golden
+from tests.support import preloaded
 from tests.support.tree import Aspect, tree
 
 PROJECT = Path(__file__).parents[2]
 
 
-def call(root: Path, *more: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "installer", "doctor", "--host-root", str(root), *more],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
-    )
+def call(root: Path, *more: str) -> preloaded.Done:
+    return preloaded.run([sys.executable, "-m", "installer", "doctor", "--host-root", str(root), *more])
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """A host below a directory, a toolkit for it, and the real program as a child process."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import preloaded
 from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import USUAL, Aspect, tree
 
@@ -34,26 +34,18 @@ class Site:
         where = ["--host-root", str(self.root), "--toolkit-source", str(self.source)]
         return [sys.executable, "-m", "installer", verb, *where, *ENGINES, *more]
 
-    def call(
-        self, verb: str, *more: str, env: dict[str, str] | None = None
-    ) -> "subprocess.CompletedProcess[str]":
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)} | (env or {})
-        command = self.command(verb, *more)
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=environment
-        )
+    def call(self, verb: str, *more: str, env: dict[str, str] | None = None) -> preloaded.Done:
+        return preloaded.run(self.command(verb, *more), preloaded.ENVIRONMENT | (env or {}))
 
-    def status(self, *more: str) -> "subprocess.CompletedProcess[str]":
+    def status(self, *more: str) -> preloaded.Done:
         command = [sys.executable, "-m", "installer", "status", "--host-root", str(self.root), *more]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+        return preloaded.run(command)
 
     @contextmanager
     def running(self, *more: str) -> Iterator["subprocess.Popen[str]"]:
         """Start ``run`` and yield it once it waits."""
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-        with subprocess.Popen(
-            self.command("run", *more), stderr=subprocess.PIPE, text=True, env=environment
-        ) as child:
+        command, environment = self.command("run", *more), preloaded.ENVIRONMENT
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as child:
             try:
                 assert child.stderr is not None
                 waits(child)
@@ -71,6 +63,6 @@ def waits(child: "subprocess.Popen[str]") -> None:
     assert any("waiting for a signal" in line for line in child.stderr), child.wait(10)
 
 
-def sentence(done: "subprocess.CompletedProcess[str]") -> str:
+def sentence(done: preloaded.Done) -> str:
     said = json.loads(done.stderr.splitlines()[-1])
     return f"{said['problem']}; {said['remedy']}"
