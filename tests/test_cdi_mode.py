@@ -228,7 +228,7 @@ def test_a_stale_specification_is_withdrawn_or_replaced_whatever_else_stands_in_
             named = site.specification
             stands(site, docker)
             gone.unlink()
-            until(lambda: gone.name not in site.specification, 30)
+            until(lambda: gone.name not in site.specification)
             until_it_sleeps(child.pid)
             status = site.status()
             child.kill()

@@ -1,7 +1,6 @@
 """What happens on a node while ``run`` waits: drift is repaired or told, and ``reconcile`` asks for it."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.support.looks import asked, look, until
+from tests.support.looks import asked, look
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, STATE, Site
 from tests.support.stand_in import CONFIGS
-from tests.support.waiting import acts, stop, until_it_sleeps
+from tests.support.waiting import acts, stop, until, until_asked, until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"
 CRIO = "etc/crio/crio.conf.d/99-nvidia.toml"
@@ -398,8 +397,7 @@ def test_reconcile_is_told_when_the_run_ends_instead(site: Site) -> None:
         stop(child.pid)
         command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
-            pending = re.compile(r"^ShdPnd:\s*0*1$", re.MULTILINE)
-            until(lambda: pending.search(Path(f"/proc/{child.pid}/status").read_text()))
+            until_asked(child.pid)
             child.kill()
             child.wait()
             assert asking.stderr is not None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.support.site import PROJECT, Site
+from tests.support.waiting import until_it_sleeps
 
 TALK = """
 from installer.host.events import log as events
@@ -69,10 +70,7 @@ def test_a_stop_is_obeyed_though_nobody_reads_the_log(tmp_path: Path) -> None:
             watchdog = threading.Timer(40, child.kill)
             watchdog.daemon = True
             watchdog.start()
-            deadline = time.monotonic() + 30
-            while not (site.root / "run/nvidia/toolkit/toolkit.pid").exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(1)
+            until_it_sleeps(child.pid)
             child.terminate()
 
             assert child.wait(30) == 0

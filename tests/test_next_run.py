@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.site import LEDGER, PIDFILE, PROJECT, Site, waits
+from tests.support.waiting import until
 
 OWN, NEXT, ANOTHERS = "toolkit-aaaaa", "toolkit-bbbbb", "toolkit-other-ccccc"
 LOCK = "usr/local/nvidia/.toolkit-installer/lock"
@@ -129,10 +130,7 @@ def test_a_run_that_waits_for_an_undo_tells_that_and_undoes_what_was_left_to_it_
 
     with started(site, NEXT) as following:
         says(following, "waiting for another instance")
-        deadline = time.monotonic() + 60
-        while not is_claimed(holder) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert is_claimed(holder)
+        until(lambda: is_claimed(holder))
         following.terminate()
         time.sleep(0.5)
         assert following.poll() is None, "whoever saw that it waits may have left everything to it"

@@ -17,8 +17,9 @@ from installer.nri import plugin as nri_plugin
 from installer.nri import session
 from installer.nri.session import unpack
 from tests.host.servers import message
-from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod, until
+from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod
 from tests.support.site import PROJECT, sentence
+from tests.support.waiting import until_told
 
 PSS_KB = 12 * 1024
 BACK_S = 0.1
@@ -44,7 +45,7 @@ def test_it_registers_gives_devices_and_leaves_nothing(place: Place) -> None:
         plugin = engine.accept()
         assert plugin.register() == {"name": "toolkit-installer", "index": "10"}
         given, refused, plain = plugin.create(WISH), plugin.create(WISH, "default"), plugin.create({})
-        until(place.log, "container refused")
+        until_told(place.log, "container refused")
         said = place.call("status")
         child.terminate()
 
@@ -84,37 +85,43 @@ def _back_s(place: Place) -> float:
     return took_s
 
 
+def _has_decided(took: list[float]) -> bool:
+    """Tell whether two of three have the same answer: a busy machine may be late once, and luck quick once."""
+    quick = sum(each < BACK_S for each in took)
+    return max(quick, len(took) - quick) == 2
+
+
 def test_it_is_back_as_soon_as_an_engine_listens_again(place: Place) -> None:
-    took = []
+    took = list[float]()
     with place.plugin():
-        for _ in range(3):
+        while not _has_decided(took):
             with Engine(place.socket) as engine:
                 engine.plugged()
                 time.sleep(nri_plugin.STEADY_S + 0.1)
             time.sleep(nri_plugin.SOON_FOR_S + 0.2)  # nobody dials often any more
             took.append(_back_s(place))
 
-    assert sorted(took)[1] < BACK_S, took
+    assert sum(each < BACK_S for each in took) == 2, took
 
 
 def test_an_engine_that_takes_it_in_its_last_moment_does_not_keep_it_from_the_next_one(place: Place) -> None:
-    took = []
+    took = list[float]()
     with place.plugin():
-        for _ in range(3):
+        while not _has_decided(took):
             with Engine(place.socket) as engine:
                 engine.plugged().hang_up()
                 engine.accept().hang_up()
             time.sleep(0.05)
             took.append(_back_s(place))
 
-    assert sorted(took)[1] < BACK_S, took
+    assert sum(each < BACK_S for each in took) == 2, took
 
 
 def test_an_engine_in_a_directory_that_is_made_anew_is_found_again(place: Place) -> None:
     with place.plugin() as child:
         with Engine(place.socket) as engine:
             engine.plugged()
-        until(place.log, "not registered")
+        until_told(place.log, "not registered")
         time.sleep(0.2)  # it has told status
         for path in (*place.directory.iterdir(), place.directory):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -131,7 +138,7 @@ def test_what_was_missed_is_named_in_the_log_and_by_status(place: Place) -> None
 
     with Engine(place.socket) as engine, place.plugin():
         engine.plugged(existing)
-        log = until(place.log, "containers missed")
+        log = until_told(place.log, "containers missed")
         said = place.call("status")
 
     assert json.loads(log.splitlines()[-1])["containers"] == ["operator/pod/main"]
@@ -161,7 +168,7 @@ def test_what_a_tenant_writes_makes_no_line_and_no_state_long(place: Place, wish
     with Engine(place.socket) as engine, place.plugin():
         plugin = engine.plugged(existing)
         answer = plugin.create(wishes)
-        until(place.log, "container refused" if answer["status"]["code"] else "devices given")
+        until_told(place.log, "container refused" if answer["status"]["code"] else "devices given")
         log, state = place.log.read_text(), place.state.read_text()
         said = place.call("status").stdout
 
@@ -259,7 +266,7 @@ def test_only_a_stop_ends_it(place: Place, number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_ends_it_while_it_waits_for_an_engine(place: Place, number: signal.Signals) -> None:
     with place.plugin() as child:
-        until(place.state, "it waits for the engine")
+        until_told(place.state, "it waits for the engine")
         child.send_signal(number)
 
         assert child.wait(10) == 0
@@ -295,12 +302,12 @@ def test_a_lock_and_a_state_that_somebody_removes_are_there_again_and_no_second_
     lock = place.directory / "toolkit-installer.pid"
     with Engine(place.socket) as engine, place.plugin() as child:
         plugin = engine.plugged()
-        before = json.loads(until(place.state, '"registered": true'))
+        before = json.loads(until_told(place.state, '"registered": true'))
         for _ in range(2):
             lock.unlink()
             place.state.unlink()
-            until(place.state, '"registered": true')
-            until(lock, f"{child.pid}\n")
+            until_told(place.state, '"registered": true')
+            until_told(lock, f"{child.pid}\n")
         said, second = place.call("status"), place.call("nri", *ALLOW)
         given = plugin.create(WISH)
         child.terminate()
@@ -317,7 +324,7 @@ def test_a_lock_and_a_state_that_somebody_removes_are_there_again_and_no_second_
 def test_of_two_plugins_the_one_whose_lock_another_has_taken_ends(place: Place) -> None:
     with Engine(place.socket) as engine, place.plugin() as child:
         engine.plugged()
-        until(place.state, '"registered": true')
+        until_told(place.state, '"registered": true')
         lock = place.directory / "toolkit-installer.pid"
         with lock.with_suffix(".new").open("w") as file:
             os.fchmod(file.fileno(), 0o600)  # as a plugin makes its own

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.looks import asked, look, until
+from tests.support.looks import asked, look
 from tests.support.site import DAEMON_JSON, LEDGER, Site
 from tests.support.stand_in import CONFIGS
-from tests.support.waiting import until_it_sleeps
+from tests.support.waiting import until, until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"
 CRIO = "etc/crio/crio.conf.d/99-nvidia.toml"

@@ -16,9 +16,8 @@ import pytest
 from installer import supervisor
 from installer.supervisor import Kept, Supervisor
 from tests.support.nri import Engine
-from tests.support.nri import until as told
 from tests.support.site import PROJECT, Site, sentence
-from tests.support.waiting import stop, until, until_it_sleeps
+from tests.support.waiting import stop, until, until_it_sleeps, until_told
 
 KIND = "management.nvidia.com/gpu"
 WISH = {"nvidia.cdi.k8s.io/container.main": f"{KIND}=all"}
@@ -78,7 +77,7 @@ def test_the_plugin_is_a_process_of_its_own_without_capabilities_that_ends_with_
         with site.served() as child:
             plugin = engine.plugged()
             given = plugin.create(WISH)
-            told(site.state, '"registered": true')
+            until_told(site.state, '"registered": true')
             pid, status = site.plugin(), site.status()
             parent = int(_field(pid, "PPid"))
             capable, inherits = _field(pid, "CapEff"), _field(pid, "CapInh")
@@ -133,7 +132,7 @@ def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(si
             until_it_sleeps(child.pid)
             child.kill()
             child.wait(SOON_S)
-        until(lambda: not _runs(first), SOON_S)
+        until(lambda: not _runs(first))
         with site.served():
             assert engine.plugged().create(WISH)["payload"]
             assert site.plugin() != first
@@ -220,14 +219,14 @@ def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninsta
         before = site.tree()
         with site.served() as child:
             engine.plugged()
-            told(site.state, '"registered": true')
+            until_told(site.state, '"registered": true')
             until_it_sleeps(child.pid)
             plugin = site.plugin()
             if stopped:
                 stop(plugin)
             child.kill()  # and the kernel kills its plugin with it
             child.wait(SOON_S)
-            until(lambda: not _runs(plugin), SOON_S)
+            until(lambda: not _runs(plugin))
         said, ready = site.status(), site.status("--ready")
         found = _nri_check(site)
         site.state.unlink()  # as by a reboot
@@ -272,7 +271,7 @@ def test_a_plugin_that_hangs_is_told_at_once_and_another_takes_its_place(site: N
     figures.parent.mkdir()
     with Engine(site.socket) as engine, site.served("--metrics-textfile", "/metrics/toolkit.prom") as child:
         engine.plugged()
-        told(figures, "toolkit_installer_nri_plugin_registered 1.0\n")
+        until_told(figures, "toolkit_installer_nri_plugin_registered 1.0\n")
         until_it_sleeps(child.pid)
         first = site.plugin()
         stop(first)
@@ -281,8 +280,8 @@ def test_a_plugin_that_hangs_is_told_at_once_and_another_takes_its_place(site: N
         given = plugin.create(WISH)
         assert child.stderr is not None
         again = next(line for line in child.stderr if "plugin started again" in line)
-        told(figures, "toolkit_installer_nri_plugin_ends_total 1.0\n")
-        counted = told(figures, "toolkit_installer_nri_plugin_registered 1.0\n")
+        until_told(figures, "toolkit_installer_nri_plugin_ends_total 1.0\n")
+        counted = until_told(figures, "toolkit_installer_nri_plugin_registered 1.0\n")
 
     assert "toolkit_installer_nri_missed_containers 0.0\n" in counted
     assert "BAD NRI plugin" in said.stdout
@@ -329,12 +328,12 @@ def test_one_that_was_held_up_together_with_run_is_asked_again(monkeypatch: pyte
     beside = Beside(LIVES)
     beside.kept.keep(time.monotonic())
     pid = beside.kept.pid
-    until(lambda: _field(pid, "State") == "S", SOON_S)
+    until(lambda: _field(pid, "State") == "S")
     stop(pid)
     beside.kept.keep(time.monotonic())  # asks
     beside.kept.keep(time.monotonic() + 3 * supervisor.ANSWER_S)
     os.kill(pid, signal.SIGCONT)
-    until(lambda: _field(pid, "State") == "S", SOON_S)
+    until(lambda: _field(pid, "State") == "S")
     runs = _runs(pid)
     beside.kept.end()
 

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import stat
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, STATE, Site, waits
-from tests.support.waiting import acts, command_line, stop, until, until_it_sleeps
+from tests.support.waiting import acts, command_line, stop, until, until_asked, until_it_sleeps
 
 ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
 
@@ -297,8 +296,7 @@ def test_a_reconcile_that_waits_for_its_answer_ends_when_it_is_told_to(site: Sit
         until_it_sleeps(child.pid)
         stop(child.pid)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
-            pending = re.compile(r"^ShdPnd:\s*0*1$", re.MULTILINE)
-            until(lambda: bool(pending.search(Path(f"/proc/{child.pid}/status").read_text())))
+            until_asked(child.pid)
             asking.terminate()
             try:
                 code = asking.wait(20)

@@ -3,13 +3,13 @@
 import os
 import re
 import subprocess
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.support.site import PIDFILE, PROJECT, Site, sentence
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -51,13 +51,10 @@ def test_of_twenty_started_at_once_exactly_one_works(site: Site, tmp_path: Path)
     for each in said:
         with each.open("wb") as file:
             children.append(subprocess.Popen(site.command("run"), stderr=file, env=environment))
-    deadline = time.monotonic() + 60
-    while sum(child.poll() is None for child in children) > 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: sum(child.poll() is None for child in children) <= 1)
     codes = [child.poll() for child in children]
     first = next(child for child in children if child.poll() is None)
-    while not (site.root / "etc/crio/crio.conf.d/99-nvidia.toml").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until((site.root / "etc/crio/crio.conf.d/99-nvidia.toml").exists)
     first.terminate()
 
     assert first.wait(30) == 0

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from functools import partial
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def lived(site: Site, act: str, at: int, who: str) -> tuple[int, int]:
                     run.send_signal(signal.SIGHUP)
                     # One that was killed has left something to the next check, at which nobody strikes.
                     mended = partial(_is_mended, log, at, config if who == "child" else None, before)
-                    until(mended, 30) if at else waits(run)
+                    until(mended) if at else waits(run)
                 run.send_signal(signal.SIGTERM if at or act == "stop" else signal.SIGKILL)
             said = run.stderr.read()  # until its children have ended, too
             code = run.wait(60)
@@ -89,7 +88,11 @@ def points(effects: int) -> list[int]:
 
 def undone(site: Site) -> int:
     """Uninstall, once what a killed run has left has come to its end."""
-    deadline = time.monotonic() + 30
-    while (code := site.call("uninstall").returncode) == 3:
-        assert time.monotonic() < deadline
-    return code
+    codes = list[int]()
+
+    def ended() -> bool:
+        codes.append(site.call("uninstall").returncode)
+        return codes[-1] != 3
+
+    until(ended)
+    return codes[-1]

@@ -10,8 +10,9 @@ import pytest
 
 from tests.crash.edits import ACTS, CONFIG
 from tests.crash.faults import call
-from tests.support.looks import asked, until
+from tests.support.looks import asked
 from tests.support.site import Site
+from tests.support.waiting import until
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "1"))
 SEED = int(os.environ.get("SEED", "20261121"))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.engines.nodes import Node
-from tests.engines.running import until
+from tests.support.waiting import until
 
 LOGIND = "org.freedesktop.login1"
 MANAGER = [LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager"]

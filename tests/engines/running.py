@@ -3,7 +3,6 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM, Signals
@@ -67,11 +66,3 @@ class Running:
             if time.monotonic() > deadline or not self.running:
                 raise AssertionError(f"never said {text!r}: {self.log}")
             time.sleep(0.01)
-
-
-def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 90) -> None:
-    """Wait; fail with what it ``said``."""
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.05)

@@ -13,10 +13,11 @@ from tests.engines.conftest import Boot
 from tests.engines.cri import CriError
 from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
-from tests.engines.running import Running, until
+from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
 from tests.engines.versions import EngineSet
+from tests.support.waiting import until
 
 REPLACED_S = 5.0
 
@@ -205,7 +206,7 @@ def _creates(node: Node, made: list[str]) -> bool:
 def _replaced_s(node: Node, done: Callable[[], bool]) -> float:
     """Return after how many seconds a specification was ``done``."""
     began = time.monotonic()
-    until(done, lambda: node.installer("status").stdout, timeout_s=30)
+    until(done, lambda: node.installer("status").stdout)
     return time.monotonic() - began
 
 

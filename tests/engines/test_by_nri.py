@@ -17,11 +17,12 @@ from tests.engines.nodes import PYTHON, Node, boot
 from tests.engines.nri import STATE
 from tests.engines.operator import CDI, COMMON, MOUNTS
 from tests.engines.roots import Roots
-from tests.engines.running import Running, until
+from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
+from tests.support.waiting import until
 
 KIND = GPU.partition("=")[0]
 ALLOW = ("--nri-allow", f"default={KIND}")

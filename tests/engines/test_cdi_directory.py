@@ -10,10 +10,9 @@ import pytest
 
 from tests.engines.conftest import missing, must_run
 from tests.engines.mounted import PAGE, MountedSite, fill, mount_namespace
-from tests.engines.running import until
 from tests.engines.told import sentence
 from tests.support.cdi_site import OWN, CdiSite
-from tests.support.waiting import until_it_sleeps
+from tests.support.waiting import until, until_it_sleeps
 
 MANY = 2 * PAGE // 100  # libraries whose mounts need more than two pages
 

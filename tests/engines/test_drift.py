@@ -17,9 +17,10 @@ from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import Running, until
+from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
@@ -30,7 +31,6 @@ STATE = "/run/nvidia/toolkit/toolkit.pid.state"
 REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the rest is for a busy machine
 STOPPED_S = 15.0
 REWRITES_S = float(os.environ.get("REWRITES_S", "20"))  # minutes in `make torture`
-PASS_S = 75.0  # the slow check comes once a minute
 
 
 def config_of(node: Node) -> str:
@@ -344,12 +344,12 @@ def test_an_engine_that_is_stopped_is_never_ok_and_ready_again_when_it_runs(node
     units = ["docker.service", "docker.socket"] if node.engine == "docker" else ["containerd.service"]
     with running(node, "--drift", drift) as process:
         node.run(["systemctl", "stop", *units])
-        until(lambda: not ready(node), lambda: process.log, timeout_s=PASS_S)
+        until(lambda: not ready(node), lambda: process.log)
         sentence, looks = why(node), look(node)["number"]
         time.sleep(STOPPED_S)
         looks = look(node)["number"] - looks
         node.run(["systemctl", "start", *reversed(units)])
-        until(lambda: ready(node), lambda: why(node), timeout_s=PASS_S)
+        until(lambda: ready(node), lambda: why(node))
 
         assert "engine" in sentence or "serve" in sentence, sentence
         assert looks <= 3, "it is looked at again after 2, 10 and 60 s, not all the time"

@@ -8,10 +8,10 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.faked import BEHAVIOUR, INSTALL, LEFT, STARTING
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, starts
 from tests.support.entry import NVIDIAS
+from tests.support.waiting import until
 
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 

@@ -9,10 +9,10 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.conftest import Boot
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.versions import EngineSet
 from tests.figures.prometheus import exporting, scraped
+from tests.support.waiting import until
 
 DIRECTORY = "/var/lib/node_exporter/textfile_collector"
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"

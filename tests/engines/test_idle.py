@@ -8,9 +8,10 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import Running, until
+from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 

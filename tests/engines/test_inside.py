@@ -8,9 +8,9 @@ from tests.engines.inside import GRACE_S, LOG, MOUNTS, OURS, stop
 from tests.engines.live import start
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 

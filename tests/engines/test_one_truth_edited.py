@@ -10,9 +10,9 @@ from tests.engines.conftest import Boot
 from tests.engines.live import start
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import until
 from tests.engines.told import served
 from tests.engines.versions import EngineSet
+from tests.support.waiting import until
 
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 OK, FAILED, LOCKED, UNDO_INCOMPLETE, WOULD_CHANGE = 0, 1, 3, 4, 10

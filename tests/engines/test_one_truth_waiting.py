@@ -5,8 +5,8 @@ import pytest
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import until
 from tests.engines.told import served
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 

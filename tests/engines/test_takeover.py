@@ -12,10 +12,10 @@ from tests.engines.live import start
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.operator import CDI
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 from tests.support.entry import NVIDIAS
+from tests.support.waiting import until
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"

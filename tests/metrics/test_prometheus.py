@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ from tests.figures.prometheus import checked, exporting, free_port, queried, scr
 from tests.support.golden import golden
 from tests.support.site import PROJECT, Site
 from tests.support.version import VERSION
+from tests.support.waiting import until
 
+SERVES = "toolkit_installer_engine_serves"
 MONITORING = PROJECT / "deploy/monitoring"
 ENGINES = {"containerd": 1.0, "docker": 0.0}
 OF_ENGINES = [name for name in MEANINGS if name.startswith(("engine_", "config_"))]
@@ -89,10 +90,8 @@ def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path) -> No
 def test_a_prometheus_scrapes_what_run_answers(tmp_path: Path) -> None:
     site, where = Site(tmp_path), f"127.0.0.1:{free_port()}"
     with site.running("--metrics-listen", where), scraping(where, tmp_path) as address:
-        deadline = time.monotonic() + 60
-        while not (found := queried(address, "toolkit_installer_engine_serves")):
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-            time.sleep(0.2)
+        until(lambda: queried(address, SERVES), (tmp_path / "log").read_text)
+        found = queried(address, SERVES)
         (info,) = queried(address, "toolkit_installer_info")
 
     assert {labels["engine"]: value for labels, value in found} == {"docker": 0, "containerd": 0, "crio": 0}

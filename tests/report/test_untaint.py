@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from installer.report.untaint import find_ready_node, make_patch
+from tests.support import preloaded
 from tests.support.kubernetes import CERTIFICATE, LABEL, OURS, THEIRS, TOKEN, FakeApi, Handler, node, pod
 from tests.support.site import PROJECT
 from tests.support.waiting import until
@@ -119,7 +120,7 @@ def test_an_api_that_goes_away_is_asked_again(tmp_path: Path) -> None:
     api.tell("ADDED", pod("b"))
 
     with serving(api, tmp_path) as port, untainting(port, tmp_path):
-        until(lambda: not api.nodes["b"]["spec"]["taints"], 20)
+        until(lambda: not api.nodes["b"]["spec"]["taints"])
         asked = len(api.calls)
         api.hangs_up = True
         with api.changed:
@@ -130,14 +131,7 @@ def test_an_api_that_goes_away_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_outside_of_a_pod_it_says_what_is_missing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "installer", "untaint"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = preloaded.run([sys.executable, "-m", "installer", "untaint"])
 
     said = json.loads(done.stderr)
     assert (done.returncode, said["code"]) == (1, "kubernetes-api")

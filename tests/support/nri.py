@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Self
 from installer.nri import session
 from installer.nri.session import PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, Messages, encoded, unpack
 from tests.host.servers import message
-from tests.support.site import PROJECT
+from tests.support import preloaded
 
 DEADLINE_S = 60  # of a busy machine
 WISH = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
@@ -124,15 +123,6 @@ class Engine:
         self.stop()
 
 
-def until(path: Path, words: str) -> str:
-    """Return a text as soon as it has some words."""
-    deadline = time.monotonic() + DEADLINE_S
-    while words not in (text := path.read_text() if path.exists() else ""):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.005)
-    return text
-
-
 class Place:
     """A directory for the socket, and what is started there."""
 
@@ -146,26 +136,17 @@ class Place:
     def command(self, verb: str, *words: str) -> list[str]:
         return [sys.executable, "-m", "installer", verb, "--nri-socket", str(self.socket), *words]
 
-    def call(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-        return subprocess.run(
-            self.command(verb, *words),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=environment,
-        )
+    def call(self, verb: str, *words: str) -> preloaded.Done:
+        return preloaded.run(self.command(verb, *words))
 
     @contextmanager
     def plugin(self, *words: str, stderr: int | None = None) -> Iterator["subprocess.Popen[bytes]"]:
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
         with (
             self.log.open("ab") as log,
             subprocess.Popen(
                 self.command("nri", *(words or ALLOW)),
                 stderr=log if stderr is None else stderr,
-                env=environment,
+                env=preloaded.ENVIRONMENT,
             ) as child,
         ):
             try:

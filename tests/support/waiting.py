@@ -1,11 +1,15 @@
-"""A ``run`` that waits, seen from outside."""
+"""Waiting for a fact; and a ``run`` that waits, seen from outside."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+PATIENCE_S = 90  # of a busy machine
+PENDING = re.compile(r"^ShdPnd:\s*0*1$", re.MULTILINE)  # SIGHUP
 
 
 def command_line(pid: int) -> list[str]:
@@ -37,7 +41,7 @@ def acts(pid: int) -> list[str]:
 
 def until_it_sleeps(pid: int) -> None:
     """Wait until a run has come to rest: for a third of a second nothing of it works, begins or ends."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     seen, since = dict[int, list[str]](), 0.0
     while time.monotonic() < since + 0.3 or not since:
         assert time.monotonic() < deadline, seen
@@ -50,11 +54,30 @@ def until_it_sleeps(pid: int) -> None:
             seen, since = now, time.monotonic()
 
 
-def until(done: Callable[[], bool], timeout_s: float = 10) -> None:
-    deadline = time.monotonic() + timeout_s
+def until(done: Callable[[], object], said: Callable[[], object] = lambda: "") -> None:
+    """Return as soon as something holds; fail with what was ``said``. All tests wait for a fact by this."""
+    deadline = time.monotonic() + PATIENCE_S
     while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.02)
+
+
+def until_told(path: Path, words: str) -> str:
+    """Return the text of a file as soon as it has some words."""
+    text = ""
+
+    def told() -> bool:
+        nonlocal text
+        text = path.read_text() if path.exists() else ""
+        return words in text
+
+    until(told, lambda: text)
+    return text
+
+
+def until_asked(pid: int) -> None:
+    """Wait until somebody has asked a stopped ``run`` for a check: its signal is there, and is not taken."""
+    until(lambda: PENDING.search(Path(f"/proc/{pid}/status").read_text()))
 
 
 def stop(pid: int) -> None:

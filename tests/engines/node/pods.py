@@ -5,9 +5,9 @@ from tests.engines.live import start
 from tests.engines.node.kubelet import Running, apply, probe
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
-from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.support.version import VERSION
+from tests.support.waiting import until
 
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 TAG = VERSION

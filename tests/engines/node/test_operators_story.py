@@ -11,11 +11,11 @@ from tests.engines.node.nvidias import PIDFILE, SPECIFICATION, leave, pod_of_the
 from tests.engines.node.pods import OURS, trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
-from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 from tests.image.__main__ import OWN_VAR_RUN
 from tests.support.version import VERSION
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.night
 IMAGE = f"node-toolkit-installer:{VERSION}"

@@ -1,5 +1,7 @@
 """The built image as the DaemonSet's pod, on nodes whose engine it reconfigures from inside."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +20,9 @@ from tests.engines.node.kubelet import Running, announce, apply, forget, probe
 from tests.engines.node.pods import OURS, TAG, becomes_ready, daemon_set, on_disk, plans, trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
-from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
-from tests.support.waiting import command_line
+from tests.support.waiting import command_line, until, until_it_sleeps
 
 NEXT = "next"
 FIRST, SECOND = "toolkit-aaaaa", "toolkit-bbbbb"
@@ -100,7 +101,6 @@ def test_with_the_policy_undo_a_pod_leaves_no_trace(node: Node, tell: Callable[[
 
 
 @pytest.mark.any_version
-@pytest.mark.night
 def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Callable[[Node], Story]) -> None:
     story, manifest = tell(node), daemon_set("keep")
     restarting = int(node.engine == "containerd")
@@ -161,14 +161,16 @@ def pss_mb(process: Path) -> float:
 
 def beside_a_bare_interpreter(node: Node, pod: Running) -> tuple[float, float]:
     """Return the Pss of a run that waits and of a bare interpreter of the same image, which share its pages."""
-    sleep = "import time; time.sleep(12)"
+    sleep = "import time; time.sleep(100)"
     bare = threading.Thread(
         target=pod.exec, args=("/opt/toolkit-installer/bin/python", "-I", "-S", "-c", sleep)
     )
     bare.start()
     until(lambda: bool(_called(node, sleep)), pod.log)
-    time.sleep(2)
-    found = pss_mb(waiter_of(node)), pss_mb(_called(node, sleep)[0])
+    sleeps = int(_called(node, sleep)[0].name)
+    until_it_sleeps(sleeps)
+    found = pss_mb(waiter_of(node)), pss_mb(Path(f"/proc/{sleeps}"))
+    os.kill(sleeps, signal.SIGKILL)
     bare.join()
     return found
 
@@ -286,7 +288,7 @@ def test_without_runtimes_no_engine_is_touched_and_what_a_wait_costs(
     before_ns = int((process / "schedstat").read_text().split()[0])
     began = time.monotonic()
 
-    time.sleep(65)  # the slow check comes once a minute
+    time.sleep(20)  # ten looks at what is watched
 
     used_ns = int((process / "schedstat").read_text().split()[0]) - before_ns
     an_hour_s = used_ns / 1e9 / (time.monotonic() - began) * 3600
