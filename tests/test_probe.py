@@ -111,7 +111,7 @@ def test_who_looks_keeps_nobody_out(image: Path, site: Site) -> None:
     (site.root / PIDFILE).parent.mkdir(parents=True)
     (site.root / PIDFILE).write_text("1\n")
     with (site.root / PIDFILE).open() as pidfile:
-        for _ in range(20):
+        for _ in range(8):
             with subprocess.Popen(
                 [image / "toolkit-probe", "--alive"],
                 env={"PATH": str(image), "TOOLKIT_INSTALLER_HOST_ROOT": str(site.root)},
