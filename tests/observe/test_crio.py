@@ -30,18 +30,14 @@ def runtime(**pairs: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "inherited"),
+    "said",
     [
-        pytest.param('monitor_path = ""\nno_sync_log = false', {}, id="nothing that says nothing"),
-        pytest.param("inherit_default_runtime = true", {}, id="no path of another"),
+        pytest.param('monitor_path = ""\nno_sync_log = false', id="nothing that says nothing"),
+        pytest.param("inherit_default_runtime = true", id="no path of another"),
     ],
 )
-def test_a_new_entry_inherits(said: str, inherited: dict[str, Value]) -> None:
-    assert nvidia(f"{RUNC}{said}\n", version="1.30.0") == {
-        "runtime_path": NVIDIA,
-        "runtime_type": "oci",
-        **inherited,
-    }
+def test_a_new_entry_does_not_inherit(said: str) -> None:
+    assert nvidia(f"{RUNC}{said}\n", version="1.30.0") == {"runtime_path": NVIDIA, "runtime_type": "oci"}
 
 
 def recorded_config(name: str = "config.toml") -> dict[str, Any]:
@@ -142,73 +138,54 @@ def test_an_entry_in_our_file(ours: str, after: dict[str, Value]) -> None:
     assert nvidia(texts) == {"runtime_path": NVIDIA, "runtime_type": "oci", **after}
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "word"),
-    [
-        pytest.param("/etc/crio/crio.conf.d/zz", runtime(), "the runtime nvidia", id="our runtime"),
-        pytest.param(
-            "/etc/crio/crio.conf.d/zz",
-            runtime(runtime_path=f'"{NVIDIA}"', inherit_default_runtime="true"),
-            "the runtime nvidia",
-            id="our program, overruled",
-        ),
-    ],
-)
-def test_a_file_that_is_read_later_may_not_set(path: str, text: str, word: str) -> None:
+CONF_D = "/etc/crio/crio.conf.d"
+OVERRULED = runtime(runtime_path=f'"{NVIDIA}"', inherit_default_runtime="true")
+
+
+@pytest.mark.parametrize("text", [runtime(), OVERRULED], ids=["our runtime", "our program, overruled"])
+def test_a_file_that_is_read_later_may_not_set_our_runtime(text: str) -> None:
     with pytest.raises(InstallerError) as refusal:
-        decided("crio", {ROOT: "", path: text}, default=True)
+        decided("crio", {ROOT: "", f"{CONF_D}/zz": text}, default=True)
 
     assert str(refusal.value) == (
-        f"cannot configure CRI-O in {OURS} ({path} is read later and sets {word} too); "
-        f"name a file that sorts after it with --drop-in-config, or remove {word} there"
+        f"cannot configure CRI-O in {OURS} ({CONF_D}/zz is read later and sets the runtime nvidia too); "
+        "name a file that sorts after it with --drop-in-config, or remove the runtime nvidia there"
     )
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
+    ("name", "text"),
     [
-        pytest.param("/etc/crio/crio.conf.d/50-gpu.conf", runtime(), id="a file that is read earlier"),
-        pytest.param("/etc/crio/crio.conf.d/10/zz.conf", runtime(), id="a directory that is read earlier"),
-        pytest.param("/etc/crio/crio.conf.d/zz", '[crio.runtime]\ndefault_runtime = ""', id="no default"),
-        pytest.param("/etc/crio/crio.conf.d/zz", RUNC, id="another runtime"),
-        pytest.param(
-            "/etc/crio/crio.conf.d/zz", runtime(runtime_path=f'"{NVIDIA}"', no_pivot="true"), id="our program"
-        ),
+        pytest.param("50-gpu.conf", runtime(), id="a file that is read earlier"),
+        pytest.param("10/zz.conf", runtime(), id="a directory that is read earlier"),
+        pytest.param("zz", '[crio.runtime]\ndefault_runtime = ""', id="no default"),
+        pytest.param("zz", RUNC, id="another runtime"),
+        pytest.param("zz", runtime(runtime_path=f'"{NVIDIA}"', no_pivot="true"), id="our program"),
     ],
 )
-def test_nothing_of_ours_is_overruled_by(path: str, text: str) -> None:
-    decision = decided("crio", {ROOT: "", path: text}, default=True)
+def test_nothing_of_ours_is_overruled_by(name: str, text: str) -> None:
+    decision = decided("crio", {ROOT: "", f"{CONF_D}/{name}": text}, default=True)
 
     assert at(result(decision, OURS), "crio", "runtime", "default_runtime") == "nvidia"
 
 
 @pytest.mark.parametrize(
-    ("text", "flaw"),
+    ("key", "value", "flaw"),
     [
-        pytest.param("crio = 1", "crio is a number where a table belongs", id="a table on the way"),
-        pytest.param(
-            "crio.runtime.default_runtime = 1", "crio.runtime.default_runtime is a number", id="default"
-        ),
-        pytest.param("crio.runtime.runtimes.x = []", "crio.runtime.runtimes.x is an array", id="entry"),
-        pytest.param(
-            "crio.runtime.runtimes.x.runtime_type = 1",
-            "crio.runtime.runtimes.x.runtime_type is a number",
-            id="type",
-        ),
-        pytest.param(
-            'crio.runtime.runtimes."x.y".platform_runtime_paths = 1',
-            'crio.runtime.runtimes."x.y".platform_runtime_paths is a number',
-            id="platforms",
-        ),
+        pytest.param("crio", "1", "a number where a table belongs", id="a table on the way"),
+        pytest.param("crio.runtime.default_runtime", "1", "a number", id="default"),
+        pytest.param("crio.runtime.runtimes.x", "[]", "an array", id="entry"),
+        pytest.param("crio.runtime.runtimes.x.runtime_type", "1", "a number", id="type"),
+        pytest.param('crio.runtime.runtimes."x.y".platform_runtime_paths', "1", "a number", id="platforms"),
     ],
 )
-def test_a_wrong_type_is_refused_by_its_file_and_key(text: str, flaw: str) -> None:
-    path = "/etc/crio/crio.conf.d/10-crio.conf"
+def test_a_wrong_type_is_refused_by_its_file_and_key(key: str, value: str, flaw: str) -> None:
+    path = f"{CONF_D}/10-crio.conf"
 
     with pytest.raises(InstallerError) as refusal:
-        decided("crio", {ROOT: "", path: text})
+        decided("crio", {ROOT: "", path: f"{key} = {value}"})
 
-    assert str(refusal.value).startswith(f"cannot use {path} ({flaw}")
+    assert str(refusal.value).startswith(f"cannot use {path} ({key} is {flaw}")
 
 
 def test_a_name_that_another_runtime_has_is_refused() -> None:

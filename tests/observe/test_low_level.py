@@ -41,45 +41,31 @@ WRITE = [
 
 @pytest.mark.parametrize(("engine", "write"), WRITE)
 @pytest.mark.parametrize(
-    ("default", "paths", "low_level"),
+    ("default", "paths", "first"),
     [
-        pytest.param("crun", {"crun": "/usr/bin/crun"}, ("/usr/bin/crun", "runc", "crun"), id="default"),
+        pytest.param("crun", {"crun": "/usr/bin/crun"}, ["/usr/bin/crun"], id="default"),
         pytest.param(
-            "own",
-            {"crun": "/b/crun", "own": "/b/youki"},
-            ("/b/youki", "/b/crun", "runc", "crun"),
-            id="default before crun",
+            *("own", {"crun": "/b/crun", "own": "/b/youki"}, ["/b/youki", "/b/crun"]),
+            id="default ahead of crun",
         ),
         pytest.param(
-            "own",
-            {"own": "youki", "crun": "/b/crun"},
-            ("/b/crun", "youki", "runc", "crun"),
-            id="a path before a word to be looked up",
+            "own", {"own": "youki", "crun": "/b/crun"}, ["/b/crun", "youki"], id="a path ahead of a word"
         ),
+        pytest.param("gpu", {"gpu": NVIDIA, "crun": "/b/crun"}, ["/b/crun"], id="ours by another name"),
         pytest.param(
-            "gpu", {"gpu": NVIDIA, "crun": "/b/crun"}, ("/b/crun", "runc", "crun"), id="ours by another name"
+            "gpu", {"gpu": "/opt/old/nvidia-container-runtime.cdi.real"}, [], id="ours of elsewhere"
         ),
-        pytest.param(
-            "gpu",
-            {"gpu": "/opt/old/nvidia-container-runtime.cdi.real"},
-            ("runc", "crun"),
-            id="ours of another installation, unwrapped",
-        ),
-        pytest.param("crun", {"crun": NVIDIA}, ("runc", "crun"), id="ours behind the name crun"),
-        pytest.param(
-            "kata-qemu", {"kata-qemu": "/opt/kata/bin/qemu"}, ("runc", "crun"), id="a machine by its name"
-        ),
-        pytest.param("vm", {"vm": "/usr/bin/kata-runtime"}, ("runc", "crun"), id="a machine by its binary"),
-        pytest.param("sandbox", {"sandbox": "/usr/local/bin/runsc"}, ("runc", "crun"), id="gvisor"),
-        pytest.param("crun", {"crun": "/usr/bin/krun"}, ("runc", "crun"), id="crun with a machine"),
+        pytest.param("crun", {"crun": NVIDIA}, [], id="ours behind the name crun"),
+        pytest.param("kata-qemu", {"kata-qemu": "/opt/kata/bin/qemu"}, [], id="a machine by its name"),
+        pytest.param("vm", {"vm": "/usr/bin/kata-runtime"}, [], id="a machine by its binary"),
+        pytest.param("sandbox", {"sandbox": "/usr/local/bin/runsc"}, [], id="gvisor"),
+        pytest.param("crun", {"crun": "/usr/bin/krun"}, [], id="crun with a machine"),
     ],
 )
 def test_the_runtimes_to_wrap_are(
-    engine: str, write: Callable[..., str], default: str, paths: dict[str, str], low_level: tuple[str, ...]
+    engine: str, write: Callable[..., str], default: str, paths: dict[str, str], first: list[str]
 ) -> None:
-    decision = decided(engine, write(default, **paths))
-
-    assert decision.low_level == low_level
+    assert decided(engine, write(default, **paths)).low_level == (*first, "runc", "crun")
 
 
 @pytest.mark.parametrize(
@@ -100,19 +86,17 @@ def test_a_machine_is_known_by_its_type_whatever_it_is_called(engine: str, text:
 
 
 @pytest.mark.parametrize(
-    ("option", "low_level"),
+    ("option", "first"),
     [
-        pytest.param('runtime_engine = "/b/old"', ("/b/old", "runc", "crun"), id="as its engine"),
-        pytest.param('options.Runtime = "/b/old"', ("/b/old", "runc", "crun"), id="as an option"),
-        pytest.param(f'runtime_engine = "{NVIDIA}"', ("runc", "crun"), id="ours"),
+        pytest.param('runtime_engine = "/b/old"', ["/b/old"], id="as its engine"),
+        pytest.param('options.Runtime = "/b/old"', ["/b/old"], id="as an option"),
+        pytest.param(f'runtime_engine = "{NVIDIA}"', [], id="ours"),
     ],
 )
-def test_containerd_is_told_the_binary_of_the_first_linux_shim(
-    option: str, low_level: tuple[str, ...]
-) -> None:
+def test_containerd_is_told_the_binary_of_the_first_linux_shim(option: str, first: list[str]) -> None:
     text = f'version = 2\n[{CRI}.runtimes.runc]\nruntime_type = "io.containerd.runtime.v1.linux"\n{option}\n'
 
-    assert decided("containerd", text, version="1.6.20").low_level == low_level
+    assert decided("containerd", text, version="1.6.20").low_level == (*first, "runc", "crun")
 
 
 @pytest.mark.parametrize(
