@@ -40,7 +40,7 @@ THEIRS: Final = (
     "not ours: another installer has put its toolkit there; uninstall keeps that and its runtimes, "
     "install makes the node ours again"
 )
-BEFORE: Final = "as before the install: the install or its undo was interrupted"
+BEFORE: Final = "as it was before the install: the install or its undo was interrupted"
 CUT_SHORT: Final = "half done by an interrupted install or undo, and edited since"
 LAST_CHECK: Final = "last check"
 NO_START: Final = "would not start with the configs that it has now"
