@@ -310,11 +310,11 @@ def explain_unproven(
         return f"nothing is installed: {'run is at work, see its log' if waits else 'use install or run'}"
     if not waits:
         return (
-            f"no run waits on this node ({pid_file} is not locked): after install that is normal; "
+            f"no toolkit-installer run waits ({pid_file} is not locked): after install that is normal; "
             "else start run, or see the log of the last one"
         )
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
-        return f"it is not known what {' or '.join(unasked)} serves: it does not answer"
+        return f"it is not known what {' or '.join(unasked)} serves: it was not asked, or did not answer"
     proof = "take devices by CDI" if record.cdi else "serve our runtimes"
     return f"run has not verified yet that the engines {proof}: wait, or see its log"

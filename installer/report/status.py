@@ -150,7 +150,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     sent_s = time.monotonic()
     pid = locks.send(host.local_path(options.pid_file), SIGHUP)
     if pid is None:
-        sys.stdout.write(f"no run waits on this node ({options.pid_file} is not locked): use install\n")
+        sys.stdout.write(f"no toolkit-installer run waits ({options.pid_file} is not locked): use install\n")
         return Exit.NO_RUN_WAITS
     answer = _await_answer(host, options, pid, sent_s)
     refusals = (engine.refusal for engine in answer.engines)
