@@ -360,7 +360,7 @@ def test_reconcile_where_nobody_waits_says_so_and_ends_with_3(site: Site) -> Non
 
     assert (never.returncode, killed.returncode) == (3, 3)
     assert killed.stdout.startswith(
-        "no run waits on this node (/run/nvidia/toolkit/toolkit.pid is not locked)"
+        "no toolkit-installer run waits (/run/nvidia/toolkit/toolkit.pid is not locked)"
     )
 
 
@@ -583,7 +583,7 @@ def test_a_probe_says_why_a_node_is_not_ready_that_has_no_bad_line(site: Site) -
     assert [each.returncode for each in (nothing, installed, unasked)] == [1, 1, 1]
     assert nothing.stdout == "nothing is installed: use install or run\n"
     assert installed.stdout.startswith(
-        "no run waits on this node (/run/nvidia/toolkit/toolkit.pid is not locked)"
+        "no toolkit-installer run waits (/run/nvidia/toolkit/toolkit.pid is not locked)"
     )
     assert unasked.stdout.startswith("it is not known what docker or containerd or crio serves")
 

@@ -131,7 +131,10 @@ def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
     after = node.pid_of(rancher.unit)
     assert after != before
     assert rancher.handlers() == {"runc": "", "nvidia": RUNTIME}
-    assert f"\nengines: {rancher.name}\nready: no: no run waits" in node.installer("status").stdout
+    assert (
+        f"\nengines: {rancher.name}\nready: no: no toolkit-installer run waits"
+        in node.installer("status").stdout
+    )
     pod = rancher.cri.run_pod("nvidia", "trainer")
     container = rancher.cri.start_container(pod)
     assert rancher.cri.exec(container, "echo", "alive").stdout == "alive\n"
