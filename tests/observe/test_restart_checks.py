@@ -163,6 +163,8 @@ def test_a_stop_that_ends_live_containers_is_refused(host: Host, proc: Path, mod
 
     assert (f"KillMode={mode}, and 3 shims of live containers run in it" in found) == kills
     assert bool(found) == kills
+    one = reason(host, process=proc / "13", changed={"KillMode": mode})
+    assert ("1 shim of live containers runs in it" in one) == kills
     assert not reason(host, changed={"KillMode": mode})
 
 
