@@ -34,15 +34,27 @@ class Act:
     level: Level = BAD
 
 
-def text(path: str, old: str, new: str) -> Callable[[Path], None]:
-    """Return an act that edits a file, which has to hold ``old``."""
+def text(path: str, *words: str) -> Callable[[Path], None]:
+    """Return an act that edits a file: of two words each, it has to hold the first, and gets the second."""
 
     def edit(root: Path) -> None:
-        before = golden.FILES[path]
-        assert old in before
-        put(root, path, before.replace(old, new))
+        said = golden.FILES[path]
+        for old, new in zip(words[::2], words[1::2], strict=True):
+            assert old in said
+            said = said.replace(old, new)
+        put(root, path, said)
 
     return edit
+
+
+def both(*acts: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """Return an act that is several, one after the other."""
+
+    def act(root: Path) -> None:
+        for each in acts:
+            each(root)
+
+    return act
 
 
 NO_SUCH_DEVICE = """{"cdiVersion": "0.5.0", "kind": "a.org/b", "devices": [{"name": "0", "containerEdits":
@@ -62,19 +74,6 @@ def logged(line: str) -> Callable[[Path], None]:
 
 def node(**more: Any) -> Callable[[Node], Node]:
     return lambda node: replace(node, **more)
-
-
-def config(*edits: tuple[str, str]) -> Callable[[Path], None]:
-    """Return an act that edits config.toml."""
-
-    def edit(root: Path) -> None:
-        said = golden.FILES[CONFIG]
-        for old, new in edits:
-            assert old in said
-            said = said.replace(old, new)
-        put(root, CONFIG, said)
-
-    return edit
 
 
 def driver(**more: Any) -> Callable[[Node], Node]:
@@ -145,7 +144,7 @@ ACTS: dict[str, list[Act]] = {
     "control-nodes": [Act(facts=driver(nodes=golden.NODES[:2]))],
     "uvm": [Act(text("/proc/devices", "508 nvidia-uvm\n", ""))],
     "char-links": [
-        Act(gone("/dev/char/508:1"), lambda node: replace(node, runc={"/r/runc": ((1, 1, 5), "runc 1.1.5")})),
+        Act(gone("/dev/char/508:1"), node(runc={"/r/runc": ((1, 1, 5), "runc 1.1.5")})),
         Act(gone("/dev/char/508:1"), level=WARN),
     ],
     "xid": [
@@ -158,15 +157,10 @@ ACTS: dict[str, list[Act]] = {
     ],
     "persistenced": [Act(facts=driver(persistenced="dead"))],
     "cdi-specification": [
-        Act(lambda root: (gone(SPEC)(root), by_cdi_alone(root))),
+        Act(both(gone(SPEC), by_cdi_alone)),
         # No engine takes these for one of nvidia.com/gpu.
-        Act(
-            lambda root: (
-                text(SPEC, "kind: nvidia", "kind: a.org/b\n#kind: nvidia")(root),
-                by_cdi_alone(root),
-            )
-        ),
-        Act(lambda root: (text(SPEC, "devices:", "empty:")(root), by_cdi_alone(root))),
+        Act(both(text(SPEC, "kind: nvidia", "kind: a.org/b\n#kind: nvidia"), by_cdi_alone)),
+        Act(both(text(SPEC, "devices:", "empty:"), by_cdi_alone)),
     ],
     "cdi-uvm-number": [Act(text(SPEC, "major: 508", "major: 511"))],
     "cdi-paths": [
@@ -190,11 +184,7 @@ ACTS: dict[str, list[Act]] = {
     ],
     "nri-plugin": [
         Act(facts=node(plugin=(("not registered since noon", False),))),
-        Act(
-            facts=lambda node: replace(
-                node, plugin=(("registered", True), ("1 containers run without", False))
-            )
-        ),
+        Act(facts=node(plugin=(("registered", True), ("1 containers run without", False)))),
     ],
     "libnvidia-container": [Act(facts=toolkit(library=(1, 0, 0)))],
     "cgroup2": [Act(facts=toolkit(library=(1, 7, 0)))],
@@ -206,7 +196,7 @@ ACTS: dict[str, list[Act]] = {
     "no-cgroups": [Act(text(CONFIG, "no-cgroups = false", "no-cgroups = true"))],
     "mode": [
         Act(text(CONFIG, 'mode = "auto"', 'mode = "csv"')),
-        Act(config(('"auto"', '"cdi"'), ("detection = true", "detection = false")), level=WARN),
+        Act(text(CONFIG, '"auto"', '"cdi"', "detection = true", "detection = false"), level=WARN),
     ],
     "low-level-runtime": [
         Act(text(CONFIG, "/usr/sbin/runc", "/usr/sbin/no-runc")),
@@ -222,15 +212,13 @@ ACTS: dict[str, list[Act]] = {
         ),
     ],
     "toolkit-log": [
-        Act(config(('"/dev/null"', '"/run/n.log"'), ('"info"', '"debug"')), level=WARN),
+        Act(text(CONFIG, '"/dev/null"', '"/run/n.log"', '"info"', '"debug"'), level=WARN),
     ],
     "installation": [
         Act(facts=node(installed=(("/etc/x", "drifted: runtimes.nvidia", False),))),
         Act(facts=node(configured={"crio": ("crio.service", "inactive/dead/success")})),
         Act(facts=node(configured={"crio": ("", "")})),
-        Act(
-            facts=lambda node: replace(node, configured={"crio": ("crio.service", "active/running/success")})
-        ),
+        Act(facts=node(configured={"crio": ("crio.service", golden.RUNS)})),
     ],
     "engine-answers": [Act(facts=engine("docker", serving=None, silence="no answer within 3 s"))],
     "engine-ready": [
@@ -347,7 +335,7 @@ ACTS: dict[str, list[Act]] = {
     ],
     "holes-toolkit": [Act(facts=toolkit(ctk=(1, 17, 7)), level=WARN)],
     "cuda-compat": [
-        Act(config(("[nvidia-container-cli]", f"{COMPAT}\n[nvidia-container-cli]")), level=WARN),
+        Act(text(CONFIG, "[nvidia-container-cli]", f"{COMPAT}\n[nvidia-container-cli]"), level=WARN),
     ],
     "holes-runc": [Act(facts=node(runc={"/usr/bin/runc": ((1, 1, 5), "runc 1.1.5")}), level=WARN)],
     "holes-containerd": [Act(facts=process(700, version=(2, 1, 4), label="containerd 2.1.4"), level=WARN)],
