@@ -246,3 +246,8 @@ def test_a_field_of_a_later_version_is_refused_wherever_it_stands(spoil: Callabl
 
     with pytest.raises(ValueError, match="later"):
         loads(json.dumps(rows).encode())
+
+
+def test_a_ledger_that_is_nested_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        loads(b"[" * 100_000)
