@@ -118,6 +118,15 @@ def test_ten_thousand_shims_are_looked_at_in_seconds(tmp_path: Path) -> None:
     assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 5
 
 
+def test_what_a_shim_left_may_be_nested_without_an_end(tmp_path: Path) -> None:
+    shims(tmp_path, 1)
+    (options,) = tmp_path.rglob("options.json")
+    options.write_text('{"a":' * 100_000)
+    states = {PurePosixPath("/run/containerd"): "containerd"}
+
+    assert list(list_shim_containers(Host.under(PurePosixPath(tmp_path)), states, frozenset({OURS}))) == []
+
+
 @pytest.mark.parametrize("verb", ["install", "plan", "uninstall"])
 def test_a_key_of_twenty_thousand_parts_is_refused_in_a_sentence(tmp_path: Path, verb: str) -> None:
     site = Site(tmp_path)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -197,44 +196,35 @@ def test_the_operators_own_variables_are_refused_by_no_mode() -> None:
     assert options.set_as_default
 
 
-def _no_engine(_: CdiSite, docker: ExitStack) -> None:
-    docker.close()
-
-
-def _what_is_only_told(site: CdiSite, _: ExitStack) -> None:
-    (site.root / "usr/local/nvidia/toolkit/nvidia-ctk.real").unlink()
-
-
-def _no_hook(site: CdiSite, _: ExitStack) -> None:
-    (site.root / "usr/local/nvidia/toolkit/nvidia-cdi-hook").unlink()
+TOOLKIT = "usr/local/nvidia/toolkit"
 
 
 @pytest.mark.parametrize(
-    ("stands", "told"),
+    ("gone", "told"),
     [
-        pytest.param(_no_engine, "the stale one was removed", id="no engine answers"),
-        pytest.param(_what_is_only_told, "cannot repair the toolkit without", id="drift is only told"),
-        pytest.param(_no_hook, "cannot repair the toolkit without", id="its hook is gone"),
+        pytest.param("", "the stale one was removed", id="no engine answers"),
+        pytest.param("nvidia-ctk.real", "cannot repair the toolkit without", id="drift is only told"),
+        pytest.param("nvidia-cdi-hook", "cannot repair the toolkit without", id="its hook is gone"),
     ],
 )
 def test_a_stale_specification_is_withdrawn_or_replaced_whatever_else_stands_in_the_way(
-    site: CdiSite, stands: Callable[[CdiSite, ExitStack], None], told: str
+    site: CdiSite, gone: str, told: str
 ) -> None:
-    gone = site.library("libnvidia-gone.so.1")
+    library = site.library("libnvidia-gone.so.1")
     with ExitStack() as docker:
         docker.enter_context(site.docker())
         with site.running("--drift", "report") as child:
             until_it_sleeps(child.pid)
             named = site.specification
-            stands(site, docker)
-            gone.unlink()
-            until(lambda: gone.name not in site.specification)
+            docker.close() if not gone else (site.root / TOOLKIT / gone).unlink()
+            library.unlink()
+            until(lambda: library.name not in site.specification)
             until_it_sleeps(child.pid)
             status = site.status()
             child.kill()
     again = site.call("uninstall")
 
-    assert gone.name in named
+    assert library.name in named
     assert told in status.stdout
     assert again.returncode == 0, again.stderr
 

@@ -17,22 +17,8 @@ from installer.host import events
 from tests.compat.nvidia import Nvidia
 
 INSTALLER = Path(__file__).parents[2] / "installer"
-SHARED = sorted(
-    path
-    for folder in (
-        "engines",
-        "host",
-        "payload",
-        "cdi",
-        "nri",
-        "change",
-        "metrics",
-        "lifecycle",
-        "report",
-        "model",
-    )
-    for path in (INSTALLER / folder).rglob("*.py")
-)
+# All that both entry points share.
+SHARED = [path for path in sorted(INSTALLER.rglob("*.py")) if path.parent.name != "cli"]
 OWN = {flag.name.removeprefix("--") for flag in FLAGS}
 # Only asked for by our own verbs: the mode, an undo while containers run on our runtimes, what monitoring is told, NRI.
 OWN_ALONE = {"mode", "in-use", "metrics-textfile", "metrics-listen", "nfd-features"} | {
