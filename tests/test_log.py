@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,13 +34,11 @@ def test_a_pipe_that_nobody_empties_holds_nobody_and_what_was_lost_is_counted() 
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
-        began = time.monotonic()
         watchdog = threading.Timer(20, child.kill)
         watchdog.daemon = True
         watchdog.start()
 
         assert child.stdout.readline() == "done\n"
-        took_s = time.monotonic() - began
         read = [child.stderr.readline()]
         child.stdin.write("\n")
         child.stdin.flush()
@@ -50,7 +47,6 @@ def test_a_pipe_that_nobody_empties_holds_nobody_and_what_was_lost_is_counted() 
         assert child.wait(10) == 0
     said = [line for line in lines if line.startswith("{") and line.endswith("}\n")]
     (lost,) = [line for line in lines if line.startswith("(")]
-    assert took_s < 10
     assert json.loads(said[-1])["event"] == "said again"
     assert int(lost.strip("(").split()[0]) > 1000
 

@@ -4,7 +4,6 @@ import fcntl
 import os
 import stat
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +29,6 @@ def _directories(root: Path) -> Iterator[Path]:
 def test_locks_that_a_neighbour_holds_on_every_directory_change_nothing(site: Site) -> None:
     (site.root / "usr/local").mkdir(parents=True)
     before = site.tree()
-    began = time.monotonic()
 
     for verb in ("install", "uninstall"):
         with ExitStack() as stack:
@@ -39,7 +37,6 @@ def test_locks_that_a_neighbour_holds_on_every_directory_change_nothing(site: Si
             done = site.call(verb)
         assert done.returncode == 0, done.stderr
 
-    assert time.monotonic() - began < 60
     assert site.tree() == before
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -275,12 +274,11 @@ def test_directories_and_pipes_in_the_place_of_files_are_no_obstacle(tmp_path: P
 
 def test_a_program_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     program = tmp_path / "runc"
-    program.write_text("#!/bin/sh\nsleep 60\n")
+    program.write_text(f"#!/bin/sh\nsleep 60\ntouch {tmp_path}/ended\n")
     program.chmod(0o755)
-    began = time.monotonic()
 
     assert run_in(Path("/"), [str(program), "--version"], timeout_s=0.2) is None
-    assert time.monotonic() - began < 10
+    assert not (tmp_path / "ended").exists()
 
 
 def test_the_room_of_a_file_system_of_the_toolkits_own_is_read(tmp_path: Path) -> None:
@@ -294,12 +292,10 @@ def test_the_room_of_a_file_system_of_the_toolkits_own_is_read(tmp_path: Path) -
 def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:
     root = golden.lay(tmp_path)
     os.truncate(root / golden.SPEC.lstrip("/"), 1 << 40)  # a hole: no disk is used
-    began = time.monotonic()
 
     node = golden.read(root)
 
     assert [spec.text for spec in node.specs] == [""]
-    assert time.monotonic() - began < 10
 
 
 def read(root: Path) -> Driver:
