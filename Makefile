@@ -1,5 +1,7 @@
 # Two commands do all the set-up: make demo, make test.
 .DEFAULT_GOAL := help
+# What pytest makes of a module is kept: made anew it costs each worker seconds.
+export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin

@@ -1,5 +1,7 @@
 """While ``run`` waits beside a real engine: status, its probe, plan, install, reconcile and the engine agree."""
 
+from functools import partial
+
 import pytest
 
 from tests.engines.configs import CONTAINERD, DOCKER
@@ -58,11 +60,10 @@ ACTS = {
 }
 
 
-def truth(node: Node) -> tuple[int, int, int]:
-    """Return what status, its probe and plan end with."""
-    asked = (("status",), ("status", "--ready"), ("plan", *SOURCE))
-    status, ready, plan = (node.installer(*words).returncode for words in asked)
-    return status, ready, plan
+def told_as(node: Node, status: int, ready: int, plan: int) -> bool:
+    """Tell whether the probe, status and plan end with these codes; the dear ones are asked when the first agrees."""
+    asked = {("status", "--ready"): ready, ("status",): status, ("plan", *SOURCE): plan}
+    return all(node.installer(*words).returncode == code for words, code in asked.items())
 
 
 def told(node: Node) -> str:
@@ -73,18 +74,18 @@ def told(node: Node) -> str:
 def test_none_contradicts_another_or_the_engine(node: Node, order: int) -> None:
     run = node.start_installer("run", "--drift", "report", *SOURCE)
     run.wait_for("waiting for a signal")
-    until(lambda: truth(node) == (OK, OK, OK), lambda: told(node))
+    until(lambda: told_as(node, OK, OK, OK), lambda: told(node))
     for act, planned in [*ACTS.items()][::order]:
         act(node)
         agreed = (OK, OK, OK) if planned == OK else (FAILED, FAILED, WOULD_CHANGE)
-        until(lambda wanted=agreed: truth(node) == wanted, lambda: told(node))  # type: ignore[misc]
+        until(partial(told_as, node, *agreed), lambda: told(node))
         assert node.installer("install", *SOURCE).returncode == LOCKED
 
         done = node.installer("reconcile")
 
         assert done.returncode == OK, done
         assert done.stdout.splitlines()[-1] == ("nothing to do" if planned == OK else "repaired"), act
-        until(lambda: truth(node) == (OK, OK, OK), lambda: told(node))
+        until(partial(told_as, node, OK, OK, OK), lambda: told(node))
         assert served(node)[0] >= OURS
     run.terminate()
     assert run.wait() == OK, run.log
