@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -95,24 +95,28 @@ def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: P
     assert ended.endswith(below.RESTART)
 
 
-@pytest.mark.parametrize("broken", ["gone", "not executable", "leads nowhere", "empty"])
+def _lead_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+BREAKS: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "not executable": lambda shim: shim.chmod(0o644),
+    "leads nowhere": _lead_nowhere,
+    "empty": lambda shim: shim.write_text(""),
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS)
 def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str) -> None:
-    shim = _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
-    found = _found(tmp_path, _engine("containerd"))
+    shim, engine = _program(tmp_path, "usr/bin/containerd-shim-runc-v2"), _engine("containerd")
+    found = _found(tmp_path, engine)
+    BREAKS[broken](shim)
 
-    if broken == "not executable":
-        shim.chmod(0o644)
-    elif broken == "empty":
-        shim.write_text("")
-    else:
-        shim.unlink()
-    if broken == "leads nowhere":
-        shim.symlink_to("nowhere")
+    told = _why(tmp_path, engine, found)
 
-    assert (
-        "(/usr/bin/containerd-shim-runc-v2, which holds each container, is missing or not executable)"
-        in _why(tmp_path, _engine("containerd"), found)
-    )
+    assert f"({found.monitor}, which holds each container, is missing or not executable)" in told
 
 
 def test_a_shim_that_was_never_seen_is_not_missed_and_is_found_where_containerd_looks(tmp_path: Path) -> None:
@@ -201,9 +205,8 @@ FULL = {"f_blocks": 1000, "f_bfree": 8, "f_bavail": 8, "f_frsize": 4096, "f_file
 
 def what_is(place: str) -> str:
     """Return what an engine has in a place."""
-    return (
-        f"where {'each container has its state' if place[:5] == '/run/' else 'the files of containers are'}"
-    )
+    state = place.startswith("/run/")
+    return "where each container has its state" if state else "where the files of containers are"
 
 
 @pytest.mark.parametrize(
