@@ -91,6 +91,11 @@ def dockerd(docker_engines: EngineSet, roots: Roots) -> Iterator[Dockerd]:
         yield daemon
 
 
+@pytest.fixture
+def version(docker_engines: EngineSet) -> tuple[int, ...]:
+    return parse_version(docker_engines.docker or "")
+
+
 def _file(text: bytes | None) -> File | None:
     return None if text is None else File(text)
 
@@ -104,39 +109,47 @@ def _brought_to(dockerd: Dockerd, default: str, runtimes: Mapping[str, Value]) -
     return dockerd.serving
 
 
-def test_a_start_gives_what_the_model_says(dockerd: Dockerd, docker_engines: EngineSet) -> None:
-    version = parse_version(docker_engines.docker or "")
+def _starts_as(dockerd: Dockerd, model: DockerdModel, text: bytes | None, *words: str) -> None:
+    """Start it with a text: it does what the model says."""
+    found, expected = dockerd.start(text, *words), model.start(_file(text))
 
+    assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
+    assert found is None or has_same_runtimes(found, expected), (text, found, expected)
+
+
+def _reloads_as(dockerd: Dockerd, model: DockerdModel, live: EffectiveConfig, text: bytes | None) -> None:
+    """Reload it with a text: it does what the model says."""
+    expected = model.reload(live, _file(text))
+
+    outcome = dockerd.reload(text)
+
+    if isinstance(expected, Refused):
+        assert outcome == ("died" if expected.dies else "refused"), (live, text, expected, dockerd.log)
+        assert expected.dies or has_same_runtimes(dockerd.serving, live), (live, text)
+    else:
+        assert outcome == "taken", (live, text, dockerd.log)
+        assert has_same_runtimes(dockerd.serving, expected), (live, text, dockerd.serving, expected)
+
+
+def _takes(dockerd: Dockerd, first: File | None, wanted: EffectiveConfig) -> None:
+    """Let it go the way that a route begins with: it is not refused, and ends where a start would."""
+    assert dockerd.reload(first.content if first else None) == "taken", (first, dockerd.log)
+    assert has_same_runtimes(dockerd.serving, wanted), (first, dockerd.serving, wanted)
+
+
+def test_a_start_gives_what_the_model_says(dockerd: Dockerd, version: tuple[int, ...]) -> None:
     for text in TEXTS[:: max(1, STRIDE // 3)]:
-        found, expected = dockerd.start(text), DockerdModel(PATH, version).start(_file(text))
-
-        assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
-        assert found is None or has_same_runtimes(found, expected), (text, found, expected)
+        _starts_as(dockerd, DockerdModel(PATH, version), text)
 
 
-def test_a_reload_from_any_state_does_what_the_model_says(
-    dockerd: Dockerd, docker_engines: EngineSet
-) -> None:
-    version = parse_version(docker_engines.docker or "")
-
+def test_a_reload_from_any_state_does_what_the_model_says(dockerd: Dockerd, version: tuple[int, ...]) -> None:
     for (default, runtimes), text in PAIRS[::STRIDE]:
-        live = _brought_to(dockerd, default, runtimes)
-        expected = DockerdModel(PATH, version).reload(live, _file(text))
-
-        outcome = dockerd.reload(text)
-
-        if isinstance(expected, Refused):
-            assert outcome == ("died" if expected.dies else "refused"), (live, text, expected, dockerd.log)
-            assert expected.dies or has_same_runtimes(dockerd.serving, live), (live, text)
-        else:
-            assert outcome == "taken", (live, text, dockerd.log)
-            assert has_same_runtimes(dockerd.serving, expected), (live, text, dockerd.serving, expected)
+        _reloads_as(dockerd, DockerdModel(PATH, version), _brought_to(dockerd, default, runtimes), text)
 
 
 def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
-    dockerd: Dockerd, docker_engines: EngineSet
+    dockerd: Dockerd, version: tuple[int, ...]
 ) -> None:
-    version = parse_version(docker_engines.docker or "")
     ways = 0
 
     for (default, runtimes), text in PAIRS[::STRIDE]:
@@ -150,10 +163,8 @@ def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
             # Said before anything is done: 20.10 has no way at all to a shim as its default.
             assert (version < (23,), wanted.default.startswith("io.containerd.")) == (True, True)
             continue
-        first = texts[0]
 
-        assert dockerd.reload(first.content if first else None) == "taken", (live, text, first, dockerd.log)
-        assert has_same_runtimes(dockerd.serving, wanted), (live, text, first, dockerd.serving)
+        _takes(dockerd, texts[0], wanted)
         assert texts[-1] == _file(text)
         ways += 1
 
@@ -161,9 +172,8 @@ def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
 
 
 def test_a_default_that_only_a_start_can_give_is_kept_or_refused(
-    dockerd: Dockerd, docker_engines: EngineSet
+    dockerd: Dockerd, version: tuple[int, ...]
 ) -> None:
-    version = parse_version(docker_engines.docker or "")
     text = json.dumps({"default-runtime": SHIM}).encode()
     ours = json.dumps({"default-runtime": SHIM, "runtimes": {"a": A}}).encode()
     live = dockerd.start(text)
@@ -189,38 +199,24 @@ FLAGS: Final = [
 @pytest.mark.parametrize(("words", "flags"), FLAGS)
 @pytest.mark.night
 def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
-    dockerd: Dockerd, docker_engines: EngineSet, words: tuple[str, ...], flags: Flags
+    dockerd: Dockerd, version: tuple[int, ...], words: tuple[str, ...], flags: Flags
 ) -> None:
-    version = parse_version(docker_engines.docker or "")
+    model = DockerdModel(PATH, version, flags)
     said: list[dict[str, Value]] = [{}, {"runtimes": {}}, {"runtimes": {"a": A}}, {"default-runtime": "runc"}]
     said += [{"default-runtime": "runc", "runtimes": {"a": A}}, {"debug": True}, {"runtimes": {"b": B}}]
     texts = [json.dumps(one).encode() for one in said]
     safe = texts[2] if flags.default else texts[0]
 
-    for text in texts:
-        found, expected = dockerd.start(text, *words), DockerdModel(PATH, version, flags).start(_file(text))
-
-        assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
-        assert found is None or has_same_runtimes(found, expected), (text, found, expected)
-
-    for text in texts:
+    def started() -> EffectiveConfig:
         live = dockerd.start(safe, *words)
         assert live is not None, dockerd.log
-        told = DockerdModel(PATH, version, flags).reload(live, _file(text))
+        return live
 
-        outcome = dockerd.reload(text)
+    for text in texts:
+        _starts_as(dockerd, model, text, *words)
 
-        if isinstance(told, Refused):
-            assert outcome == ("died" if told.dies else "refused"), (text, told, dockerd.log)
-        else:
-            assert outcome == "taken", (text, dockerd.log)
-            assert has_same_runtimes(dockerd.serving, told), (text, dockerd.serving, told)
-        if DockerdModel(PATH, version, flags).start(_file(text)).broken:
-            continue
-        live = dockerd.start(safe, *words)
-        first = DockerdModel(PATH, version, flags).find_route(live, _file(text))[0]
-        assert dockerd.reload(first.content if first else None) == "taken", (text, first, dockerd.log)
-        assert has_same_runtimes(dockerd.serving, DockerdModel(PATH, version, flags).start(_file(text))), (
-            text,
-            dockerd.serving,
-        )
+    for text in texts:
+        _reloads_as(dockerd, model, started(), text)
+        wanted = model.start(_file(text))
+        if not wanted.broken:
+            _takes(dockerd, model.find_route(started(), _file(text))[0], wanted)
