@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.change.plan import plan_install
-from installer.config_text import Syntax, Want, leaves
-from installer.config_text.change import apply, parse
+from installer.config_text import ABSENT, Edit, Syntax, Want, leaves
+from installer.config_text.change import apply, parse, undo
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
@@ -128,9 +128,6 @@ def takes_the_old_default_away(_: Rng, node: Node) -> None:
 
 
 def without_table(text: str, key: tuple[str, ...], name: str) -> str:
-    from installer.config_text import ABSENT, Edit
-    from installer.config_text.change import undo
-
     tree = parse(text, Syntax.TOML, name=name)
     below = [each for each, _ in leaves(tree) if each[: len(key)] == key]
     text, _ = apply(text, [Want(each, ABSENT) for each in below], Syntax.TOML, name=name)
