@@ -55,9 +55,10 @@ def a_table(rng: Rng, key: tuple[str, ...]) -> Iterator[Want]:
         yield Want((*key[:-1], "sandbox_image"), "registry.local/pause:3")
 
 
-def a_file(rng: Rng, *, root: bool) -> str:
-    """Return one config: any schema, either id of the plugin, or both."""
+def a_file(rng: Rng, newest: int, *, root: bool) -> str:
+    """Return one config: any schema up to the newest, either id of the plugin, or both."""
     schema = rng.choice((None, 1, 2, 2, 2, 3, 3)) if root else rng.choice((None, None, 2, 3))
+    schema = min(schema, newest) if schema else None
     wants = [Want(("version",), schema)] if schema else []
     plugin = {1: "cri", 2: V2_PLUGIN, 3: V3_PLUGIN}.get(schema or (1 if root else 2), V2_PLUGIN)
     plugins = [plugin] if rng.random() < 0.9 else [V2_PLUGIN, V3_PLUGIN]
@@ -71,18 +72,19 @@ def a_node(rng: Rng, program: Path, version: tuple[int, ...], directory: Path) -
     node = Node(program, version, directory)
     node.config.parent.mkdir(parents=True)
     imports: list[str] = []
+    newest = 3 if version >= (2,) else 2
     for number in range(rng.choice((0, 0, 1, 2))):
         path = node.config.parent / f"conf.d/{number}0-site.toml"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(a_file(rng, root=False))
+        path.write_text(a_file(rng, newest, root=False))
         imports = [rng.choice((f"{path.parent}/*.toml", str(path), f"{directory}/etc/*.d/*.toml"))]
         if rng.random() < 0.25:
             nested = node.config.parent / f"more/{number}.toml"
             nested.parent.mkdir(exist_ok=True)
-            nested.write_text(a_file(rng, root=False))
+            nested.write_text(a_file(rng, newest, root=False))
             node.edit(path, Want(("imports",), [str(nested)]))
     if rng.random() < 0.95:
-        node.config.write_text(a_file(rng, root=True))
+        node.config.write_text(a_file(rng, newest, root=True))
         if imports:
             node.edit(node.config, Want(("imports",), imports))
     else:
