@@ -130,18 +130,6 @@ def test_an_entry_of_our_name_keeps_and_gets(said: str, after: dict[str, Value])
     assert len({name.lower() for name in options}) == len(options)
 
 
-@pytest.mark.parametrize("key", ["runtime_engine", "runtime_root"])
-def test_keys_of_the_first_linux_shim_keep_cri_from_loading_and_are_emptied(key: str) -> None:
-    runc = f"[{CRI2}.runtimes.runc]\nruntime_type = 'io.containerd.runtime.v1.linux'\n{key} = '/runc'\n"
-    ours = f"[{CRI2}.runtimes.nvidia]\nruntime_type = 'io.containerd.runtime.v1.linux'\n{key} = '/x'\n"
-
-    found = runtimes(f"version = 2\n{runc}{ours}")
-
-    assert at(found, "runc", key) == "/runc"
-    assert at(found, "nvidia", key) == ""
-    assert at(found, "nvidia-cdi", key) is None
-
-
 @pytest.mark.parametrize(
     ("text", "version", "written"),
     [
@@ -163,20 +151,6 @@ def test_runc_is_named_as_well_where_it_is(text: str, version: str, *, written: 
 
     assert isinstance(found, dict)
     assert ("runc" in found) is written
-
-
-@pytest.mark.parametrize(("default", "kept"), [(False, RUNC), (True, "")])
-def test_a_default_by_the_old_table_gives_way_to_ours_only_where_that_is_asked_for(
-    kept: str, *, default: bool
-) -> None:
-    text = f"version = 2\n[{CRI2}.default_runtime]\nruntime_type = '{RUNC}'\n"
-
-    tree = result(decided("containerd", text, version="1.7.24", default=default), ROOT, text)
-
-    cri = at(tree, "plugins", "io.containerd.grpc.v1.cri", "containerd")
-    assert at(cri, "default_runtime", "runtime_type") == kept
-    assert at(cri, "default_runtime_name") == ("nvidia" if default else None)
-    assert at(cri, "runtimes", "nvidia", "runtime_type") == RUNC
 
 
 def test_a_default_that_is_called_default_is_one_like_any_other() -> None:
