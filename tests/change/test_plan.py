@@ -22,9 +22,9 @@ from installer.model.facts import (
     ToolkitFacts,
     ToolkitRow,
 )
-from installer.model.files import VERSIONS, Copy, Entry, File, Kind, Text
+from installer.model.files import VERSIONS, Copy, File, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
-from installer.model.steps import InstallVersion, Reload, SwitchToolkit, WriteConfig
+from installer.model.steps import InstallVersion, Reload, WriteConfig
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
 from tests.change.golden import (
@@ -175,23 +175,6 @@ def test_an_engine_that_cannot_be_asked_is_started_or_mended_unless_nothing_is_t
     assert obstacle.problem == "verify that containerd serves our runtimes (why)"
     assert str(obstacle.remedy).startswith(first)
     assert (unasked.obstacles, unasked.unproven) == ((), ("containerd",))
-
-
-def test_an_engine_that_serves_everything_already_is_not_reloaded() -> None:
-    done, undone = (plan_install(_facts(each), AUTO) for each in (SERVING, served({}, "runc")))
-
-    assert not [step for step in done.steps if isinstance(step, Reload)]
-    assert [step for step in undone.steps if isinstance(step, Reload)]
-
-
-def test_a_damaged_payload_is_installed_anew() -> None:
-    first = plan_install(_facts(), CASE.options)
-    (version,) = _versions(first)
-    whole = {file.path: Entry(100, 0o755) for file in version.files}  # the wrappers have another size
-    toolkit = replace(_facts().toolkit, versions={version.version: whole})
-
-    assert _versions(plan_install(replace(_facts(), toolkit=toolkit), CASE.options))
-    assert [step for step in first.steps if isinstance(step, SwitchToolkit)]
 
 
 @pytest.mark.parametrize(
