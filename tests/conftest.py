@@ -21,9 +21,9 @@ DIFFERENCES = Path(__file__).parent / "compat/differences.toml"
 # law's name. CPU of all cases as measured: crash 420 s, compat 71, deploy 60, drift 46, integrity 33, references 24,
 # odd nodes 18, golden cases that are edited 17, lost 15.
 ONE_IN = {
+    "tests/change/test_golden_edited.py": 4,
     "tests/compat/": 4,
     "tests/crash/": 16,
-    "tests/decide/test_golden_edited.py": 4,
     "tests/deploy/": 4,
     "tests/engines/": 16,
     "tests/test_drift.py": 4,
