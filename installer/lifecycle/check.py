@@ -123,9 +123,10 @@ class _Check:
         try:
             plan = self.work.plan()
         except InstallerError as error:
-            if error.code == "engine-not-found":  # one of those that were configured is named instead
-                for row in self.record.engines:
-                    raise explain_stopped(self.host, row) from error
+            if (
+                error.code == "engine-not-found" and self.record.engines
+            ):  # the first configured is named instead
+                raise explain_stopped(self.host, self.record.engines[0]) from error
             raise
         drifted = drift.Drifted.of(plan, self.record, self.before.edited)
         if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
@@ -299,9 +300,9 @@ class _Check:
         # Those that we have configured, are asked to configure, and did not find running.
         asked = self.options.engine_names
         stopped = [row for row in self.record.engines if row.name in asked and row.name not in plan.engines]
+        if asking and stopped:
+            raise explain_stopped(self.host, stopped[0])
         if asking:
-            for row in stopped:
-                raise explain_stopped(self.host, row)
             self.find_low_level()
         known = {each.name: each for each in self.before.engines}
         depends = {name: Dependencies() for name in plan.engines}

@@ -158,7 +158,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
         why = f"--drift report only tells; {drifted.summary}"
     elif drifted.theirs:
         why = "another installer's toolkit is there"
-        remedy = f"to leave the node to that stop this program; to make the node ours again run {RECONCILE}"
+        remedy = f"to leave the node to that, stop this program; to make the node ours again, run {RECONCILE}"
     elif drifted.removed:  # with ours alone in it the engine would start without all that its owner had there
         files = " and ".join(map(str, drifted.removed))
         things, why = "the node", f"{files} was removed, with more in it than our runtimes"
