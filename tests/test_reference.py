@@ -66,7 +66,9 @@ def test_each_engine_is_in_the_table_of_what_is_supported() -> None:
         pytest.param({"config": ["/x"]}, "which engine", id="a bare path and auto"),
         pytest.param({"runtime": ["auto", "docker"]}, "mix --runtime auto", id="auto and another"),
         pytest.param(
-            {"runtime": ["docker"], "drop_in_config": ["/x"]}, "Docker a drop-in", id="a drop-in for Docker"
+            {"runtime": ["docker"], "drop_in_config": ["/x"]},
+            "use --drop-in-config for Docker",
+            id="a drop-in for Docker",
         ),
         pytest.param({"install_dir": "/"}, "install into /", id="the root"),
         pytest.param({"install_dir": "a/b"}, "use the path a/b", id="a relative path"),
