@@ -129,8 +129,9 @@ class DockerdModel(Struct, frozen=True):
         result = self.reload(in_force or self.start(None), middle)
         if isinstance(result, Refused):
             verb = "would crash" if result.dies else "would refuse it"
+            usual = f"correct {self.path}, then run the same command again"
             problem = f"reload Docker with {self.path} as it is (dockerd {verb}: {result.words})"
-            raise InstallerError(problem, remedy=result.remedy or f"correct {self.path} and restart Docker")
+            raise InstallerError(problem, remedy=result.remedy or usual)
         return (middle,) if target is not None and middle.content == target.content else (middle, target)
 
     def spell_out(self, target: File | None) -> tuple[File, tuple[Edit, ...]]:
