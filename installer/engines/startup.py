@@ -33,6 +33,7 @@ KILLING: Final = frozenset({"control-group", "mixed"})  # systemd.kill(5); the o
 RUN_DIRECTORIES: Final = (PurePosixPath("/run"), PurePosixPath("/var/run"))
 WILDCARDS: Final = frozenset("*?[")
 CONFIG: Final = "config"
+DROP_INS: Final = "drop-ins"
 
 
 def value_of(cmdline: Words, names: Sequence[str]) -> str | None:
@@ -259,13 +260,18 @@ def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str
 def find_moves(engine: EngineState) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
     (now, later), spec = _list_words(engine), engine.spec
-    usual = {CONFIG: str(spec.config), **engine.served.places}
-    flags_of = {**({CONFIG: spec.cmdline.config} if spec.cmdline.config else {}), **spec.cmdline.places}
+    # The engine itself tells none of these two.
+    files = {
+        CONFIG: (spec.cmdline.config, spec.config),
+        DROP_INS: (spec.cmdline.drop_ins, spec.drop_ins.directory),
+    }
+    usual = {**{place: str(path) for place, (_, path) in files.items()}, **engine.served.places}
+    flags_of = {**{place: flags for place, (flags, _) in files.items() if flags}, **spec.cmdline.places}
     for place, flags in flags_of.items() if later is not None else ():
         was, will = value_of(now or (), flags), value_of(later or (), flags)
-        if (now is None and place == CONFIG) or (now is not None and was == will):
+        if (now is None and place in files) or (now is not None and was == will):
             continue
-        was, will = was or usual.get(place), will or (usual[CONFIG] if place == CONFIG else None)
+        was, will = was or usual.get(place), will or (usual[place] if place in files else None)
         if will and not (was and normpath(was) == normpath(will)):
             runs = was or "what its config says"
             yield f"{flags[0]} {will}, and it runs with {runs}"

@@ -120,7 +120,7 @@ class Host:
             return None
         if not _placed_by_root(directory, status):
             problem = f"follow the link {path} (a user other than root could have placed it)"
-            remedy = f"remove it, or let root alone write {path.parent}"
+            remedy = f"let root alone write {path.parent}; remove the link only if root did not make it"
             raise InstallerError(problem, remedy=remedy, code="path-unusable")
         return PurePosixPath(target)
 

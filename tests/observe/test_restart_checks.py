@@ -13,6 +13,7 @@ from installer.engines.containerd.effective import read_dump
 from installer.engines.crio import read_effective
 from installer.engines.reloading import explain_moved_places
 from installer.engines.startup import (
+    find_moves,
     find_refusals,
     places_by_files,
     unit_obstacle,
@@ -93,6 +94,16 @@ def test_places_that_the_next_start_has_elsewhere_are_told_with_both_values(
 
     assert said in found
     assert bool(said) == bool(found)
+
+
+def test_drop_ins_that_the_next_start_of_a_crio_reads_elsewhere_are_told() -> None:
+    words = [Started(each, program="/usr/bin/crio") for each in ((), ("--config-dir=/etc/crio/other.d",))]
+    engine = replace(EngineState.usual(ENGINES["crio"]), started=words[0], next_start=words[1])
+
+    (move,) = find_moves(engine)
+
+    assert move == "--config-dir /etc/crio/other.d, and it runs with /etc/crio/crio.conf.d"
+    assert not [*find_moves(replace(engine, started=words[1]))]
 
 
 @pytest.mark.parametrize("what", ["RefuseManualStop", "RefuseManualStart"])
