@@ -217,7 +217,10 @@ def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Opti
     if not found or (not is_usual and asked in named):  # then its ledger is lost, or nothing is
         return options
     if not is_usual or len(found) > 1:
-        problem = f"tell which installation is meant ({' and '.join(map(str, found))} are in use)"
+        places = " and in ".join(map(str, found))
+        problem = (
+            f"tell which installation is meant (our files are in {places}, and engine configs name each)"
+        )
         if not is_usual:
             configs = " and ".join(map(str, sorted(named[found[0]])))
             problem = f"find an installation in {asked} ({configs} names the one in {found[0]})"

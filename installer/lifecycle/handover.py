@@ -57,7 +57,7 @@ def ledger_for_run(host: Host, options: Options) -> Ledger:
     except LockedError:
         if _serves(host, options):
             raise
-    log.info("waiting for another instance", seconds=ENDS_S)
+    log.info("waiting for another instance", limit_s=ENDS_S)
     with announce_wait(host, options.layout.home):
         return open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
 

@@ -80,7 +80,8 @@ def _undo_adopted(host: Host, options: Options) -> None:
     facts = observe_adoption(host, options)
     adopted = find_leftovers(facts, options)
     for runtime in find_packages(facts, options):
-        log.info("runtime kept", runtime=runtime, reason=f"its program is not below {options.layout.toolkit}")
+        reason = f"it starts a program outside {options.layout.toolkit}, so --adopt keeps it"
+        log.info("runtime kept", runtime=runtime, reason=reason)
     if not adopted.notes:
         log.info("no leftovers found", install_dir=str(options.install_dir))
         return

@@ -284,7 +284,7 @@ class Session:
                 status = unpack(ANSWERED, message.content)["status"]
                 if status["code"]:
                     problem = f"register with the engine over NRI ({status['message']})"
-                    remedy = Remedy("look at ", Option("nri-name"), " and ", Option("nri-index"))
+                    remedy = Remedy("use another ", Option("nri-name"), " or ", Option("nri-index"))
                     raise InstallerError(problem, remedy=remedy, code="nri-failed")
 
     def _answer(self, message: Message) -> tuple[bytes, News | None]:

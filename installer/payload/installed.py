@@ -86,7 +86,7 @@ def restore_access(host: Host, layout: Layout, record: Record) -> None:
             try:
                 restrict(host, path, mode)
             except InstallerError as error:  # a file system without owners and modes; status goes on to tell
-                log.warning("access not restored", path=str(path), reason=f"it is {flaw}", error=error)
+                log.warning("exposed file not repaired", path=str(path), reason=f"it is {flaw}", error=error)
             else:
                 log.warning("access restored", path=str(path), reason=f"it was {flaw}")
 

@@ -158,7 +158,8 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
         )
     restored, obstacles = tuple(_restore_name(facts)), tuple[InstallerError, ...]()
     if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not restored:
-        problem = "restore the toolkit directory of another installer (something else has its name)"
+        now = f"another file or directory is at {options.layout.toolkit} now"
+        problem = f"restore the toolkit directory of another installer ({now})"
         remedy = f"move it away, then {TRY_AGAIN}"
         obstacles = (InstallerError(problem, remedy=remedy, code="name-taken"),)
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))

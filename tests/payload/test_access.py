@@ -100,4 +100,4 @@ def test_a_file_system_without_modes_stops_nothing(root: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fchmod", refuses)
 
     assert restored(root, holding())[SAVED] == 0o644
-    assert events == [("access not restored", f"it is {READABLE}")]
+    assert events == [("exposed file not repaired", f"it is {READABLE}")]
