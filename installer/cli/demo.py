@@ -71,6 +71,7 @@ def demo() -> Exit:
         arguments = ["--host-root", str(root), "--toolkit-source", str(source), "--restart-mode", "none"]
         arguments += ["--runtime=docker", "--runtime=containerd", "--runtime=crio"]
         _show_title("A node with three container engines, each with an administrator's config")
+        click.echo(f"  a temporary directory stands for the node: all paths below are inside {root}")
         _show_files(root)
         _show_title("toolkit-installer plan: what would change, and nothing is touched")
         _call("plan", arguments)
@@ -83,6 +84,7 @@ def demo() -> Exit:
                 if child.poll() is not None:
                     problem = f"run the demo (exit code {child.returncode})"
                     raise InstallerError(problem, remedy=REPORT, code="demo-failed")
+                click.echo('  "not verified", and "ready: no" below, are expected: the demo has no engines')
                 _show_files(root)
                 _call("status", arguments[:2])
                 _show_title("SIGTERM: everything is undone")
