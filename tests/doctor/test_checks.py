@@ -419,6 +419,9 @@ def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(go
     )
 
     assert (accepted, installed) == (["config-accepted"], ["installation"])
+    lost = engine("docker", serving=WITHOUT["docker"], has_hook=False)(good)
+    ours = replace(lost, configured={"docker": ("docker.service", golden.RUNS)})
+    assert [verdicts(one)["docker-hook"].level for one in (lost, ours)] == [WARN, Level.OK]
 
 
 def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(good: Node) -> None:

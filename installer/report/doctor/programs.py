@@ -176,7 +176,8 @@ def check_docker_hook(node: Node) -> Verdict:
         return none("containers get their GPUs by CDI alone: --device nvidia.com/gpu=all")
     place = "nvidia-container-runtime-hook in the PATH of dockerd"
     # `--gpus` is all that a package of the toolkit gives a Docker without a runtime of NVIDIA's.
-    level = warn if node.toolkits and not (docker.has_hook or docker.nvidia_runtimes) else ok
+    served = docker.has_hook or docker.nvidia_runtimes or docker.name in node.configured
+    level = warn if node.toolkits and not served else ok
     missing = f"no {place}: `--gpus` needs it, the runtime does not"
     return level(place.replace(" in", " is in") if docker.has_hook else missing)
 

@@ -426,7 +426,7 @@ def _read_configs(
             contents[path] = host.read(path)
             trees[path] = tree_of(contents[path], path)
         except InstallerError as error:
-            invalid = invalid or error.problem
+            invalid = invalid or f"cannot {error.problem}"
     return contents, trees, invalid
 
 
