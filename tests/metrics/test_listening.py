@@ -155,7 +155,10 @@ def test_a_socket_of_somebody_else_stays_his_and_stops_nothing(site: Site, *, li
             child.terminate()
             assert child.wait(30) == 0
 
-    assert "(address already in use); free it, or choose another address with --metrics-listen" in line
+    assert (
+        "(address already in use); free it, or choose another address, such as unix:PATH, with --metrics-listen"
+        in line
+    )
     assert path.exists()
 
 
