@@ -117,7 +117,7 @@ def _behind_a_file(site: ByCdi) -> None:
     (site.root / "run/cdi").touch()
 
 
-WRITE = f"cannot write /var/{OWN} (read-only file system); mount the host's directory writable"
+WRITE = f"cannot write /var/{OWN} (read-only file system); mount its file system writable"
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) ->
 
     assert served(node)[0] >= OURS
     assert starts.ours() == 0
-    assert "pending since the last install: that it reads its configs again" in alone.stdout
+    assert "pending since the last install: its restart or reload" in alone.stdout
     assert "has not read its configs since" in sentence
     assert "TOOLKIT_INSTALLER_RESTART_MODE" not in sentence
     assert "--restart-mode none leaves that to you" in sentence

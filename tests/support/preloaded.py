@@ -34,9 +34,11 @@ _one_at_a_time = Lock()
 def run(command: Sequence[str], env: Mapping[str, str] = ENVIRONMENT, timeout_s: float = 60) -> Done:
     """Run ``[python, "-m", MODULE, *WORDS]`` with this environment alone, as ``subprocess`` would.
 
-    Variables that Python reads when it starts have it start.
+    Variables that Python reads when it starts have it start, and so does a command that enters a node.
     """
-    if any(name.startswith(("PYTHON", "LC_")) and ENVIRONMENT.get(name) != env[name] for name in env):
+    if command[1] != "-m" or any(
+        name.startswith(("PYTHON", "LC_")) and ENVIRONMENT.get(name) != env[name] for name in env
+    ):
         return subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env
         )
