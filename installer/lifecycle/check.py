@@ -123,9 +123,8 @@ class _Check:
         try:
             plan = self.work.plan()
         except InstallerError as error:
-            if (
-                error.code == "engine-not-found" and self.record.engines
-            ):  # the first configured is named instead
+            # The first of those that were configured is named instead.
+            if error.code == "engine-not-found" and self.record.engines:
                 raise explain_stopped(self.host, self.record.engines[0]) from error
             raise
         drifted = drift.Drifted.of(plan, self.record, self.before.edited)
