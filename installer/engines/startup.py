@@ -211,6 +211,8 @@ def find_refusals(
 
 def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
     """Yield what is not there that a unit needs to start."""
+    if unit.gone:
+        yield "its unit file is gone"
     for find in (_find_conditions, _find_files, _find_programs):
         with suppress(InstallerError):
             yield from find(host, unit)

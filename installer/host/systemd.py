@@ -230,6 +230,7 @@ class UnitStart(Struct, frozen=True):
     refuses: tuple[str, ...] = ()  # the settings for which systemd refuses a restart
     kill_mode: str = ""
     masked: bool = False
+    gone: bool = False  # it runs, and systemd finds its file no more
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "UnitStart":
@@ -257,6 +258,7 @@ class UnitStart(Struct, frozen=True):
             elsewhere=bool(answer.get("RootDirectory") or answer.get("RootImage")),
             refuses=tuple(name for name in REFUSING if answer.get(name)),
             kill_mode=str(answer.get("KillMode", "")),
+            gone=answer["LoadState"] == "not-found" and answer["ActiveState"] == "active",
         )
 
 

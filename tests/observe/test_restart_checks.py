@@ -34,6 +34,7 @@ FACTS = replace(EngineState.usual(ENGINES["containerd"]), serving=SERVING)
 # As GetAll of systemd 252 and 257 has it, of a unit that starts its service as it is.
 UNIT: dict[str, Any] = {
     "LoadState": "loaded",
+    "ActiveState": "active",
     "ExecStart": [],
     "Environment": [],
     "EnvironmentFiles": [],
@@ -195,6 +196,8 @@ def fails(kind: str, path: str = TEXT) -> str:
 TWO = {"Conditions": [("ConditionPathExists", True, False, path, 0) for path in (FLAG, LINK)]}
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "all is there": ({}, ""),
+    "its own file": ({"LoadState": "not-found"}, "its unit file is gone"),
+    "no such unit": ({"LoadState": "not-found", "ActiveState": "inactive"}, ""),
     "a file": ({"EnvironmentFiles": [(FLAG, False)]}, f"its EnvironmentFile {FLAG} is not there"),
     "a file that may be absent": ({"EnvironmentFiles": [(FLAG, True)]}, ""),
     "a pattern": ({"EnvironmentFiles": [("/opt/site/*.env", False)]}, ""),
