@@ -87,11 +87,13 @@ def test_a_code_stands_beside_the_sentence_in_json(capfd: pytest.CaptureFixture[
 
     log.configure(LogFormat.JSON)
     log.say_failed(error)
+    log.say_failed(UndoIncompleteError.because(error))
     events.log.warning("step failed", error=error)
     log.configure(LogFormat.AUTO)
 
-    failed, step = map(json.loads, capfd.readouterr().err.splitlines())
+    failed, left, step = map(json.loads, capfd.readouterr().err.splitlines())
     assert (failed["event"], failed["code"]) == ("failed", "engine-not-proven")
+    assert ("undo" in failed, left["undo"]) == (False, "incomplete")
     assert (step["error"], step["code"]) == (
         "cannot prove it (nobody answers); start it",
         "engine-not-proven",

@@ -248,8 +248,9 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
         found = (*found, str(specification.path))
     if not held.empty:
         remedy = (
-            f"after an uninstall compare the configs with your copies; remove {options.install_dir} if empty"
+            "no action is needed now; after the next uninstall compare the configs with your own copies, "
         )
+        remedy += f"and remove {options.install_dir} if it is empty"
         log.warning("ledger lost", found=list(found), remedy=remedy)
         for row in held.configs:
             if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
-from installer.errors import InstallerError, Remedy, Spelling
+from installer.errors import Exit, InstallerError, Remedy, Spelling
 from installer.host.events import (
     STDERR,
     line,
@@ -57,7 +57,8 @@ def say_failed(error: InstallerError) -> None:
     if _speech.readable:
         _write_line(f"toolkit-installer: {_speech.outcome}")
     else:
-        log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
+        left = {"undo": "incomplete"} if error.exit is Exit.UNDO_INCOMPLETE else {}
+        log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy, **left)
     log_others(error)
 
 

@@ -221,7 +221,9 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
     state = engine.state or engine.spec.state.usual
     while waiting := tuple(_being_made(host, state, layout.toolkit)):
         if time.monotonic() > deadline:
-            log.warning("containers stuck in CREATED", containers=[each[:12] for each in waiting])
+            ids = [each[:12] for each in waiting]
+            reason = "they need our hook to start, and it is removed now; delete their pods if they stay so"
+            log.warning("containers stuck in CREATED", containers=ids, reason=reason)
             return
         check()
         time.sleep(CREATED_POLL_S)

@@ -247,7 +247,8 @@ def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle
             raise not_idle(engine, waiting)
         if time.monotonic() > deadline:
             names = [each[:12] for each in waiting]
-            log.warning("containers stuck in CREATED", engine=engine.name, containers=names)
+            reason = "not started before the restart, which begins now; delete their pods if they stay so"
+            log.warning("containers stuck in CREATED", engine=engine.name, containers=names, reason=reason)
             return
         patience.check()
         time.sleep(IDLE_POLL_S)

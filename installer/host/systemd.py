@@ -178,7 +178,9 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
     if isinstance(error, TimeoutError):
         return late(purpose, timeout_s)
     if isinstance(error, BusError) and error.name != GONE:
-        return InstallerError(f"{purpose} ({error})", remedy="check the unit on the node", code="unit-failed")
+        unit = purpose.rpartition(" ")[2]
+        remedy = f"see journalctl -u {unit} on the node"
+        return InstallerError(f"{purpose} ({error})", remedy=remedy, code="unit-failed")
     reason, remedy = f"lost the connection to systemd: {error}", "try again"
     if isinstance(error, MALFORMED):
         reason, remedy = NOT_SYSTEMD, "check the node's system bus"
@@ -348,9 +350,7 @@ def ask(
         if ran is None or (ran.returncode and any(text in ran.stderr for text in UNREACHABLE)):
             raise
     if ran.returncode:
-        raise InstallerError(
-            f"{purpose} ({ran.last_line})", remedy="check the unit on the node", code="unit-failed"
-        )
+        raise _failure(purpose, timeout_s, BusError("", ran.last_line))
     return ran
 
 

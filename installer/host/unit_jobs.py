@@ -173,9 +173,9 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
     now = _await_end(host, unit, time.monotonic() + patience.start_s, patience.check)
     if now.job or now.active != "active":
         # It hangs or has failed in its start: a reason to go back, as any other.
-        raise InstallerError(
-            f"{slow.problem}, unit {now.active}/{now.sub}", remedy=slow.remedy, code="unit-failed"
-        )
+        problem = f"{slow.problem}, unit {now.active}/{now.sub}"
+        remedy = f"see journalctl -u {unit} and systemctl list-jobs on the node"
+        raise InstallerError(problem, remedy=remedy, code="unit-failed")
     return now
 
 

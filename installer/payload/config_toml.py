@@ -121,9 +121,10 @@ def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, .
 def _nest_features(names: Sequence[str]) -> Tree:
     tree: dict[str, Any] = {}
     for name in names:
-        if any(other.startswith(f"{name}.") for other in names):
-            problem = f"opt in to the feature {name} (the name of another one begins with it and a dot)"
-            raise InstallerError(problem, remedy="name only one of the two", code="toolkit-config-unusable")
+        for inner in (each for each in names if each.startswith(f"{name}.")):
+            problem = f"opt in to the features {name} and {inner} (config.toml cannot hold both)"
+            remedy = f"opt in to {name} alone, or to {inner} alone"
+            raise InstallerError(problem, remedy=remedy, code="toolkit-config-unusable")
         *parents, last = name.split(".")
         table = tree
         for parent in parents:

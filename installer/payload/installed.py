@@ -137,7 +137,8 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
     owned = file.meta.uid in trusted_uids()
     if not owned or file.meta.mode & OTHERS_WRITE:
         problem = f"trust the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})"
-        remedy = f"look whether it names only what is ours, then: chown root {path}; chmod 600 {path}"
+        remedy = "read that file: uninstall writes and removes the paths in it; if all are engine configs or "
+        remedy += f"ours: chown root {path}; chmod 600 {path}; otherwise move the file away"
         raise InstallerError(problem, remedy=remedy, code="ledger-unusable")
 
 

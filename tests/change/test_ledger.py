@@ -14,6 +14,7 @@ from msgspec.structs import fields, replace
 from installer.change.ledger import Ledger, dumps, hold, is_ledger_lost, loads, read_record, read_saved
 from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
+from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.lifecycle.installation import read_installation
 from installer.model.facts import (
@@ -52,6 +53,15 @@ def copies(root: Path) -> list[str]:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
+
+
+def test_a_ledger_that_others_could_write_is_refused_with_what_to_look_at(tmp_path: Path, host: Host) -> None:
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
+        ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
+    at(tmp_path, LAYOUT.ledger).chmod(0o666)
+
+    with pytest.raises(InstallerError, match=f"read that file: .*chmod 600 {LAYOUT.ledger}; .*move the file"):
+        read_record(host, LAYOUT)
 
 
 def test_copies_are_kept_that_a_row_names(tmp_path: Path, host: Host) -> None:

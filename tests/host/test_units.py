@@ -119,7 +119,12 @@ def test_a_reload_that_fails_is_told_though_the_unit_runs_on(tmp_path: Path) -> 
     [
         pytest.param("nope.service", r"restart nope.service \(not-found\)", False, id="unknown"),
         pytest.param("masked.service", r"restart masked.service \(masked\)", False, id="masked"),
-        pytest.param("nope", "Unit name nope is neither a valid", False, id="no name of a unit"),
+        pytest.param(
+            "nope",
+            "Unit name nope is neither a valid.*; see journalctl -u nope",
+            False,
+            id="no name of a unit",
+        ),
         pytest.param(
             UNIT, rf"\(unit failed/failed, exit-code\).*journalctl -u {UNIT}", True, id="a job that fails"
         ),

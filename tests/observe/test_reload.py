@@ -232,7 +232,7 @@ def test_a_container_that_is_being_made_is_waited_for(node: Live) -> None:
 
 @pytest.mark.parametrize("when_idle", [True, False])
 def test_one_that_stays_as_it_is_keeps_the_restart_only_where_that_was_asked_for(
-    node: Live, *, when_idle: bool
+    node: Live, capfd: pytest.CaptureFixture[str], *, when_idle: bool
 ) -> None:
     node.answers[CREATED] = message((1, message((1, "f" * 64))))
 
@@ -243,6 +243,7 @@ def test_one_that_stays_as_it_is_keeps_the_restart_only_where_that_was_asked_for
         assert reloaded(node, patience=HASTY)
 
     assert node.restarted is not when_idle
+    assert ("the restart, which begins now; delete their pods" in capfd.readouterr().err) is not when_idle
 
 
 def test_where_cri_does_not_answer_nothing_is_stranded(node: Live) -> None:
