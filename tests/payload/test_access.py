@@ -54,31 +54,23 @@ def restored(root: Path, held: Record) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("path", "mode", "flaw", "made"),
+    ("path", "mode", "flaw", "made", "left"),
     [
-        pytest.param(SAVED, 0o644, READABLE, (), id="a saved text"),
-        pytest.param(PIDS, 0o777, WRITABLE, (PIDS,), id="the pidfile's directory, which we made"),
-        pytest.param(CDI, 0o777, WRITABLE, (CDI,), id="the specification's directory, which we made"),
-        pytest.param(SPECIFICATION, 0o666, WRITABLE, (), id="our specification"),
+        pytest.param(SAVED, 0o644, READABLE, (), 0o600, id="a saved text"),
+        pytest.param(SPECIFICATION, 0o666, WRITABLE, (), 0o644, id="our specification"),
+        pytest.param(PIDS, 0o777, WRITABLE, (PIDS,), 0o755, id="the pidfile's directory, which we made"),
+        pytest.param(CDI, 0o777, WRITABLE, (CDI,), 0o755, id="the specification's, which we made"),
+        pytest.param(CDI, 0o777, WRITABLE, (), 0o777, id="a directory of others is told alone"),
     ],
 )
-def test_what_is_ours_is_put_right(
-    root: Path, path: str, mode: int, flaw: str, made: tuple[str, ...]
+def test_what_is_ours_is_put_right(  # noqa: PLR0913, PLR0917 - the columns
+    root: Path, path: str, mode: int, flaw: str, made: tuple[str, ...], left: int
 ) -> None:
     (root / path[1:]).chmod(mode)
 
     assert flaws(root, holding(*made)) == {path: flaw}
-    assert restored(root, holding(*made)) == USUAL
-    assert flaws(root, holding(*made)) == {}
-
-
-@pytest.mark.parametrize("path", [PIDS, CDI])
-def test_a_directory_that_somebody_else_has_made_is_told_alone(root: Path, path: str) -> None:
-    (root / path[1:]).chmod(0o777)
-
-    assert flaws(root, holding()) == {path: WRITABLE}
-    assert restored(root, holding())[path] == 0o777
-    assert flaws(root, Record()) == {}
+    assert restored(root, holding(*made)) == USUAL | {path: left}
+    assert bool(flaws(root, holding(*made))) is (left == mode)
 
 
 def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(root: Path) -> None:

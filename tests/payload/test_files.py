@@ -78,28 +78,19 @@ def refusals(artifacts: list[Artifact], *, machine: str = "x86_64", absent: str 
     return [str(error) for error in check_artifacts(found, ROOT)]
 
 
+NAMES = """
+.config/nvidia-container-runtime/config.toml
+libnvidia-container-go.so.1 libnvidia-container-go.so.1.17.4 libnvidia-container.so.1 libnvidia-container.so.1.17.4
+nvidia-cdi-hook nvidia-container-cli nvidia-container-cli.real
+nvidia-container-runtime nvidia-container-runtime-hook nvidia-container-runtime-hook.real
+nvidia-container-runtime.cdi nvidia-container-runtime.cdi.real
+nvidia-container-runtime.legacy nvidia-container-runtime.legacy.real nvidia-container-runtime.real
+nvidia-container-toolkit nvidia-ctk nvidia-ctk.real
+"""
+
+
 def test_a_version_holds_the_names_of_nvidias_installer() -> None:
-    assert [str(file.path) for file in files()] == [
-        ".config/nvidia-container-runtime/config.toml",
-        "libnvidia-container-go.so.1",
-        "libnvidia-container-go.so.1.17.4",
-        "libnvidia-container.so.1",
-        "libnvidia-container.so.1.17.4",
-        "nvidia-cdi-hook",
-        "nvidia-container-cli",
-        "nvidia-container-cli.real",
-        "nvidia-container-runtime",
-        "nvidia-container-runtime-hook",
-        "nvidia-container-runtime-hook.real",
-        "nvidia-container-runtime.cdi",
-        "nvidia-container-runtime.cdi.real",
-        "nvidia-container-runtime.legacy",
-        "nvidia-container-runtime.legacy.real",
-        "nvidia-container-runtime.real",
-        "nvidia-container-toolkit",
-        "nvidia-ctk",
-        "nvidia-ctk.real",
-    ]
+    assert [str(file.path) for file in files()] == NAMES.split()
 
 
 def test_files_become_texts_copies_and_links() -> None:
@@ -120,11 +111,7 @@ PROGRAMS = ("nvidia-cdi-hook", "nvidia-ctk", "nvidia-ctk.real")
 
 @pytest.mark.parametrize(
     ("names", "found", "installed"),
-    [
-        *((PROGRAMS, mode, 0o755) for mode in (0o4750, 0o6777, 0o1777, 0o500, 0o755)),
-        *(((f"{LIBRARY}.17.4",), mode, 0o644) for mode in (0o644, 0o600, 0o4666)),
-        ((f"{LIBRARY}.17.4",), 0o755, 0o755),
-    ],
+    [(PROGRAMS, 0o6777, 0o755), (PROGRAMS, 0o500, 0o755), ((f"{LIBRARY}.17.4",), 0o4666, 0o644)],
 )
 def test_everybody_may_run_and_read_and_only_its_owner_write(
     names: tuple[str, ...], found: int, installed: int
@@ -136,25 +123,12 @@ def test_everybody_may_run_and_read_and_only_its_owner_write(
         assert file.mode == installed
 
 
-@pytest.mark.parametrize(
-    ("path", "entry", "flaw"),
-    [
-        pytest.param("nvidia-ctk", Entry(1, 0o755), "", id="a program"),
-        pytest.param(LIBRARY, Entry(1, 0o644), "", id="a library"),
-        pytest.param("nvidia-ctk", Entry(1, 0o644), "not executable by everybody", id="not executable"),
-        pytest.param(".config", Entry(0, 0o700, directory=True), "not accessible to everybody", id="closed"),
-    ],
-)
-def test_a_file_of_the_toolkit_is_accessible_to_all_who_use_it(path: str, entry: Entry, flaw: str) -> None:
-    assert access_flaw(PurePosixPath(path), entry) == flaw
-
-
-@pytest.mark.parametrize("name", [f"{LIBRARY[:-1]}99.88.77", "stub"], ids=["NVIDIA's tests", "another name"])
-def test_a_link_to_a_library_stays_a_link(name: str) -> None:
-    found = source(replace(artifact(LIBRARY), file_name=name))
-
-    assert file_at(LIBRARY, *found) == Symlink(PurePosixPath(LIBRARY), name)
-    assert isinstance(file_at(name, *found), Copy)
+def test_a_file_of_the_toolkit_is_accessible_to_all_who_use_it() -> None:
+    assert access_flaw(PurePosixPath("nvidia-ctk"), Entry(1, 0o755)) == ""
+    assert access_flaw(PurePosixPath(LIBRARY), Entry(1, 0o644)) == ""
+    assert access_flaw(PurePosixPath("nvidia-ctk"), Entry(1, 0o644)) == "not executable by everybody"
+    closed = Entry(0, 0o700, directory=True)
+    assert access_flaw(PurePosixPath(".config"), closed) == "not accessible to everybody"
 
 
 def test_two_links_to_one_library_stay_links_to_one() -> None:
@@ -172,9 +146,7 @@ def test_two_links_to_one_library_stay_links_to_one() -> None:
     "file_name",
     [
         pytest.param(LIBRARY, id="no link"),
-        pytest.param("nvidia-ctk", id="the name of a program"),
         pytest.param("nvidia-ctk.real", id="the name of a program behind its wrapper"),
-        pytest.param("libnvidia-container-go.so.1", id="the name of the other library"),
         pytest.param("libnvidia-container-go.so.1.17.4", id="the file of the other library"),
     ],
 )
@@ -193,34 +165,23 @@ def test_a_directory_that_no_search_path_can_name_is_refused() -> None:
         list_payload(source(), toolkit_dir=where, low_level=("runc",), config_text="config\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "last"),
-    [
-        ("nvidia-ctk", "usr/local/sbin/nvidia-ctk", "bin/nvidia-ctk"),
-        (LIBRARY, f"usr/lib64/{LIBRARY}", f"usr/lib/aarch64-linux-gnu/{LIBRARY}"),
-    ],
-)
-def test_a_source_is_searched_where_distributions_put_things(name: str, first: str, last: str) -> None:
-    paths = search_paths(name)
+def test_a_source_is_searched_where_distributions_put_things() -> None:
+    programs, libraries = search_paths("nvidia-ctk"), search_paths(LIBRARY)
 
-    assert (paths[0], paths[-1]) == (PurePosixPath(first), PurePosixPath(last))
+    assert (str(programs[0]), str(programs[-1])) == ("usr/local/sbin/nvidia-ctk", "bin/nvidia-ctk")
+    assert str(libraries[0]) == f"usr/lib64/{LIBRARY}"
+    assert str(libraries[-1]) == f"usr/lib/aarch64-linux-gnu/{LIBRARY}"
 
 
 def test_what_is_missing_of_a_source_is_named_in_one_sentence() -> None:
     assert refusals(source(head=elf(62))) == refusals(source(head=elf(183)), machine="aarch64") == []
-    assert refusals([]) == [
-        (
-            "cannot find an NVIDIA container toolkit under /artifacts/deb; "
-            "name its root with --toolkit-source, which is / where apt or dnf has installed it"
-        )
-    ]
+    (nothing,) = refusals([])
+    assert nothing.startswith("cannot find an NVIDIA container toolkit under /artifacts/deb; ")
     less = [each for each in source() if each.name not in {"nvidia-ctk", "nvidia-cdi-hook", LIBRARIES[0]}]
-    assert refusals(less) == [
-        (
-            "cannot find nvidia-cdi-hook, nvidia-ctk and libnvidia-container-go.so.1 under /artifacts/deb; "
-            "make --toolkit-source the root of a complete NVIDIA container toolkit"
-        )
-    ]
+    (missing,) = refusals(less)
+    assert missing.startswith(
+        "cannot find nvidia-cdi-hook, nvidia-ctk and libnvidia-container-go.so.1 under /artifacts/deb; make"
+    )
     (said,) = refusals(source(), machine="riscv64")
     assert said.startswith("cannot install the toolkit on a node of architecture riscv64")
 
@@ -237,32 +198,22 @@ NO_ELF = "is not a 64-bit little-endian ELF file"
         pytest.param(elf(243), "is built for ELF machine 243, the node is x86_64", id="no node of ours"),
         pytest.param(elf(3, bits=32), NO_ELF, id="32 bit"),
         pytest.param(elf(62, order=2), NO_ELF, id="big endian"),
-        pytest.param(b"#!sh\n", NEITHER, id="script for nothing"),
         pytest.param(b"echo\n#!/bin/sh\n", NEITHER, id="no first line"),
         pytest.param(elf(62)[:19], NEITHER, id="cut short"),
-        pytest.param(b"", NEITHER, id="empty"),
     ],
 )
 def test_a_file_that_cannot_run_on_the_node_is_refused(head: bytes, flaw: str) -> None:
     for wrong in (artifact("nvidia-ctk", head=head), artifact(LIBRARY, head=head)):
-        assert refusals(source(wrong)) == [
-            (
-                f"cannot install {wrong.name} ({wrong.source} {flaw}); "
-                "make --toolkit-source an NVIDIA container toolkit for x86_64"
-            )
-        ]
+        (said,) = refusals(source(wrong))
+        assert said.startswith(f"cannot install {wrong.name} ({wrong.source} {flaw}); ")
 
 
 def test_a_script_is_a_program_where_the_host_has_its_interpreter_and_never_a_library() -> None:
     found = source(artifact("nvidia-ctk", head=SCRIPT))
 
     assert refusals(found, absent="/bin/bash") == []
-    assert refusals(found, absent="/bin/sh") == [
-        (
-            f"cannot install nvidia-ctk ({CTK} is a script for /bin/sh, which the host lacks); "
-            "install /bin/sh there, or choose another --toolkit-source"
-        )
-    ]
+    (said,) = refusals(found, absent="/bin/sh")
+    assert f"({CTK} is a script for /bin/sh, which the host lacks); " in said
     (said,) = refusals(source(artifact(LIBRARY, head=SCRIPT)))
     assert NEITHER in said
 
@@ -275,35 +226,32 @@ def test_the_name_of_a_version_depends_on_its_files_alone() -> None:
     assert int(version_of(files()), 16) < 16**16
 
 
-LINK = Symlink(PurePosixPath("name"), "content")
-
-
 @pytest.mark.parametrize(
-    ("one", "other"),
+    "changed",
     [
-        *(
-            pytest.param(files(), changed, id=name)
-            for name, changed in {
-                "a program": files(*source(replace(artifact("nvidia-ctk"), digest="other"))),
-                "a mode": files(*source(artifact(LIBRARIES[0], mode=0o644))),
-                "a link": files(*source(replace(artifact(LIBRARIES[0]), file_name=LIBRARIES[0]))),
-                "a wrapper": files(low_level="/usr/bin/crun"),
-                "a file less": files()[1:],
-            }.items()
-        ),
-        pytest.param((LINK,), (Symlink(PurePosixPath("name"), "other"),), id="target of a link"),
-        pytest.param((LINK,), (Symlink(PurePosixPath("other"), "content"),), id="name of a link"),
-        pytest.param((LINK,), (Text(PurePosixPath("name"), "content", 0o644),), id="kind"),
-        pytest.param(
-            *((Copy(PurePosixPath(name), ROOT, 1, "digest", 0o755),) for name in ("one", "other")),
-            id="equal content under another name",
-        ),
+        pytest.param(files(*source(replace(artifact("nvidia-ctk"), digest="other"))), id="a program"),
+        pytest.param(files(*source(artifact(LIBRARIES[0], mode=0o644))), id="a mode"),
+        pytest.param(files(*source(replace(artifact(LIBRARIES[0]), file_name=LIBRARIES[0]))), id="a link"),
+        pytest.param(files(low_level="/usr/bin/crun"), id="a wrapper"),
+        pytest.param(files()[1:], id="a file less"),
     ],
 )
-def test_any_other_tree_is_another_version(
-    one: tuple[PayloadFile, ...], other: tuple[PayloadFile, ...]
-) -> None:
-    assert version_of(one) != version_of(other)
+def test_any_other_tree_is_another_version(changed: tuple[PayloadFile, ...]) -> None:
+    assert version_of(changed) != version_of(files())
+
+
+def test_no_two_files_are_the_same_tree() -> None:
+    name, other = PurePosixPath("name"), PurePosixPath("other")
+    alone = (
+        *(Symlink(name, "content"), Symlink(name, "other"), Symlink(other, "content")),
+        *(
+            Text(name, "content", 0o644),
+            Copy(name, ROOT, 1, "digest", 0o755),
+            Copy(other, ROOT, 1, "digest", 0o755),
+        ),
+    )
+
+    assert len({version_of([file]) for file in alone}) == len(alone)
 
 
 # Which versions stay and go
@@ -330,15 +278,12 @@ NEW = version()
     ("link", "row", "previous"),
     [
         pytest.param("", None, None, id="the first one"),
-        pytest.param(f"{VERSIONS}old", ToolkitRow("old", None, ""), "old", id="an upgrade"),
         pytest.param(f"{VERSIONS}old", ToolkitRow("old", "older", ""), "old", id="a second upgrade"),
         pytest.param(f"{VERSIONS}{NEW}", ToolkitRow(NEW, "old", ""), "old", id="the same once more"),
-        pytest.param(f"{VERSIONS}{NEW}", ToolkitRow(NEW, None, ""), None, id="the same, and no other"),
         pytest.param(f"{VERSIONS}old", None, "old", id="one that no ledger knows"),
         pytest.param(f"{VERSIONS}{STAND_IN}", ToolkitRow("old", None, ""), None, id="what stood in for one"),
         pytest.param(f"{VERSIONS}old.bak", ToolkitRow(NEW, None, ""), None, id="an admin's copy"),
         pytest.param(f"{VERSIONS}../versions/old", ToolkitRow(NEW, None, ""), None, id="an admin's detour"),
-        pytest.param(f"{VERSIONS}old/bin", ToolkitRow(NEW, None, ""), None, id="what is within one"),
     ],
 )
 def test_the_version_of_before_is_kept(link: str, row: ToolkitRow | None, previous: str | None) -> None:
@@ -370,14 +315,11 @@ ASIDE = replace(ROW, replaced=True)
         (ToolkitFacts(), ROW, None),
         (THEIRS, ROW, None),
         (THEIRS, replace(ROW, version=ADOPTED), RemoveToolkit()),
-        (ToolkitFacts(), replace(ROW, version=ADOPTED), None),
         (ToolkitFacts(replaced=True), ASIDE, SwitchToolkit("", None)),
         (replace(THEIRS, superseded=True), None, SwitchToolkit(None, None)),
-        (replace(THEIRS, superseded=True), ROW, SwitchToolkit(None, None)),
         (replace(OURS, superseded=True), None, None),
         (THEIRS, None, None),
         (ELSEWHERE, ROW, None),
-        (ELSEWHERE, None, None),
     ],
 )
 def test_what_has_the_name_of_the_toolkit_after_an_undo(
@@ -419,15 +361,16 @@ def wrappers(toolkit_dir: PurePosixPath, low_level: tuple[str, ...]) -> dict[str
     return {str(file.path): file.content for file in found if isinstance(file, Text) and file.path != CONFIG}
 
 
-def texts() -> Mapping[str, str]:
-    def config(
-        options: ToolkitConfig = ToolkitConfig(),  # noqa: B008 - it is frozen
-        toolkit_dir: PurePosixPath = TOOLKIT,
-        low_level: tuple[str, ...] = ("runc", "crun"),
-        driver: DriverFacts = DriverFacts(),  # noqa: B008 - it is frozen
-    ) -> str:
-        return render_config(config_tree(options, driver, toolkit_dir=toolkit_dir, low_level=low_level))
+def config(
+    options: ToolkitConfig = ToolkitConfig(),  # noqa: B008 - it is frozen
+    driver: DriverFacts = DriverFacts(),  # noqa: B008 - it is frozen
+    toolkit_dir: PurePosixPath = TOOLKIT,
+    low_level: tuple[str, ...] = ("runc", "crun"),
+) -> str:
+    return render_config(config_tree(options, driver, toolkit_dir=toolkit_dir, low_level=low_level))
 
+
+def texts() -> Mapping[str, str]:
     odd = wrappers(ODD_TOOLKIT, ("/opt/it's runc/crun", "runc"))
     odd_low_level = ("/opt/it's runc/crun", "runc", "crun")
     return {
@@ -437,7 +380,7 @@ def texts() -> Mapping[str, str]:
             for name in ("nvidia-container-runtime", "nvidia-container-cli")
         },
         "config-default.toml": config(),
-        "config-all-asked.toml": config(ALL_ASKED, ODD_TOOLKIT, odd_low_level, DriverFacts("/d/")),
+        "config-all-asked.toml": config(ALL_ASKED, DriverFacts("/d/"), ODD_TOOLKIT, odd_low_level),
         "config-driver-on-the-host-debian.toml": config(driver=DriverFacts("/", ldconfig_real=True)),
         "config-suse.toml": config(driver=DriverFacts(suse=True)),
     }
