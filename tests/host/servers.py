@@ -9,6 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jeepney import (  # type: ignore[import-untyped]  # ships no types
+    HeaderFields,
+    Parser,
+    new_error,
+    new_method_return,
+)
+
 OWNER, STRANGER, BUS = ":1.0", ":1.99", "org.freedesktop.DBus"
 LOGIND, LOGINDS = "org.freedesktop.login1", ":1.2"
 
@@ -65,19 +72,6 @@ def answer(content: bytes) -> Callable[[socket.socket], None]:
     def behave(connection: socket.socket) -> None:
         connection.recv(65536)
         connection.sendall(content)
-
-    return behave
-
-
-def drip(content: bytes, *, pause: threading.Event) -> Callable[[socket.socket], None]:
-    """Send ``content`` byte by byte, ten a second, until ``pause`` is set."""
-
-    def behave(connection: socket.socket) -> None:
-        connection.recv(65536)
-        for byte in content:
-            connection.sendall(bytes([byte]))
-            if pause.wait(0.1):
-                return
 
     return behave
 
@@ -172,8 +166,8 @@ class FakeSystemd:
     Like the real one it unloads a unit at rest, so ResetFailedUnit does not know it. Behind a bus each message
     comes with the sender that dbus-daemon writes into it (seen with 1.14.10); ``strangers`` are signals that a
     local user sends us alone, between a question and its answer. ``changed`` are properties that are more, or not
-    as they should be. ``prepared`` is what logind says of a
-    shutdown, None where it does not run.
+    as they should be, ``fails`` the names of errors by the member that is called. ``prepared`` is what logind says
+    of a shutdown, None where it does not run.
     """
 
     units: dict[str, FakeUnit] = field(default_factory=dict)
@@ -183,13 +177,12 @@ class FakeSystemd:
     calls: list[str] = field(default_factory=list)
     strangers: Callable[[str], Iterable[Any]] = lambda _: ()
     changed: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    fails: dict[str, str] = field(default_factory=dict)
     prepared: bool | None = None
 
     START_LIMIT = 5
 
     def __call__(self, connection: socket.socket) -> None:
-        from jeepney import HeaderFields, Parser  # type: ignore[import-untyped]  # ships no types
-
         if not self._authenticate(connection):
             return
         parser = Parser()
@@ -230,9 +223,9 @@ class FakeSystemd:
         return True
 
     def _answers(self, request: Any, member: str) -> Iterator[Any]:
-        from jeepney import HeaderFields, new_error, new_method_return
-
         match member, request.body:
+            case failing, _ if failing in self.fails:
+                yield new_error(request, self.fails[failing], "s", ("not now",))
             case "Hello", _:
                 assert self.behind_bus, "systemd's own socket knows no Hello"
                 yield new_method_return(request, "s", (":1.7",))
@@ -251,6 +244,8 @@ class FakeSystemd:
                     yield new_method_return(request)
             case "RestartUnit" | "StartUnit", (name, "replace"):
                 yield from self._restart(request, name)
+            case "ReloadUnit", _:
+                yield new_method_return(request, "o", ("/job/7",))
             case "Get", (_, "PreparingForShutdown") if self.prepared is None:
                 said = f'Name "{LOGIND}" does not exist'  # in the words of dbus-daemon
                 yield new_error(request, "org.freedesktop.DBus.Error.NameHasNoOwner", "s", (said,))
@@ -260,8 +255,6 @@ class FakeSystemd:
                 raise AssertionError(unknown)
 
     def _properties(self, request: Any, interface: str, *names: str) -> Any:
-        from jeepney import HeaderFields, new_method_return
-
         if names:
             return new_method_return(request, "v", (self._property(request, names[0]),))
         assert not interface, "an empty name is all interfaces"
@@ -275,8 +268,6 @@ class FakeSystemd:
         return new_method_return(request, "a{sv}", ({name: self._property(request, name) for name in told},))
 
     def _restart(self, request: Any, name: str) -> Iterator[Any]:
-        from jeepney import new_method_return
-
         unit = self.units[name]
         unit.starts += 1
         unit.main_pid += 1
@@ -285,8 +276,6 @@ class FakeSystemd:
         yield new_method_return(request, "o", ("/job/7",))
 
     def _property(self, request: Any, key: str) -> tuple[str, Any]:
-        from jeepney import HeaderFields
-
         path = request.header.fields[HeaderFields.path]
         absent = FakeUnit(load="not-found", active="inactive", sub="dead", main_pid=0)
         unit = next((unit for name, unit in self.units.items() if _path(name) == path), absent)
@@ -304,75 +293,6 @@ class FakeSystemd:
             "Job": ("(uo)", (0, "/")),
             **self.changed,
         }[key]
-
-
-@dataclass
-class BusySystemd(FakeSystemd):
-    """Answers and begins no job, as systemd 252 was seen to while others ask it ``ListUnitFiles`` without end.
-
-    With ``begins_late`` it comes to a restart in the moment that it is cancelled.
-    """
-
-    begins_late: bool = False
-
-    def _answers(self, request: Any, member: str) -> Iterator[Any]:
-        from jeepney import new_method_return
-
-        match member, request.body:
-            case "RestartUnit", _:
-                self.changed = {"Job": ("(uo)", (7, "/job/7"))}
-                yield new_method_return(request, "o", ("/job/7",))
-            case "Cancel", _:
-                self.changed = {}
-                for unit in self.units.values() if self.begins_late else ():
-                    unit.active, unit.sub, unit.main_pid = "deactivating", "stop-sigterm", 0
-                yield new_method_return(request)
-            case _:
-                yield from super()._answers(request, member)
-
-
-@dataclass
-class CancelledSystemd(FakeSystemd):
-    """Has the job of a restart taken out of its queue by ``systemctl cancel`` before it has begun."""
-
-    def _restart(self, request: Any, name: str) -> Iterator[Any]:
-        from jeepney import new_method_return
-
-        assert name in self.units
-        yield new_method_return(request, "o", ("/job/7",))
-
-
-@dataclass
-class AwaySystemd(FakeSystemd):
-    """Is not on the bus for some ``turns`` when it is asked ``on``, as while it executes itself anew."""
-
-    on: str = "Get"
-    away: str = "org.freedesktop.DBus.Error.NoReply"
-    turns: int = 3
-
-    def _answers(self, request: Any, member: str) -> Iterator[Any]:
-        from jeepney import new_error
-
-        if member == self.on and self.turns:
-            self.turns -= 1
-            yield new_error(
-                request, self.away, "s", ("Message recipient disconnected from message bus without replying",)
-            )
-            return
-        yield from super()._answers(request, member)
-
-
-@dataclass
-class ReloadingSystemd(FakeSystemd):
-    """Reloads its units."""
-
-    def _answers(self, request: Any, member: str) -> Iterator[Any]:
-        from jeepney import new_method_return
-
-        if member == "ReloadUnit":
-            yield new_method_return(request, "o", ("/job/7",))
-            return
-        yield from super()._answers(request, member)
 
 
 def _path(unit: str) -> str:

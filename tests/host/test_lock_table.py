@@ -3,14 +3,13 @@
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from installer.host.kernel import is_roots
 from installer.host.locks import describe_halt, holders, is_held_pidfile
+from tests.support.neighbours import locking
 from tests.support.waiting import stop
 
 
@@ -71,14 +70,11 @@ def test_a_pidfile_that_run_does_not_hold_is_not_alive(
     assert not is_held_pidfile(_pidfile(tmp_path, table, said, opens=opens, uid=uid), tmp_path)
 
 
-def test_a_pidfile_seems_held_where_nobody_can_know(tmp_path: Path) -> None:
+def test_a_pidfile_seems_held_where_nobody_can_know_and_not_where_it_is_not_there(tmp_path: Path) -> None:
     pidfile = _pidfile(tmp_path, "", "7\n")
     (tmp_path / "locks").unlink()
 
     assert is_held_pidfile(pidfile, tmp_path)
-
-
-def test_a_file_that_is_not_there_is_not_held(tmp_path: Path) -> None:
     assert not is_held_pidfile(tmp_path / "absent")
 
 
@@ -97,26 +93,14 @@ def test_a_process_is_roots_only_if_all_of_it_is(tmp_path: Path, uids: str, *, h
     assert is_roots(77, tmp_path) is held
 
 
-HOLDS = """
-import fcntl, os, sys, time
-file = open(sys.argv[1], "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-os.write(1, b"x")
-time.sleep(100)
-"""
-
-
 def test_a_holder_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    command = [sys.executable, "-I", "-S", "-c", HOLDS, str(lock)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.read(1)
+    lock.touch()
+    with locking(lock, os.geteuid()) as child:
         stop(child.pid)
         stopped = describe_halt(lock)
         os.kill(child.pid, signal.SIGCONT)
         goes_on = describe_halt(lock)
-        child.kill()
 
     assert (stopped, goes_on) == ("stopped", "")
     assert (describe_halt(lock), describe_halt(tmp_path / "nothing")) == ("", "")

@@ -1,12 +1,8 @@
 import fcntl
 import os
 import shutil
-import signal
 import stat
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,7 +11,8 @@ import pytest
 from installer.errors import InstallerError, LockedError
 from installer.host.files import Host
 from installer.host.locks import lock_directory, lock_file, lock_pidfile, remove_pidfile, write_pid
-from tests.support.neighbours import NOBODY, locking, only_as_root
+from tests.support.neighbours import NOBODY, locking, only_as_root, orphaned
+from tests.support.tree import USUAL, Aspect, tree
 
 HOME = PurePosixPath("/home")
 PIDFILE = PurePosixPath("/toolkit.pid")
@@ -118,32 +115,6 @@ def test_a_lock_on_a_file_that_root_alone_opens_counts_whoever_holds_it(host: Ho
         lock_directory(host, HOME)
 
 
-ORPHAN = """
-import fcntl, os, sys, time
-fd = os.open(sys.argv[1], os.O_RDONLY)
-os.setresuid(*[int(sys.argv[2])] * 3)
-fcntl.flock(fd, fcntl.LOCK_EX)
-if os.fork():
-    os._exit(0)
-print("locked", flush=True)
-time.sleep(60)
-"""
-
-
-@contextmanager
-def orphaned(path: Path, uid: int) -> Iterator[None]:
-    """Let a neighbour leave a lock whose taker has ended: the kernel's table names a pid that is gone."""
-    command = [sys.executable, "-I", "-S", "-c", ORPHAN, str(path), str(uid)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as locker:
-        assert locker.stdout is not None
-        assert locker.stdout.readline() == "locked\n"
-        locker.wait()
-        try:
-            yield
-        finally:
-            os.killpg(locker.pid, signal.SIGKILL)
-
-
 @only_as_root
 @pytest.mark.parametrize("hold", [locking, orphaned], ids=["held", "nobody seems to hold it"])
 @pytest.mark.parametrize(
@@ -190,19 +161,12 @@ def test_who_has_opened_a_file_of_a_wide_mode_can_lock_nothing_of_ours_later(
         assert not os.path.samestat(os.fstat(opened_before.fileno()), (tmp_path / name).stat())
 
 
-@pytest.mark.parametrize("target", ["nowhere", "home"])
-def test_a_link_in_the_place_of_the_directory_is_refused(host: Host, tmp_path: Path, target: str) -> None:
-    (tmp_path / "link").symlink_to(target)
-
-    with pytest.raises(InstallerError, match="is not a directory but a link"):
-        lock_directory(host, PurePosixPath("/link"))
-
-
 def _hard_link(path: Path) -> None:
     path.with_name("kept").write_text("1\n")
     path.hardlink_to(path.with_name("kept"))
 
 
+SEEN = USUAL | Aspect.TIMES
 FOREIGN = [
     pytest.param(lambda path: path.write_text("root = true\n"), id="a config"),
     pytest.param(lambda path: path.write_text("1" * 1000), id="too long"),
@@ -218,22 +182,13 @@ def test_what_is_not_a_pidfile_of_ours_is_neither_taken_nor_removed(
     host: Host, tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / "theirs.pid")
-    before = _seen(tmp_path)
+    before = tree(tmp_path, SEEN)
 
     with pytest.raises(InstallerError, match=r"cannot use /theirs.pid as the pidfile"):
         lock_pidfile(host, PurePosixPath("/theirs.pid"))
     remove_pidfile(host, PurePosixPath("/theirs.pid"))
 
-    assert _seen(tmp_path) == before
-
-
-def _seen(directory: Path) -> dict[str, tuple[int, int, float, bytes]]:
-    found = {}
-    for path in directory.iterdir():
-        status = path.lstat()
-        content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-        found[path.name] = (status.st_mode, status.st_ino, status.st_mtime, content)
-    return found
+    assert tree(tmp_path, SEEN) == before
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])

@@ -10,12 +10,12 @@ import pytest
 
 from installer.errors import InstallerError
 from installer.host import kernel
-from installer.host.files import Host, mount_point_of
+from installer.host.files import Host
 from installer.host.inodes import is_mount_point, watch_opens
 from installer.host.trees import remove_tree
 from installer.model.files import File, Kind
+from tests.support.neighbours import NOBODY, only_as_root
 
-NOBODY = 65534
 OURS = File(b"ours")
 
 
@@ -34,9 +34,6 @@ def of_nobody(path: Path) -> None:
 def sticky_and_link_of_nobody(directory: Path) -> None:
     directory.chmod(0o1777)
     of_nobody(directory / "link")
-
-
-only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give something to somebody else")
 
 
 @only_as_root
@@ -158,19 +155,6 @@ def test_a_mount_point_may_have_any_bytes(tmp_path: Path, monkeypatch: pytest.Mo
     assert os.fsencode(point) == STRANGE
     assert os.fsencode(source) == b"/x \xff"
     assert is_mount_point(Path(point))
-
-
-@pytest.mark.parametrize("bound", [True, False])
-def test_what_is_to_be_mounted_otherwise_is_named_by_its_mount_point(
-    monkeypatch: pytest.MonkeyPatch, *, bound: bool
-) -> None:
-    point = PurePosixPath("/etc" if bound else "/proc")
-    monkeypatch.setattr(Host, "mounted", lambda _, path: ("noexec",) if path.is_relative_to(point) else ())
-
-    assert mount_point_of(Host.under(PurePosixPath("/")), point / "sys/kernel", "noexec") in {
-        point,
-        point / "sys",  # which many a container has mounted anew
-    }
 
 
 def test_a_program_that_is_started_was_opened_and_one_that_is_looked_at_was_not(tmp_path: Path) -> None:

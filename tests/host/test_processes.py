@@ -26,6 +26,7 @@ from installer.host.processes import (
 )
 from installer.host.programs import Ran, run_until_stopped
 from tests.host.servers import answer, hang, hang_up, serving
+from tests.support.neighbours import NOBODY, only_as_root
 
 DOCKERD = """
 import os, signal, socket, sys
@@ -41,7 +42,6 @@ while True:
 """
 
 
-NOBODY = 65534
 STRANGE = (os.fsdecode(b"\xff \x85"), "\x0b\u2028")
 
 
@@ -75,7 +75,7 @@ def test_the_peer_is_who_answers_not_who_listens(tmp_path: Path) -> None:
     assert peer.cmdline[-2:] == STRANGE, "any bytes"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@only_as_root
 def test_only_a_process_of_root_is_believed_to_be_an_engine(tmp_path: Path) -> None:
     with dockerd(tmp_path / "docker.sock", NOBODY):
         peer = peer_of(tmp_path / "docker.sock", greeting=HTTP_PING, timeout_s=5)
@@ -116,11 +116,6 @@ def test_a_socket_left_behind_serves_nobody(tmp_path: Path) -> None:
 
     assert peer_of(tmp_path / "engine.sock", greeting=HTTP_PING, timeout_s=1) == NotServing()
     assert peer_of(tmp_path / "absent.sock", greeting=HTTP_PING, timeout_s=1) == NotServing()
-
-
-def test_a_socket_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InstallerError, match="too long"):
-        peer_of(tmp_path / ("x" * 120), greeting=HTTP_PING, timeout_s=1)
 
 
 def test_a_peer_is_unseen_where_proc_shows_another_pid_namespace(tmp_path: Path) -> None:
@@ -187,11 +182,7 @@ def test_a_start_is_counted_in_seconds_from_boot_and_a_zombie_has_none(tmp_path:
     [
         pytest.param("0::/system.slice/containerd.service\n", "containerd.service", id="v2"),
         pytest.param(
-            "9:memory:/\n1:name=systemd:/system.slice/docker.service\n0::/\n", "docker.service", id="v1"
-        ),
-        pytest.param("1:name=systemd:/\n0::/system.slice/crio.service\n", "crio.service", id="hybrid"),
-        pytest.param(
-            "0::/machine.slice/x/payload/system.slice/docker.service", "docker.service", id="nested systemd"
+            "9:memory:/\n1:name=systemd:/system.slice/crio.service\n0::/\n", "crio.service", id="v1"
         ),
         pytest.param("0::/system.slice/k3s.service/init", "k3s.service", id="delegated"),
         pytest.param(
@@ -204,14 +195,10 @@ def test_a_start_is_counted_in_seconds_from_boot_and_a_zombie_has_none(tmp_path:
             "0::/system.slice/containerd.service/kubepods-pod1.slice:cri:2", None, id="pod, cgroupfs"
         ),
         pytest.param("0::/system.slice/docker.service/docker-1.scope", None, id="container in a service"),
-        pytest.param("0::/user.slice/user-0.slice/session-1.scope", None, id="a shell"),
-        pytest.param("0::/\n", None, id="no cgroup"),
-        pytest.param("", None, id="empty"),
         pytest.param(
             "0::/system.slice/a\x85b\u2028\udcff.service\n", "a\x85b\u2028\udcff.service", id="any bytes"
         ),
-        pytest.param("0::/a.service\x0b0::/b.service\n", "b.service", id="only a newline ends a line"),
-        pytest.param("garbage\n\n", None, id="garbage"),
+        pytest.param("garbage\n\n0::/\n", None, id="garbage, no cgroup"),
     ],
 )
 def test_the_unit_is_the_innermost_service(cgroup: str, unit: str | None) -> None:

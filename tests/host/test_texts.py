@@ -21,20 +21,6 @@ def _strangers_link(path: Path) -> None:
     path.symlink_to("open/link")
 
 
-def _loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def _large(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
-
-
-def _as_large_as_may_be(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(MOST_BYTES)
-
-
 @pytest.mark.parametrize(
     ("make", "said", "file", "absent"),
     [
@@ -42,10 +28,10 @@ def _as_large_as_may_be(path: Path) -> None:
         pytest.param(lambda path: path.write_bytes(b"a\xff"), "a\ufffd", True, False, id="any bytes"),
         pytest.param(lambda _: None, "", False, True, id="nothing"),
         pytest.param(lambda path: path.mkdir(), "", False, False, id="a directory"),
-        pytest.param(_loop, "", False, False, id="a link to itself"),
+        pytest.param(lambda path: path.symlink_to(path.name), "", False, False, id="a link to itself"),
         pytest.param(_strangers_link, "", False, False, id="a link of a stranger's"),
         pytest.param(lambda path: path.symlink_to("/gone"), "", False, False, id="a link to nowhere"),
-        pytest.param(_large, "", True, False, id="too large"),
+        pytest.param(lambda path: path.write_bytes(bytes(MOST_BYTES + 1)), "", True, False, id="too large"),
     ],
 )
 def test_what_can_be_had(
@@ -59,7 +45,7 @@ def test_what_can_be_had(
 
 
 def test_a_text_may_be_as_large_as_that(tmp_path: Path) -> None:
-    _as_large_as_may_be(tmp_path / "file")
+    (tmp_path / "file").write_bytes(bytes(MOST_BYTES))
 
     assert len(text(Host.under(PurePosixPath(tmp_path)), FILE)) == MOST_BYTES
 
