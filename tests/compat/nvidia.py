@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +26,27 @@ DROP_IN = {
 TOOLKIT = "/usr/local/nvidia/toolkit"
 V2 = 'plugins."io.containerd.grpc.v1.cri".containerd'
 V3 = "plugins.'io.containerd.cri.v1.runtime'.containerd"
-
-
-def call(words: Sequence[str], variables: dict[str, str]) -> int:
-    """Run the program with these variables alone; return its exit code. What it prints is what the test prints."""
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), **variables}
-    done = preloaded.run([sys.executable, *words], environment)
-    sys.stdout.write(done.stdout)
-    sys.stderr.write(done.stderr)
-    return done.returncode
+# The runtimes, each with how its program ends.
+MODES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
 
 
 class Nvidia:
-    """One node with one engine."""
+    """One node with one engine; ``events`` are what the last call has logged."""
 
     def __init__(self, directory: Path, engine: str) -> None:
         self.root, self.source, self.engine = directory / "node", directory / "artifacts", engine
         self.config = self.root / CONFIG[engine]
         self.drop_in = self.root / DROP_IN.get(engine, "nothing")
         self.config.parent.mkdir(parents=True)
+        self.events: list[dict[str, Any]] = []
         stand_in_payload(self.source)
+
+    def _call(self, words: Sequence[str], variables: Mapping[str, str]) -> int:
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), **variables}
+        done = preloaded.run([sys.executable, *words], environment)
+        sys.stderr.write(done.stderr)
+        self.events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+        return done.returncode
 
     def install(self, *arguments: str, **variables: str) -> int:
         """Say ``nvidia-toolkit --no-daemon``; return the exit code."""
@@ -56,25 +58,44 @@ class Nvidia:
             "NO_DAEMON": "true",
             **variables,
         }
-        return call((*NVIDIAS, *arguments), environment)
+        return self._call((*NVIDIAS, *arguments), environment)
 
     def uninstall(self, *more: str) -> int:
         where = ("--host-root", str(self.root), "--restart-mode", "none")
-        return call(("-m", "installer", "uninstall", *where, *more), {})
+        return self._call(("-m", "installer", "uninstall", *where, *more), {})
+
+    @contextmanager
+    def installed(self, *arguments: str, **variables: str) -> Iterator[None]:
+        """Install; at the end see that an uninstall leaves every byte as it was."""
+        before = self.tree()
+        assert self.install(*arguments, **variables) == 0
+        yield
+        assert self.uninstall() == 0
+        assert self.tree() == before
+
+    def refused(self, **variables: str) -> str:
+        """See that an install is refused and changes nothing; return its problem."""
+        before = self.tree()
+        assert self.install(**variables) == 1
+        assert self.tree() == before
+        assert self.events[-1]["event"] == "failed"
+        return str(self.events[-1]["problem"])
+
+    def put(self, files: Mapping[str, str]) -> None:
+        """Write files by their path below the root."""
+        for path, text in files.items():
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / path).write_text(text, newline="")
 
     def tree(self) -> dict[str, str]:
         """Return what each path of the node is."""
         return tree(self.root)
 
-    def runtimes(self) -> dict[str, Any]:
-        """Return the runtimes that the engine is told of, in its config or in our drop-in."""
+    def told(self) -> dict[str, Any]:
+        """Return the table with the runtimes and the default that the engine reads: of our drop-in, or its config."""
         path = self.drop_in if self.drop_in.is_file() else self.config
         if self.engine == "docker":
-            return dict(json.loads(path.read_text())["runtimes"])
-        return dict(self.table(path)["runtimes"])
-
-    def table(self, path: Path) -> dict[str, Any]:
-        """Return the table of a config that holds the runtimes and the default."""
+            return dict(json.loads(path.read_text()))
         tree = tomllib.loads(path.read_text())
         if self.engine == "crio":
             return dict(tree["crio"]["runtime"])
@@ -82,7 +103,20 @@ class Nvidia:
         names = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
         return dict(next(plugins[name]["containerd"] for name in names if name in plugins))
 
+    def runtimes(self) -> dict[str, Any]:
+        """Return the runtimes that the engine is told of."""
+        return dict(self.told()["runtimes"])
+
+    def default(self) -> object:
+        """Return the default runtime that the engine is told of, None where it is told of none."""
+        keys = ("default-runtime", "default_runtime_name", "default_runtime")
+        return next((self.told()[key] for key in keys if key in self.told()), None)
+
     def toolkit_config(self) -> dict[str, Any]:
         """Return what the toolkit's own config.toml says."""
         path = self.root / f"{TOOLKIT[1:]}/.config/nvidia-container-runtime/config.toml"
         return tomllib.loads(path.read_text())
+
+    def low_level(self) -> list[str]:
+        """Return the runtimes that the toolkit starts."""
+        return list(self.toolkit_config()["nvidia-container-runtime"]["runtimes"])

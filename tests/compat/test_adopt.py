@@ -1,14 +1,19 @@
-"""``uninstall --adopt`` takes back what NVIDIA's own installer left, and nothing else."""
+"""What NVIDIA's own installer left: ``uninstall --adopt`` removes it, an install takes it over and gives it back."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.compat.nvidia import TOOLKIT, V2, Nvidia
+from tests.compat.nvidia import CONFIG, DROP_IN, MODES, TOOLKIT, V2, Nvidia
 
-RUNTIMES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
+ENGINES = ("docker", "containerd", "crio")
+OWNERS = "/usr/bin/nvidia-container-runtime"
+LOW_LEVEL = "/opt/site/bin/runc-of-the-site"
+HOOK = "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+NRI = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator"}
+PROGRAMS = {name: f"{TOOLKIT}/nvidia-container-runtime{mode}" for name, mode in MODES.items()}
+IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
 USERS_V2 = f"""\
 version = 2
 # mine
@@ -17,269 +22,232 @@ snapshotter = "overlayfs"
 [{V2}.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 """
+DEFAULT_V2 = USERS_V2.replace("snapshotter", 'default_runtime_name = "nvidia"\nsnapshotter')
+# As NVIDIA's tool writes them (engine-facts.md#nvidia-runtimes).
+TABLES_V2 = "".join(
+    f'[{V2}.runtimes.{name}]\nruntime_type = "io.containerd.runc.v2"\nprivileged_without_host_devices = false\n'
+    f'runtime_engine = ""\n[{V2}.runtimes.{name}.options]\nBinaryName = "{program}"\nSystemdCgroup = true\n'
+    for name, program in PROGRAMS.items()
+)
+CRIOS = '[crio.runtime]\ndefault_runtime = "nvidia"\n' + "".join(
+    f'[crio.runtime.runtimes.{name}]\nruntime_path = "{program}"\nruntime_type = "oci"\n'
+    for name, program in PROGRAMS.items()
+)
+DOCKERS = {
+    "default-runtime": "nvidia",
+    "runtimes": {name: {"args": [], "path": program} for name, program in PROGRAMS.items()},
+}
 
 
-def _runtime_tables(prefix: str) -> str:
-    return "".join(
-        f'[{prefix}.runtimes.{name}]\nruntime_type = "io.containerd.runc.v2"\nprivileged_without_host_devices = false\n'
-        f'runtime_engine = ""\n[{prefix}.runtimes.{name}.options]\nBinaryName = "{TOOLKIT}/nvidia-container-runtime{mode}"\n'
-        f"SystemdCgroup = true\n"
-        for name, mode in RUNTIMES.items()
+def leave_toolkit(node: Nvidia, *names: str, runtime: str = "runc") -> None:
+    """Leave the directory of NVIDIA's toolkit."""
+    names = names or (
+        "nvidia-container-runtime-hook",
+        *(path.rpartition("/")[2] for path in PROGRAMS.values()),
     )
+    config = f'[nvidia-container-runtime]\nruntimes = ["{runtime}"]\n'
+    node.put({f"{TOOLKIT[1:]}/.config/nvidia-container-runtime/config.toml": config})
+    node.put({f"{TOOLKIT[1:]}/{name}": "#! /bin/sh\n" for name in names})
+    (node.root / TOOLKIT[1:] / "nvidia-container-toolkit").symlink_to("nvidia-container-runtime-hook")
 
 
-def _nvidias_toolkit(node: Nvidia) -> None:
-    toolkit = node.root / TOOLKIT[1:]
-    (toolkit / ".config/nvidia-container-runtime").mkdir(parents=True)
-    (toolkit / ".config/nvidia-container-runtime/config.toml").write_text(
-        '[nvidia-container-runtime]\nruntimes = ["runc"]\n'
-    )
-    for mode in RUNTIMES.values():
-        (toolkit / f"nvidia-container-runtime{mode}").write_text("#! /bin/sh\n")
-    (toolkit / "nvidia-container-runtime-hook").write_text("#! /bin/sh\n")
-    (toolkit / "nvidia-container-toolkit").symlink_to("nvidia-container-runtime-hook")
+def adopt(node: Nvidia, event: str = "leftovers found") -> list[dict[str, object]]:
+    """Uninstall what NVIDIA's installer left; return each such event."""
+    assert node.uninstall("--runtime", node.engine, "--adopt") == 0
+    return [each for each in node.events if each["event"] == event]
 
 
-def _adopt(
-    node: Nvidia, capfd: pytest.CaptureFixture[str], event: str = "leftovers found", key: str = "found"
-) -> list[str]:
-    found = [line[key] for line in _uninstalled(node, capfd, adopts=True) if line["event"] == event]
-    return found if event != "leftovers found" else next(iter(found), [])
+@pytest.mark.parametrize("before", [{"log-driver": "json-file"}, {"runtimes": {"mine": {"path": "/m"}}}])
+def test_dockers_runtimes_and_default_go(docker: Nvidia, before: dict[str, dict[str, object]]) -> None:
+    said = {**before, **DOCKERS, "runtimes": before.get("runtimes", {}) | DOCKERS["runtimes"]}  # type: ignore[operator]
+    docker.config.write_text(json.dumps(said, indent=4, sort_keys=True))
+    leave_toolkit(docker)
+
+    (event,) = adopt(docker)
+
+    assert docker.told() == before
+    assert not (docker.root / TOOLKIT[1:]).exists()
+    assert event["found"] == ["nvidia, nvidia-cdi, nvidia-legacy in /etc/docker/daemon.json", TOOLKIT]
 
 
-def _uninstalled(node: Nvidia, capfd: pytest.CaptureFixture[str], *, adopts: bool) -> list[dict[str, Any]]:
-    """Return what an uninstall has told."""
-    assert node.uninstall("--runtime", node.engine, *(("--adopt",) if adopts else ())) == 0
-    return [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
-
-
-@pytest.mark.parametrize("before", ['{"log-driver": "json-file"}', '{"runtimes": {"mine": {"path": "/m"}}}'])
-def test_dockers_runtimes_and_default_go(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], before: str
+@pytest.mark.parametrize(
+    ("engine", "config", "drop_in", "after"),
+    [
+        pytest.param("containerd", DEFAULT_V2 + TABLES_V2, None, USERS_V2, id="containerd's own file"),
+        pytest.param(
+            *("containerd", IMPORTS + USERS_V2, USERS_V2 + TABLES_V2, USERS_V2), id="containerd's drop-in"
+        ),
+        pytest.param("crio", "[crio]\n", CRIOS, "[crio]\n", id="CRI-O's drop-in"),
+    ],
+)
+def test_what_is_in_a_config_or_drop_in_goes_and_the_rest_stays(
+    tmp_path: Path, engine: str, config: str, drop_in: str | None, after: str
 ) -> None:
-    node = Nvidia(tmp_path, "docker")
-    said = json.loads(before)
-    said["default-runtime"] = "nvidia"
-    said["runtimes"] = said.get("runtimes", {}) | {
-        name: {"args": [], "path": f"{TOOLKIT}/nvidia-container-runtime{mode}"}
-        for name, mode in RUNTIMES.items()
-    }
-    node.config.write_text(json.dumps(said, indent=4, sort_keys=True))
-    _nvidias_toolkit(node)
+    node = Nvidia(tmp_path, engine)
+    node.put({CONFIG[engine]: config} | ({DROP_IN[engine]: drop_in} if drop_in else {}))
+    leave_toolkit(node)
 
-    found = _adopt(node, capfd)
+    (event,) = adopt(node)
 
-    assert json.loads(node.config.read_text()) == json.loads(before)
+    assert node.config.read_text() == after
+    assert not node.drop_in.exists()
     assert not (node.root / TOOLKIT[1:]).exists()
-    assert found == ["nvidia, nvidia-cdi, nvidia-legacy in /etc/docker/daemon.json", TOOLKIT]
+    assert (f"/{DROP_IN[engine]} as a whole" in str(event["found"])) is bool(drop_in)
+    assert ("an import in /etc/containerd/config.toml" in str(event["found"])) is config.startswith("imports")
 
 
-def test_containerds_runtimes_in_its_own_file_go_and_the_rest_stays(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    node = Nvidia(tmp_path, "containerd")
-    node.config.write_text(
-        USERS_V2.replace("snapshotter", 'default_runtime_name = "nvidia"\nsnapshotter') + _runtime_tables(V2)
-    )
-    _nvidias_toolkit(node)
-
-    _adopt(node, capfd)
-
-    assert node.config.read_text() == USERS_V2
-
-
-def test_containerds_drop_in_and_its_import_go(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    node = Nvidia(tmp_path, "containerd")
-    node.config.write_text('imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2)
-    node.drop_in.parent.mkdir()
-    node.drop_in.write_text(USERS_V2 + _runtime_tables(V2))
-    _nvidias_toolkit(node)
-
-    found = _adopt(node, capfd)
-
-    assert node.config.read_text() == USERS_V2
-    assert not node.drop_in.exists()
-    assert f"{'/' + str(node.drop_in.relative_to(node.root))} as a whole" in found
-    assert "an import in /etc/containerd/config.toml" in found
-
-
-@pytest.mark.parametrize("default", [True, False], ids=["as the default", "not as the default"])
-@pytest.mark.parametrize("adopts", [True, False], ids=["adopted", "not asked for"])
+@pytest.mark.parametrize("text", [DEFAULT_V2, USERS_V2], ids=["as the default", "not as the default"])
 def test_a_drop_in_goes_whose_toolkit_has_gone_before_it_and_only_where_that_was_asked_for(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], *, adopts: bool, default: bool
+    containerd: Nvidia, text: str
 ) -> None:
-    node = Nvidia(tmp_path, "containerd")
-    node.config.write_text('imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2)
-    node.drop_in.parent.mkdir()
-    named = USERS_V2.replace("snapshotter", 'default_runtime_name = "nvidia"\nsnapshotter')
-    node.drop_in.write_text((named if default else USERS_V2) + _runtime_tables(V2))
-    before = node.tree()
+    containerd.put({CONFIG["containerd"]: IMPORTS + USERS_V2, DROP_IN["containerd"]: text + TABLES_V2})
+    before = containerd.tree()
 
-    if adopts:
-        assert len(_adopt(node, capfd)) == 2
-    else:
-        assert _uninstalled(node, capfd, adopts=False)[0]["event"] == "nothing to undo"
+    assert containerd.uninstall("--runtime", "containerd") == 0
+    assert containerd.events[0]["event"] == "nothing to undo"
+    assert containerd.tree() == before
 
-    assert node.config.read_text() == USERS_V2 if adopts else node.tree() == before
-    assert node.drop_in.exists() == (not adopts)
+    assert len(adopt(containerd)[0]["found"]) == 2  # type: ignore[arg-type]
+    assert containerd.config.read_text() == USERS_V2
+    assert not containerd.drop_in.exists()
 
 
-def test_a_drop_in_of_nvidias_name_is_left_where_its_toolkit_has_gone_although_it_holds_no_more_than_ours(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    node = Nvidia(tmp_path, "crio")
-    node.config.write_text("")
-    node.drop_in.parent.mkdir()
-    node.drop_in.with_suffix(".conf").write_text(
-        f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime"\n'
-    )
-    before = node.tree()
+def test_a_drop_in_of_nvidias_name_is_left_although_it_holds_no_more_than_ours(crio: Nvidia) -> None:
+    runtime = f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{PROGRAMS["nvidia"]}"\n'
+    crio.put({CONFIG["crio"]: "", "etc/crio/crio.conf.d/99-nvidia.conf": runtime})
+    before = crio.tree()
 
-    assert _uninstalled(node, capfd, adopts=False)[0]["event"] == "nothing to undo"
-    assert node.tree() == before
+    assert crio.uninstall("--runtime", "crio") == 0
+
+    assert crio.events[0]["event"] == "nothing to undo"
+    assert crio.tree() == before
 
 
-@pytest.mark.parametrize("engine", ["containerd", "crio"])
-def test_what_nvidia_ctk_set_up_for_the_hosts_packages_is_left_alone_and_named(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str
-) -> None:
-    node = Nvidia(tmp_path, engine)
-    node.config.write_text(
-        'imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2 if engine == "containerd" else ""
-    )
-    node.drop_in.parent.mkdir()
-    # As nvidia-ctk runtime configure writes it.
-    node.drop_in.write_text(
-        f'[{V2}.runtimes.nvidia.options]\nBinaryName = "/usr/bin/nvidia-container-runtime"\n'
-        if engine == "containerd"
-        else '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
-    )
-    before = node.tree()
-
-    left = _adopt(node, capfd, "runtime kept", "runtime")
-
-    assert left == [
-        f"nvidia in /{node.drop_in.relative_to(node.root)}: it starts /usr/bin/nvidia-container-runtime"
-    ]
-    assert node.tree() == before
-
-
-def test_an_import_that_serves_others_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    node = Nvidia(tmp_path, "containerd")
-    text = 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2
-    node.config.write_text(text)
-    node.drop_in.parent.mkdir()
-    node.drop_in.write_text(USERS_V2 + _runtime_tables(V2))
-    node.drop_in.with_name("10-theirs.toml").write_text("version = 2\n")
-
-    _adopt(node, capfd)
-
-    assert node.config.read_text() == text
-    assert node.drop_in.with_name("10-theirs.toml").exists()
-    assert not node.drop_in.exists()
-
-
-def test_crios_drop_in_goes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    node = Nvidia(tmp_path, "crio")
-    node.config.write_text("[crio]\n")
-    node.drop_in.parent.mkdir()
-    node.drop_in.write_text(
-        '[crio.runtime]\ndefault_runtime = "nvidia"\n'
-        + "".join(
-            f'[crio.runtime.runtimes.{name}]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime{mode}"\nruntime_type = "oci"\n'
-            for name, mode in RUNTIMES.items()
-        )
-    )
-    _nvidias_toolkit(node)
-
-    _adopt(node, capfd)
-
-    assert not node.drop_in.exists()
-    assert node.config.read_text() == "[crio]\n"
-
-
-@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
+@pytest.mark.parametrize(
+    ("engine", "files"),
+    [
+        pytest.param(
+            "docker", {CONFIG["docker"]: f'{{"runtimes": {{"n": {{"path": "{OWNERS}"}}}}}}'}, id="docker"
+        ),
+        pytest.param("containerd", {CONFIG["containerd"]: USERS_V2}, id="containerd"),
+        pytest.param("crio", {CONFIG["crio"]: "[crio]\n"}, id="CRI-O"),
+        pytest.param("crio", {f"{TOOLKIT[1:]}/theirs": "1\n"}, id="a directory"),
+    ],
+)
 def test_where_nvidias_installer_never_was_nothing_is_adopted(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str
+    tmp_path: Path, engine: str, files: dict[str, str]
 ) -> None:
     node = Nvidia(tmp_path, engine)
-    node.config.write_text(
-        {
-            "docker": '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}',
-            "containerd": USERS_V2,
-            "crio": "[crio]\n",
-        }[engine]
-    )
+    node.put(files)
     before = node.tree()
 
-    assert _adopt(node, capfd) == []
+    assert adopt(node) == []
     assert node.tree() == before
 
 
-@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
-def test_an_install_takes_over_and_gives_back_what_it_found(tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "config", "text"),
+    [
+        ("containerd", IMPORTS + USERS_V2, f'[{V2}.runtimes.nvidia.options]\nBinaryName = "{OWNERS}"\n'),
+        ("crio", "", f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{OWNERS}"\n'),
+    ],
+    ids=["containerd", "CRI-O"],
+)
+def test_what_nvidia_ctk_set_up_for_the_hosts_packages_is_left_alone_and_named(
+    tmp_path: Path, engine: str, config: str, text: str
+) -> None:
     node = Nvidia(tmp_path, engine)
-    node.config.write_text(
-        {
-            "docker": f'{{"default-runtime": "nvidia", "runtimes": {{"nvidia": {{"path": "{TOOLKIT}/nvidia-container-runtime"}}}}}}',
-            "containerd": USERS_V2 + _runtime_tables(V2),
-            "crio": f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime"\n',
-        }[engine]
-    )
-    _nvidias_toolkit(node)
+    node.put({CONFIG[engine]: config, DROP_IN[engine]: text})
     before = node.tree()
 
-    assert node.install() == 0
-    assert (node.root / TOOLKIT[1:]).is_symlink()
-    assert node.runtimes().keys() == RUNTIMES.keys() | ({"runc"} if engine == "containerd" else set())
-    words = node.toolkit_config()["nvidia-container-runtime"]["runtimes"]
-    assert not [word for word in words if TOOLKIT in word]
-    assert node.uninstall() == 0
+    (event,) = adopt(node, "runtime kept")
 
+    assert event["runtime"] == f"nvidia in /{DROP_IN[engine]}: it starts {OWNERS}"
     assert node.tree() == before
 
 
-HOOK = "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+def test_an_import_that_serves_others_stays(containerd: Nvidia) -> None:
+    others = containerd.drop_in.with_name("10-theirs.toml")
+    containerd.put({CONFIG["containerd"]: IMPORTS + USERS_V2, DROP_IN["containerd"]: USERS_V2 + TABLES_V2})
+    others.write_text("version = 2\n")
+
+    adopt(containerd)
+
+    assert containerd.config.read_text() == IMPORTS + USERS_V2
+    assert others.exists()
+    assert not containerd.drop_in.exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"),
+    [
+        ("docker", json.dumps(DOCKERS)),
+        ("containerd", USERS_V2 + TABLES_V2),
+        ("crio", f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{PROGRAMS["nvidia"]}"\n'),
+    ],
+    ids=ENGINES,
+)
+def test_an_install_takes_over_and_gives_back_what_it_found(tmp_path: Path, engine: str, text: str) -> None:
+    node = Nvidia(tmp_path, engine)
+    node.config.write_text(text)
+    leave_toolkit(node)
+    with node.installed():
+        assert (node.root / TOOLKIT[1:]).is_symlink()
+        assert node.runtimes().keys() - {"runc"} == MODES.keys()
+        assert not [word for word in node.low_level() if TOOLKIT in word]
 
 
 @pytest.mark.parametrize("mode", ["config", "hook"])
-def test_an_install_on_crio_takes_over_drop_in_and_hook_and_gives_them_back(
-    tmp_path: Path, mode: str
+def test_an_install_on_crio_takes_over_drop_in_and_hook_and_gives_them_back(crio: Nvidia, mode: str) -> None:
+    theirs = f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-toolkit"}}, "version": "1.0.0"}}\n'
+    crio.put({CONFIG["crio"]: "[crio]\n", DROP_IN["crio"]: CRIOS, HOOK: theirs})
+    leave_toolkit(crio)
+    with crio.installed(CRIO_CONFIG_MODE=mode):
+        if mode == "config":
+            assert crio.runtimes()["nvidia-cdi"]["runtime_path"] == PROGRAMS["nvidia-cdi"]
+        else:
+            path = json.loads((crio.root / HOOK).read_text())["hook"]["path"]
+            assert path == f"{TOOLKIT}/nvidia-container-runtime-hook"
+        for name in ("nvidia-container-toolkit", "nvidia-container-runtime"):
+            assert (crio.root / TOOLKIT[1:] / name).exists(), "what the other file of theirs names is there"
+
+
+# The GPU Operator switches NRI on where a pod without it was killed: its handlers are in the engine's config.
+def left_for_nri(node: Nvidia, program: str = PROGRAMS["nvidia"]) -> None:
+    leave_toolkit(node, "nvidia-container-runtime", "nvidia-ctk", runtime=LOW_LEVEL)
+    table = f'[{V2}.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
+    node.config.write_text(f'version = 2\n{table}[{V2}.runtimes.nvidia.options]\nBinaryName = "{program}"\n')
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [("ours", [LOW_LEVEL, "runc", "crun"]), ("NVIDIA's", [LOW_LEVEL]), ("none", ["runc", "crun"])],
+)
+def test_with_nri_the_low_level_runtimes_of_a_killed_pod_stay(
+    containerd: Nvidia, pod: str, expected: list[str]
 ) -> None:
-    node = Nvidia(tmp_path, "crio")
-    node.config.write_text("[crio]\n")
-    node.drop_in.parent.mkdir()
-    node.drop_in.write_text(
-        '[crio.runtime]\ndefault_runtime = "nvidia"\n[crio.runtime.runtimes.nvidia]\n'
-        f'runtime_path = "{TOOLKIT}/nvidia-container-runtime"\nruntime_type = "oci"\n'
-    )
-    hook = node.root / HOOK
-    hook.parent.mkdir(parents=True)
-    hook.write_text(f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-toolkit"}}, "version": "1.0.0"}}\n')
-    _nvidias_toolkit(node)
-    before = node.tree()
+    if pod == "NVIDIA's":
+        left_for_nri(containerd)
+    elif pod == "ours":
+        containerd.config.write_text(f'{USERS_V2}[{V2}.runtimes.runc.options]\nBinaryName = "{LOW_LEVEL}"\n')
+        assert containerd.install() == 0
 
-    assert node.install(CRIO_CONFIG_MODE=mode) == 0
-    named = {
-        "config": node.runtimes()["nvidia-cdi"]["runtime_path"] if mode == "config" else "",
-        "hook": json.loads(hook.read_text())["hook"]["path"],
-    }
-    assert named[mode] == f"{TOOLKIT}/nvidia-container-runtime{'.cdi' if mode == 'config' else '-hook'}"
-    for path in ("nvidia-container-toolkit", "nvidia-container-runtime"):
-        assert (node.root / TOOLKIT[1:] / path).exists(), "what the other file of theirs names is there"
-    assert node.uninstall() == 0
+    assert [containerd.install(**NRI), containerd.install(**NRI)] == [0, 0]
 
-    assert node.tree() == before
+    assert containerd.low_level() == expected
 
 
-@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
-def test_a_directory_that_is_not_nvidias_stays(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str
-) -> None:
-    node = Nvidia(tmp_path, engine)
-    (node.root / TOOLKIT[1:]).mkdir(parents=True)
-    (node.root / TOOLKIT[1:] / "theirs").write_text("1\n")
-    before = node.tree()
+def test_with_nri_nvidias_directory_comes_back_for_the_handlers_that_it_has_left(containerd: Nvidia) -> None:
+    left_for_nri(containerd)
+    with containerd.installed(**NRI):
+        assert (containerd.root / TOOLKIT[1:]).is_symlink()
 
-    assert _adopt(node, capfd) == []
-    assert node.tree() == before
+
+def test_with_nri_a_program_that_nvidias_directory_does_not_have_keeps_ours(containerd: Nvidia) -> None:
+    left_for_nri(containerd, PROGRAMS["nvidia-cdi"])
+    assert containerd.install(**NRI) == 0
+
+    assert containerd.uninstall() == 4
+
+    assert "nvidia-container-runtime.cdi" in str(containerd.events)
+    assert (containerd.root / TOOLKIT[1:] / "nvidia-container-runtime.cdi").exists()
