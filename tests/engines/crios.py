@@ -1,5 +1,6 @@
 """A node whose engine is the fake CRI-O, under the unit that a real one comes with."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,23 +20,15 @@ HERE = Path(__file__).parent
 STATE = "/run/containers/storage/overlay-containers"
 DROP_INS = "/etc/crio/crio.conf.d"
 OURS = f"{DROP_INS}/99-nvidia.toml"
-CONF = """\
-# Written by the machine's bootstrap; changes are kept.
-[crio.runtime]
-default_runtime = "crun"
-"""
+SANDBOX = "415635d5fdde8b8339d4"
+CONF = '# Written by the bootstrap of the machine.\n[crio.runtime]\ndefault_runtime = "crun"\n'
 RECORDED = {
     "default.toml": "config.toml",
     "reloaded.toml": "config-reloaded.toml",
     "exec.json": "exec-in-flight.json",
 }
 # A conmon that ends when it is told to, or in the end; its name is what it was started by.
-PROGRAMS = {
-    "crun": "#!/bin/sh\n",
-    "runc": "#!/bin/sh\n",
-    "conmon": "#!/bin/sh\nsleep 20\n",
-    "pinns": "#!/bin/sh\n",
-}
+PROGRAMS = {"crun": "", "runc": "", "conmon": "sleep 20\n", "pinns": ""}
 # What a start looks for that no config names (engine-facts.md#crio-conmon).
 IN_PATH = ("crun", "conmon", "pinns")
 # As cri-o's contrib/systemd/crio.service, but for the program; @ gives it the name that a real one has.
@@ -59,7 +52,7 @@ def crio_booted(booted: "Boot", engines: list[EngineSet]) -> Iterator[Node]:
             node.write(f"/run/fake/{name}", (HERE / "crio" / recorded).read_text())
         node.write("/etc/crio/crio.conf", CONF)
         for name, text in PROGRAMS.items():
-            node.write(f"/usr/libexec/crio/{name}", text)
+            node.write(f"/usr/libexec/crio/{name}", f"#!/bin/sh\n{text}")
             node.run(["chmod", "755", f"/usr/libexec/crio/{name}"])
         for name in IN_PATH:
             node.run(["ln", "-s", f"/usr/libexec/crio/{name}", f"/usr/bin/{name}"])
@@ -113,6 +106,11 @@ def starts(node: Node) -> int:
     return node.journal("crio").count("Started ")
 
 
+def reload(node: Node) -> None:
+    node.run(["systemctl", "reload", "crio"])
+    time.sleep(0.2)
+
+
 @contextmanager
 def outage(node: Node) -> Iterator[Callable[[], float]]:
     """Measure the longest time in which CRI did not answer during the block."""
@@ -141,8 +139,9 @@ def outage(node: Node) -> Iterator[Callable[[], float]]:
         watcher.join()
 
 
-def bundle(node: Node, name: str, annotations: str, pid: int | None = None) -> None:
+def bundle(node: Node, name: str, annotations: dict[str, str], pid: int | None = None) -> None:
     """Write what CRI-O keeps of a container."""
-    node.write(f"{STATE}/{name}/userdata/config.json", f'{{"annotations": {annotations}}}')
+    said = {f"io.kubernetes.cri-o.{key}": value for key, value in annotations.items()}
+    node.write(f"{STATE}/{name}/userdata/config.json", json.dumps({"annotations": said}))
     if pid is not None:
         node.write(f"{STATE}/{name}/userdata/pidfile", str(pid))

@@ -1,9 +1,11 @@
 """A CRI-O as the unit crio.service of a node: what a real 1.37.0 was seen to say and do, without containers.
 
-It does not start with our runtime where there is /run/fake/die, nor without a program that a real one validates at its start. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
-reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has, and what it had
-filled in at its start is not said any more (crio/config-reloaded.toml; engine-facts.md#crio-reload). An exec is a
-conmon in its own cgroup that a real one was recorded to start (crio/exec-in-flight.json). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
+It does not start without a program that a real one validates at its start. It reads crio.conf and what is below
+crio.conf.d as cri-o's pkg/config does, over the config that a real one reported (tests/engines/crio/config.toml).
+SIGHUP changes what it says, not which handlers it has, and what it had filled in at its start is not said any more
+(crio/config-reloaded.toml; engine-facts.md#crio-reload). An exec is a conmon in its own cgroup that a real one was
+recorded to start (crio/exec-in-flight.json). On SIGTERM it ends when the calls in flight have returned
+(cmd/crio/main.go: GracefulStop).
 A container is a directory below the state with ``userdata/pidfile``; StopContainer ends that process.
 """
 
@@ -31,7 +33,6 @@ INNER = "/run/crio/grpc.sock"
 CONFIG, DROP_INS = Path("/etc/crio/crio.conf"), Path("/etc/crio/crio.conf.d")
 DEFAULTS, RELOADED = Path("/run/fake/default.toml"), Path("/run/fake/reloaded.toml")
 EXEC = Path("/run/fake/exec.json")
-FLAG = "--default-runtime"
 PR_SET_NAME = 15
 
 
@@ -65,8 +66,6 @@ def merged(base: Path = DEFAULTS) -> dict[str, Any]:
         except OSError as error:
             raise ValueError(f"walk path: open {path}: {error.strerror}") from error
     runtime = config["crio"]["runtime"]
-    if FLAG in sys.argv:  # wins over the files (engine-facts.md#crio-flags)
-        runtime["default_runtime"] = sys.argv[sys.argv.index(FLAG) + 1]
     if runtime["default_runtime"] not in runtime["runtimes"]:
         raise ValueError(f'default_runtime set to "{runtime["default_runtime"]}", but not defined')
     for name, one in list(runtime["runtimes"].items()):
@@ -105,8 +104,6 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
             )  # TranslateMonitorFieldsForHandler, at a start alone
         validate("pinns path", runtime["pinns_path"])
         self.deeds = dict(self.said["crio"]["runtime"]["runtimes"])
-        if Path("/run/fake/die").exists() and "nvidia" in self.deeds:
-            raise ValueError("the fake has had enough")
 
     def service(self, details: Any) -> Any:
         method = getattr(self, details.method.rsplit("/", 1)[1], None)
@@ -130,7 +127,7 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
         return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
 
     def ListContainers(self, _: bytes, __: Any) -> bytes:  # noqa: N802
-        return text(1, text(1, "feedbeef" * 8)) if Path("/run/fake/starting").exists() else b""
+        return b""
 
     def RunPodSandbox(self, request: bytes, context: Any) -> bytes:  # noqa: N802
         """Take nothing but a handler (field 2)."""
@@ -227,11 +224,6 @@ def main() -> None:
     server.stop(3600).wait()
     for each in answering:  # the last answers reach their callers, however busy the machine is
         each.join(timeout=10)
-    for turn in range(80):  # the goodbye of a process that ends well
-        sys.stderr.write(
-            f'level=error msg="stop monitoring {turn}: failed, use of closed network connection"\n'
-        )
-    sys.stderr.flush()
     os._exit(0)
 
 
