@@ -137,12 +137,6 @@ class Node:
             self.config.write_text(done.stdout)
 
 
-STARTS = {"no file": None, "comments alone": "# as the package ships it\n#root = '/var/lib/containerd'\n"}
-TABLE = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc'
-DRIVER = f"{TABLE}]\nruntime_type = 'io.containerd.runc.v2'\n{TABLE}.options]\nSystemdCgroup = true\n"
-BASE = {**STARTS, "the driver of systemd": f"version = 2\n{DRIVER}"}
-
-
 def a_node(containerd: Containerd, directory: Path, root: str | None = None, **files: str) -> Node:
     """Return a node with a root file and others; ``@`` stands for the directory of the configs."""
     node = Node(*containerd, directory)

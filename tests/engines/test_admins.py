@@ -4,21 +4,28 @@ Each version's own program says what would be in force (``config dump``); it run
 """
 
 import re
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from installer.config_text import Want
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
+from installer.engines.dry_run import compare_configs
 from installer.errors import InstallerError
-from installer.model.engine_spec import find_disturbances
-from tests.engines.dumps import OURS, Containerd, Node, a_node, writes
+from installer.model.engine_spec import Runtime, find_disturbances
+from tests.engines.dumps import HOST, OURS, Containerd, Node, a_node, writes
 
 OLD = f'plugins."{V2_PLUGIN}".containerd'
 NEW = f'plugins."{V3_PLUGIN}".containerd'
 RUNC = 'runtime_type = "io.containerd.runc.v2"'
 SYSTEMD = "options.SystemdCgroup = true"
+KATA = 'runtime_type = "io.containerd.kata.v2"'
+DRIVER = f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n[{OLD}.runtimes.runc.options]\nSystemdCgroup = true\n"
+STARTS = {"no file": None, "comments alone": "# as the package ships it\n#root = '/var/lib/containerd'\n"}
 
 
 def driver(node: Node, name: str) -> bool:
@@ -30,34 +37,6 @@ def driver(node: Node, name: str) -> bool:
 def schema_of(containerd: Containerd) -> tuple[int, str]:
     """Return the newest schema that a containerd reads, and the table of its runtimes."""
     return (3, NEW) if containerd[1] >= (2,) else (2, OLD)
-
-
-ROOTS = [
-    pytest.param(f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n", id="schema 2"),
-    pytest.param("version = 2\n", id="only a version"),
-    pytest.param("", id="empty"),
-]
-
-
-def test_an_owner_who_makes_one_of_ours_the_default_keeps_them_until_there_is_another(
-    containerd: Containerd, tmp_path: Path
-) -> None:
-    node = a_node(containerd, tmp_path, "version = 2\n")
-    node.install()
-    default = (*node.cri(node.config), "default_runtime_name")
-    node.edit(node.config, Want(default, "nvidia"))
-
-    kept = node.uninstall()
-
-    left = node.truth()
-    assert (left.undefined, left.default) == ("", "nvidia")
-    assert left.handlers.keys() >= OURS
-    assert "the runtime nvidia" in kept.needed[0].problem
-    assert kept.final is not None
-    node.edit(node.config, Want(default, "runc"))
-    assert node.uninstall().needed == ()
-    assert not node.truth().undefined
-    assert not node.names_us()
 
 
 def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
@@ -91,10 +70,6 @@ MERGED = {
             "more__b": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n",
         },
     ),
-    "wildcards in directories": (
-        'version = 2\nimports = ["@/*.d/*.toml"]\n',
-        {"conf.d__a": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"},
-    ),
     "NVIDIA's own as the default, in an import": (
         f'version = 2\nimports = ["@/conf.d/*.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n',
         {
@@ -103,15 +78,20 @@ MERGED = {
             f'[{OLD}.runtimes.nvidia]\n{RUNC}\noptions.BinaryName = "/usr/bin/nvidia-container-runtime"\n'
         },
     ),
-    "a file with both ids of the plugin": (
-        f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n[{NEW}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n",
-        {},
-    ),
     "CRI's table in an imported file": (
         'version = 2\nimports = ["@/conf.d/*.toml"]\n[grpc]\ngid = 7\n',
         {"conf.d__cri": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"},
     ),
     "no schema, and nothing but a directory": ('root = "/var/lib/elsewhere"\n', {}),
+    # As AKS has Kata in its images: the schema of 1.x, and a runtime under the plugin of 2.x.
+    "both plugins in schema 2": (
+        f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n[{NEW}.runtimes.kata]\n{KATA}\n",
+        {},
+    ),
+    "a drop-in of schema 3": (
+        f'version = 2\nimports = ["@/conf.d/*.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n',
+        {"conf.d__site": f"version = 3\n[{NEW}.runtimes.kata]\n{KATA}\n"},
+    ),
 }
 
 
@@ -135,6 +115,9 @@ def test_what_containerd_makes_of_all_files_is_inherited_and_left_alone(
     assert [*find_disturbances(before, served, OURS)] == []
     assert served.handlers.keys() >= OURS
     assert {driver(node, name) for name in OURS} == {wanted or driver(node, "runc")}
+    (row,) = node.held.engines
+    assert writes(node.install()) == []
+    assert compare_configs(HOST, row, node.held)[:2] == ("", ())
     node.uninstall()
     assert node.files() == untouched
 
@@ -145,7 +128,6 @@ def test_what_containerd_makes_of_all_files_is_inherited_and_left_alone(
         pytest.param(
             {"drop_in": "etc/conf.d/50-gpu.toml", "default": True}, {}, id="drop-in, then root file"
         ),
-        pytest.param({"default": True}, {"drop_in": "etc/conf.d/50-gpu.toml"}, id="root file, then drop-in"),
         pytest.param(
             {"drop_in": "etc/conf.d/50-gpu.toml", "default": True},
             {"drop_in": "etc/conf.d/60-gpu.toml"},
@@ -192,36 +174,6 @@ def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_
         node.install()
 
 
-ELSEWHERE = {
-    "the default alone": f'version = 2\n[{OLD}]\ndefault_runtime_name = "runc"\n',
-    "the default and its runtime": (
-        f'version = 2\n[{OLD}]\ndefault_runtime_name = "mine"\n[{OLD}.runtimes.mine]\n{RUNC}\n{SYSTEMD}\n'
-    ),
-    "the other id of the plugin": f'version = 3\n[{NEW}]\ndefault_runtime_name = "runc"\n',
-}
-
-
-@pytest.mark.parametrize("case", ELSEWHERE)
-@pytest.mark.parametrize("drop_in", ["", "etc/conf.d/10-gpu.toml", "etc/conf.d/99-gpu.toml"])
-def test_a_default_that_is_asked_for_is_in_force_or_the_file_is_named_that_says_another(
-    containerd: Containerd, tmp_path: Path, case: str, drop_in: str
-) -> None:
-    root = f'version = 2\nimports = ["@/conf.d/*.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n'
-    node = a_node(containerd, tmp_path, root, **{"conf.d__50-site": ELSEWHERE[case]})
-    untouched, before = node.files(), node.truth()
-    try:
-        node.install(default=True, drop_in=drop_in)
-    except InstallerError as error:
-        assert before.broken, error  # 1.7 reads no schema 3
-        assert "50-site.toml" in error.problem
-        assert node.files() == untouched
-        return
-    assert node.truth().default == "nvidia"
-    assert [*find_disturbances(before, node.truth(), OURS)] == []
-    node.uninstall()
-    assert node.files() == untouched
-
-
 def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Containerd, tmp_path: Path) -> None:
     version, _ = schema_of(containerd)
     files = {"conf.d__50-gpu-old": "oom_score = -1\n"}
@@ -241,73 +193,107 @@ def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Contai
     assert node.files() == untouched
 
 
-DROP_IN = "etc/conf.d/99-nvidia.toml"
+ADDITIONS = {
+    "a registry": Want(("plugins", V2_PLUGIN, "registry", "config_path"), "/etc/containerd/certs.d"),
+    "an option of runc": Want(
+        ("plugins", V2_PLUGIN, "containerd", "runtimes", "runc", "options", "SystemdCgroup"), value=True
+    ),
+    "a runtime under the other plugin": Want(
+        ("plugins", V3_PLUGIN, "containerd", "runtimes", "mine", "runtime_type"), "io.containerd.runc.v2"
+    ),
+}
 
 
-@pytest.mark.parametrize("pattern", ["@/conf.d/*.toml", "conf.d/*", "conf.d/[0-9]*-gpu.tom?"])
-def test_what_a_wildcard_takes_on_the_disk_is_no_part_of_what_is_asked_about(
-    containerd: Containerd, tmp_path: Path, pattern: str
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("added", ADDITIONS.values(), ids=ADDITIONS)
+def test_what_is_added_to_a_config_that_we_began_stays_in_force(
+    containerd: Containerd, tmp_path: Path, start: str | None, added: Want
 ) -> None:
-    root, text = f'version = 2\nimports = ["{pattern}"]\n', f"[{OLD}.runtimes.mine]\n{RUNC}\n"
-    node = a_node(containerd, tmp_path, root, **{"conf.d__50-gpu": text})
-    facts, trials = node.facts(None)
-    engine = facts.engines[0]
+    node = a_node(containerd, tmp_path, start)
+    node.install()
+    assert node.truth().handlers.keys() >= OURS
+    text, _ = apply(node.config.read_text(), [added], Syntax.TOML, name="config.toml")
+    node.config.write_text(text)
+    edited = node.truth()
+    # 2.x passes over the older plugin where a file has both: ours have to move.
+    moves = V3_PLUGIN in added.key and containerd[1] >= (2,)
+    assert (edited.handlers.keys() >= OURS) == (not moves)
 
-    with_it = trials(engine, facts.contents)
-    without = trials(engine, {**facts.contents, engine.files[1]: None})
+    again = node.install()
+    run = node.install()
 
-    assert "mine" in with_it.handlers
-    assert set(without.handlers) == {"runc"}
+    follows = moves or "options" in added.key  # ours inherit them
+    assert [bool(writes(each)) for each in (again, run)] == [follows, False]
+    assert follows or node.config.read_text() == text
+    installed = node.truth()
+    assert installed.handlers.keys() >= OURS
+    assert [*find_disturbances(edited, installed, OURS)] == []
+    node.uninstall()
+    left = node.truth()
+    assert not OURS & left.handlers.keys()
+    assert [*find_disturbances(edited, left, OURS)] == []
+    assert tomllib.loads(node.config.read_text())["version"] == 2
 
 
-def test_a_runtime_can_be_renamed_after_a_migration(containerd: Containerd, tmp_path: Path) -> None:
-    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n")
+def test_what_stood_below_a_deleted_header_of_options_goes_with_its_runtime(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    node = a_node(containerd, tmp_path, DRIVER)
     before = node.truth()
     node.install()
-    node.migrate()
+    installed, held, proper = node.config.read_text(), node.held, node.truth().handlers["nvidia"]
+    edited = re.sub(r"(?m)^[ \t]*\[[^\n]*runtimes\.nvidia[^\n]*\.options\]\n", "", installed)
+    assert edited.count(".options]") == installed.count(".options]") - len(OURS)
+    node.config.write_text(edited)
 
-    node.install(name="gpu")
+    undone = node.uninstall()
 
-    assert node.truth().handlers.keys() == {*before.handlers, "gpu", *(OURS - {"nvidia"})}
-    done = node.uninstall()
-    assert (done.needed, done.final) == ((), None)
-    assert node.truth().handlers.keys() == before.handlers.keys()
-    assert not node.names_us()
+    assert (undone.needed, undone.final) == ((), None)
+    assert node.config.read_text().strip() == DRIVER.strip()
+    assert node.truth().handlers == before.handlers
+    node.config.write_text(edited)
+    node.held = held
+    assert writes(node.install())
+    assert node.truth().handlers["nvidia"].shows(proper)
+    assert writes(node.install()) == []
+
+
+def without_each(text: str) -> list[str]:
+    """Return the text less each line of our first runtime in turn, but where no engine could read that."""
+    lines = text.splitlines(keepends=True)
+    named = [at for at, line in enumerate(lines) if re.search(r"runtimes\.nvidia[].]", line)]
+    end = next(at for at, line in enumerate(lines) if "runtimes.nvidia-cdi" in line)
+    texts = list[str]()
+    for at in (each for each in range(named[0], end) if lines[each].strip()):
+        with suppress(tomllib.TOMLDecodeError):
+            one = "".join(lines[:at] + lines[at + 1 :])
+            texts += [one] if tomllib.loads(one) else []
+    return texts
+
+
+def test_a_line_of_ours_that_is_gone_is_written_again(containerd: Containerd, tmp_path: Path) -> None:
+    node = a_node(containerd, tmp_path, DRIVER)
+    node.install()
+    installed, proper, held = node.config.read_text(), node.truth().handlers["nvidia"], node.held
+    texts = without_each(installed)
+    assert len(texts) >= 3, installed
+
+    for text in texts:
+        node.config.write_text(text)
+        node.held = held
+        gone = not node.truth().handlers.get("nvidia", Runtime()).shows(proper)
+
+        plan = node.install()
+
+        assert node.truth().handlers["nvidia"].shows(proper), text
+        assert bool(writes(plan)) == gone, text
+        assert writes(node.install()) == []
 
 
 @pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
-@pytest.mark.parametrize("drop_in", ["", DROP_IN], ids=["root file", "drop-in"])
-def test_a_runtime_that_was_made_to_start_another_program_is_served_as_before(
-    containerd: Containerd, tmp_path: Path, drop_in: str, *, default: bool
-) -> None:
-    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n")
-    before = node.truth()
-    node.install(default=default, drop_in=drop_in)
-    (place,) = (Path(path) for path, content in node.files().items() if b"/usr/local/nvidia" in content)
-    place.write_text(
-        re.sub(r'"/usr/local/nvidia/.*container-runtime"', '"/usr/sbin/runc"', place.read_text())
-    )
-    lived = node.truth()
-    assert lived.handlers["nvidia"].binary == "/usr/sbin/runc"
-
-    done = node.uninstall()
-
-    left = node.truth()
-    assert left.handlers["nvidia"] == lived.handlers["nvidia"]
-    assert left.default == before.default
-    if place != node.config:  # which would not be read any more without our import of it
-        assert "the runtime nvidia would be lost" in done.needed[0].problem
-        assert f"move what was added to {place} to a file of its own" in str(done.needed[0].remedy)
-        assert left.handlers == lived.handlers
-        return
-    assert (done.needed, done.final) == ((), None)
-    assert left.handlers == {**before.handlers, "nvidia": lived.handlers["nvidia"]}
-    assert any("left the runtime nvidia in" in note for note in done.notes)
-    assert not node.names_us()
-
-
-@pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
-@pytest.mark.parametrize("root", [pytest.param(None, id="no file"), *ROOTS])
+@pytest.mark.parametrize(
+    "root", [None, "version = 2\n", DRIVER], ids=["no file", "only a version", "schema 2"]
+)
 @pytest.mark.parametrize(
     ("first", "second"),
     [("sid", "trixie"), ("sid", "bookworm"), ("trixie", "sid"), ("bookworm", "sid")],

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.change.plan import plan_install
-from installer.config_text import ABSENT, Edit, Syntax, Want, leaves
-from installer.config_text.change import apply, parse, undo
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
@@ -118,26 +118,6 @@ def migrates(_: Rng, node: Node) -> None:
     node.migrate()
 
 
-def takes_the_old_default_away(_: Rng, node: Node) -> None:
-    """Remove the runtime that a config named as its default before us, if ours is the default now."""
-    for path in node.files():
-        tree = parse(Path(path).read_text(), Syntax.TOML, name=str(path))
-        for key in [each for each, _ in leaves(tree)]:
-            if "runtimes" in key and key[key.index("runtimes") + 1] in {"crun", "kata", "mine"}:
-                text = Path(path).read_text()
-                Path(path).write_text(without_table(text, key[: key.index("runtimes") + 2], str(path)))
-                return
-
-
-def without_table(text: str, key: tuple[str, ...], name: str) -> str:
-    tree = parse(text, Syntax.TOML, name=name)
-    below = [each for each, _ in leaves(tree) if each[: len(key)] == key]
-    text, _ = apply(text, [Want(each, ABSENT) for each in below], Syntax.TOML, name=name)
-    tables = sorted({each[:depth] for each in below for depth in range(len(key), len(each))}, key=len)
-    text, _ = undo(text, [Edit(each, None, "{}") for each in tables], Syntax.TOML, name=name)
-    return text
-
-
 def writes_a_comment(_: Rng, node: Node) -> None:
     for path in node.files():
         Path(path).write_text(f"{Path(path).read_text()}# seen\n")
@@ -158,7 +138,6 @@ ACTS: tuple[Callable[[Rng, Node], None], ...] = (
     adds_settings,
     adds_settings_to_ours,
     migrates,
-    takes_the_old_default_away,
     writes_a_comment,
     names_another_default,
 )
