@@ -43,7 +43,7 @@ WORDS = {
     "README.md": 750,
     "CONTRIBUTING.md": 1750,
     "docs/compatibility.md": 1830,
-    "docs/deploy.md": 2870,
+    "docs/deploy.md": 2880,
     "docs/doctor.md": 1825,
     "docs/engine-facts.md": 2280,
     "docs/gpu-operator.md": 775,
@@ -51,10 +51,10 @@ WORDS = {
     "docs/metrics.md": 1050,
     "docs/modes.md": 750,
     "docs/nri.md": 875,
-    "docs/reference.md": 2940,
+    "docs/reference.md": 2975,
     "docs/security-host.md": 700,
-    "docs/security.md": 1125,
-    "docs/troubleshooting.md": 3640,
+    "docs/security.md": 1000,
+    "docs/troubleshooting.md": 3720,
     "docs/verify.md": 250,
 }
 
