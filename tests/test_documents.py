@@ -183,6 +183,25 @@ def test_the_commands_of_a_document_work_in_their_order(document: str, tmp_path:
         assert done.returncode == (10 if " plan " in command else 0), done.stderr
 
 
+def test_the_command_for_a_node_image_works_where_no_engine_runs(tmp_path: Path) -> None:
+    text = (PROJECT / "docs/host.md").read_text().partition("## In a node image")[2]
+    command = " ".join(re.findall(r"`(toolkit-installer [^`]+)`", text)[0].split())
+    root, source = tmp_path / "node", tmp_path / "toolkit"
+    root.mkdir()
+    stand_in_payload(source)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TOOLKIT_INSTALLER_HOST_ROOT": str(root),
+    }
+    command = command.replace("/opt/nvidia-toolkit", str(source))
+
+    asked = _run(command.replace("--restart-mode none", ""), environment)
+    done = _run(command, environment)
+
+    assert (asked.returncode, done.returncode) == (1, 0), done.stderr
+    assert "nvidia-container-runtime" in (root / "etc/containerd/config.toml").read_text()
+
+
 def test_every_command_is_run_by_a_test() -> None:
     lost = [
         str(each)
