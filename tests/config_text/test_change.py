@@ -44,14 +44,14 @@ def there_and_back(syntax: Syntax, text: str, wants: list[Want]) -> str:
     ("text", "want", "expected"),
     [
         pytest.param("{ }\n", DEFAULT, '{ "default-runtime": "nvidia" }\n', id="a space on both sides"),
-        pytest.param('{"runtimes": {"a": {}}}', Want(("runtimes",), {}), '{"runtimes": {}}', id="emptied"),
         pytest.param(
             "{}", Want(("é",), 'ü"\\\n\x01'), '{"é": "ü\\"\\\\\\n\\u0001"}', id="escaped if need be"
         ),
         pytest.param('{\n"a":\n1}', Want(("b",), 2), '{\n"a":\n1,\n"b": 2}', id="no line end after a colon"),
+        pytest.param(
+            '{"runtimes": null}', PATH, '{"runtimes": {"nvidia": {"path": "/x"}}}', id="in the place of null"
+        ),
         pytest.param('{"a": 1}', Want(("a",), value=True), '{"a": true}', id="one is not true"),
-        pytest.param("{}", Want(("args",), ["-a", 1]), '{"args": ["-a", 1]}', id="a list on one line"),
-        pytest.param('{"a": {"x": 1}}', Want(("a",), "b"), '{"a": "b"}', id="a value for an object"),
     ],
 )
 def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, expected: str) -> None:
@@ -62,7 +62,6 @@ def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, ex
     ("text", "want", "expected"),
     [
         pytest.param("\ufeff\r\n", VERSION, "\ufeff\r\nversion = 2\r\n", id="an empty line"),
-        pytest.param("[a]\n", VERSION, "version = 2\n\n[a]\n", id="a first key above the first header"),
         pytest.param(
             '[a]\nx = """\n[b]\n"""\n# about b\n[b]\n',
             *(KEY, '[a]\nx = """\n[b]\n"""\nours = 1\n# about b\n[b]\n'),
@@ -70,16 +69,11 @@ def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, ex
         ),
         pytest.param("a = {}\n", Want(("a", "b", "c"), 1), "a = {b = { c = 1 }}\n", id="a table in braces"),
         pytest.param("a.x = 1\nz = 2\n[c]\n", KEY, "a.x = 1\na.ours = 1\nz = 2\n[c]\n", id="a dotted name"),
-        pytest.param("a.x = 1\na.y = 2", KEY, "a.x = 1\na.y = 2\na.ours = 1", id="the last dotted name"),
         pytest.param(
             "[c]\n  'a' . \"b\".x = 1\n",
             *(Want(("c", "a", "b", "d", "e f"), 1), '[c]\n  \'a\' . "b".x = 1\n  \'a\'."b".d."e f" = 1\n'),
             id="a sub-table of a dotted name is dotted and quoted alike",
         ),
-        pytest.param(
-            "[[c]]\nx = 1\n", KEY, "[[c]]\nx = 1\n\n[a]\nours = 1\n", id="not in an array of tables"
-        ),
-        pytest.param("[a.b]\nx = 1\n", KEY, "[a.b]\nx = 1\n\n[a]\nours = 1\n", id="its sub-table names it"),
         pytest.param("[[a.b]]", KEY, "[[a.b]]\n\n[a]\nours = 1", id="an array in it names it"),
         pytest.param(
             *("[[c]]\n[c.a]\nx = 1\n[a]\n", KEY, "[[c]]\n[c.a]\nx = 1\n[a]\nours = 1\n"),
@@ -87,16 +81,10 @@ def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, ex
         ),
         pytest.param("[a]\nours = nan\n", KEY, "[a]\nours = 1\n", id="not a number gives way"),
         pytest.param("x = 1\n", Want(("a",), {}), "x = 1\n\n[a]\n", id="an empty table is a header"),
-        pytest.param("a.x = 1", Want(("a", "b"), {}), "a.x = 1\na.b = {}", id="or inline"),
         pytest.param("", Want(("a",), 'é"\\\n\x7f'), 'a = "é\\"\\\\\\n\\u007F"\n', id="escaped if need be"),
         pytest.param("", Want(("a",), [True, {"b c": 1.5}]), 'a = [true, { "b c" = 1.5 }]\n', id="in lists"),
-        pytest.param("imports = [ ]", IMPORT, 'imports = ["/ours" ]', id="a member of none"),
         pytest.param("imports = ['a',]", IMPORT, "imports = ['a', \"/ours\",]", id="a comma at the end"),
         pytest.param("imports = [\r\n]", IMPORT, 'imports = [\r\n  "/ours",\r\n]', id="an open array"),
-        pytest.param(
-            *("imports = [\r\n  'a',\r\n]", IMPORT, "imports = [\r\n  'a',\r\n  \"/ours\",\r\n]"),
-            id="line ends of two characters",
-        ),
         pytest.param(
             "imports = [\n\t'a', # c,\n\t'b' # d, e\n]",
             *(IMPORT, "imports = [\n\t'a', # c,\n\t'b', # d, e\n\t\"/ours\"\n]"),
@@ -106,27 +94,6 @@ def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, ex
 )
 def test_a_want_is_written_where_toml_allows_it(text: str, want: Want, expected: str) -> None:
     assert there_and_back(TOML, text, [want]) == expected
-
-
-@pytest.mark.parametrize(
-    ("syntax", "text", "wants", "rows"),
-    [
-        (
-            *(JSON, '{"runtimes": null}', [PATH]),
-            [(("runtimes",), "null", "{}"), (("runtimes", "nvidia"), None, "{}"), (PATH.key, None, '"/x"')],
-        ),
-        (
-            *(TOML, "[a]\n", [Want(("a", "b", "c", "d"), 1)]),
-            [(("a", "b"), None, "{}"), (("a", "b", "c"), None, "{}"), (("a", "b", "c", "d"), None, "1")],
-        ),
-        (TOML, "[a.b]\n", [KEY], [(("a",), None, "{}"), (KEY.key, None, "1")]),
-    ],
-    ids=["in the place of null", "in a table", "a table that was only named"],
-)
-def test_each_created_container_is_an_edit(
-    syntax: Syntax, text: str, wants: list[Want], rows: list[tuple[Key, str | None, str]]
-) -> None:
-    assert changed(syntax, text, wants)[1] == tuple(Edit(*row) for row in rows)
 
 
 def test_two_members_are_two_edits_and_a_header_is_one() -> None:
@@ -143,14 +110,9 @@ def test_two_members_are_two_edits_and_a_header_is_one() -> None:
     ("syntax", "text", "wants"),
     [
         pytest.param(JSON, '{"default-runtime": "nvi\\u0064ia"}', [DEFAULT], id="escaped"),
-        pytest.param(JSON, '{"a": {"y": [1], "x": {}}}', [Want(("a",), {"x": {}, "y": [1]})], id="order"),
         pytest.param(JSON, '{"a": 1.50}', [Want(("b",), ABSENT), Want(("a", "b"), ABSENT)], id="absent"),
-        pytest.param(JSON, "", [Want(("b",), ABSENT)], id="nothing in nothing"),
         pytest.param(TOML, "[a]\nours = 0x1\n", [KEY], id="another spelling of the number"),
-        pytest.param(TOML, "a = { 'ours' = 1 }\n", [KEY], id="inline"),
-        pytest.param(TOML, "a.b.x = 1\n", [Want(("a",), {"b": {"x": 1}})], id="a whole table"),
         pytest.param(TOML, "imports = ['''/ours''']", [IMPORT], id="a member, quoted otherwise"),
-        pytest.param(TOML, "a = [1]", [Want(("a", "b"), ABSENT), Want(("c",), ABSENT)], id="absent already"),
     ],
 )
 def test_a_key_that_is_already_right_causes_no_edit(syntax: Syntax, text: str, wants: list[Want]) -> None:
@@ -162,9 +124,6 @@ def test_a_key_that_is_already_right_causes_no_edit(syntax: Syntax, text: str, w
     [
         pytest.param(JSON, '{"a": 1, "b": [2]}', ("b",), '{"a": 1}', '{"a": 1, "b": [2]}', id="the last"),
         pytest.param(JSON, '{"a": 1, "b": [2]}', ("a",), '{"b": [2]}', '{"b": [2], "a": 1}', id="the first"),
-        pytest.param(
-            JSON, '{ "a": {"b": 7} }', ("a", "b"), '{ "a": {} }', '{ "a": {"b": 7} }', id="the only"
-        ),
         pytest.param(
             TOML, "[a]\nb = 1\nc = 2\n", ("a", "b"), "[a]\nc = 2\n", "[a]\nc = 2\nb = 1\n", id="line"
         ),
@@ -194,8 +153,6 @@ def test_a_deleted_key_comes_back_at_the_end(
 @pytest.mark.parametrize(
     ("syntax", "text", "want", "problem"),
     [
-        pytest.param(JSON, '{"runtimes": []}', PATH, "runtimes is an array, but an object", id="array"),
-        pytest.param(JSON, '{"runtimes": {"nvidia": "x"}}', PATH, "runtimes.nvidia is a string", id="string"),
         pytest.param(JSON, '{"runtimes": 1e999}', PATH, "runtimes is a number, but", id="number"),
         pytest.param(JSON, '{"runtimes": {}, "runtimes": {}}', PATH, "runtimes is there twice", id="doubled"),
         pytest.param(
@@ -203,14 +160,9 @@ def test_a_deleted_key_comes_back_at_the_end(
             *("runtimes.nvidia.path is there twice",),
             id="a doubled key",
         ),
-        pytest.param(TOML, "a = 'x'", KEY, "a is a string, but a table belongs there", id="no table"),
         pytest.param(TOML, "[[a]]", KEY, "a is an array of tables, but a table", id="array of tables"),
-        pytest.param(TOML, "a = 1979-05-27", KEY, "a is a date, but a table", id="date"),
         pytest.param(TOML, "[a.ours]", KEY, "a.ours is a table, but a value belongs there", id="a table"),
-        pytest.param(TOML, "[a]\nx = 1", Want(("a",), ABSENT), "a is a table, but a value", id="deleted"),
-        pytest.param(TOML, "[a]\nx = 1", Want(("a",), {}), "a is a table, but a value", id="emptied"),
         pytest.param(TOML, "imports = 'x'", IMPORT, "imports is a string, but an array", id="no array"),
-        pytest.param(TOML, "[[imports]]", IMPORT, "imports is a table, but a value", id="tables, no array"),
         pytest.param(TOML, "['a.b']\nc = 1", Want(("a.b", "c", "d"), 1), '"a.b".c is a number', id="a dot"),
     ],
 )
@@ -225,30 +177,19 @@ def test_what_is_in_the_way_is_named(syntax: Syntax, text: str, want: Want, prob
     ("syntax", "text", "reason"),
     [
         pytest.param(JSON, '{\n  "a": 1\n  "b": 2}', "line 3, column 3: expecting ',' delimiter", id="comma"),
-        pytest.param(JSON, "{} x", "line 1, column 4: extra data", id="trailing text"),
         pytest.param(JSON, "[]", "line 1, column 1: expected an object", id="not an object"),
         pytest.param(JSON, '{"a": 1} // c', "line 1, column 10: comments are not allowed", id="comment"),
-        pytest.param(JSON, "/* a */ {}", "line 1, column 1: comments are not allowed", id="comment before"),
-        pytest.param(JSON, '{ # a\n"a": 1}', "line 1, column 3: comments are not allowed", id="hash"),
         pytest.param(JSON, '{"a": NaN}', "line 1, column 7: NaN is not JSON", id="not a number"),
-        pytest.param(JSON, '{"a": ["NaN", -Infinity]}', "line 1, column 15: -Infinity is not", id="infinity"),
         pytest.param(
             JSON, '{"a": "\x00"}', "line 1, column 8: invalid control character at", id="NUL within"
         ),
-        pytest.param(JSON, "\x00", "line 1, column 1: expecting value", id="NUL"),
-        pytest.param(JSON, '{"a": "\\x"}', "line 1, column 8: invalid \\escape", id="bad escape"),
         pytest.param(JSON, '{"a": "\udc80"}', "character 8: half a surrogate pair", id="lone surrogate"),
         pytest.param(JSON, "[" * 100_000, "nested too deeply", id="too deep an array"),
-        pytest.param(JSON, '{"a":' * 100_000, "nested too deeply", id="too deep an object"),
-        pytest.param(JSON, "\u00a0", "line 1, column 1: expecting value", id="a space JSON does not know"),
         pytest.param(TOML, "a = 1\nb 2\n", "line 2, column 3: expected '=' after a key", id="no equals sign"),
         pytest.param(TOML, "a = 1\n[a]\n", "line 2, column 3: cannot ", id="defined twice"),
-        pytest.param(TOML, "a = [1", "end of document: unclosed array", id="unclosed"),
-        pytest.param(TOML, "a = '\x00'", "line 1, column 6: found invalid character", id="NUL in TOML"),
         pytest.param(TOML, "a = '\udc80'", "character 6: half a surrogate pair", id="surrogate in TOML"),
         pytest.param(TOML, "a = " + "9" * 5000, "a number has more than 4300 digits", id="endless integer"),
         pytest.param(TOML, "a = " + "[" * 100_000, "nested too deeply", id="too deep"),
-        pytest.param(TOML, "\ufeff\ufeffa = 1", "line 1, column 1: invalid statement", id="two marks"),
     ],
 )
 def test_invalid_text_is_refused_with_its_place(syntax: Syntax, text: str, reason: str) -> None:
@@ -262,13 +203,11 @@ def test_invalid_text_is_refused_with_its_place(syntax: Syntax, text: str, reaso
 @pytest.mark.parametrize(
     ("syntax", "text"),
     [
-        *((JSON, '{"a":' * depth + "{}" + "}" * depth) for depth in (100, 300, 900)),
-        *(
-            (TOML, text)
-            for text in ("a." * 5000 + "a = 1\n", f"[{'a.' * 400}a]\n", f"a = {'[' * 200}{']' * 200}\n")
-        ),
+        (JSON, '{"a":' * 900 + "{}" + "}" * 900),
+        (TOML, "a." * 5000 + "a = 1\n"),
+        (TOML, f"a = {'[' * 200}{']' * 200}\n"),
     ],
-    ids=["100", "300", "900", "a dotted name", "a header", "an array"],
+    ids=["objects", "a dotted name", "an array"],
 )
 def test_depth_never_ends_in_a_traceback(syntax: Syntax, text: str) -> None:
     try:
@@ -281,13 +220,9 @@ def test_depth_never_ends_in_a_traceback(syntax: Syntax, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
-        pytest.param("\ufeff \r\n", {}, id="nothing"),
         pytest.param('{"a": 1, "b": [true, null, "x"]}', {"a": 1, "b": [True, None, "x"]}, id="values"),
         pytest.param('{"a": 1, "a": {"b": 1, "b": 2}}', {"a": {"b": 2}}, id="of a doubled name the last"),
         pytest.param('{"a": {"b": 1, "c": 1}, "a": {"b": 2}}', {"a": {"b": 2, "c": 1}}, id="doubled object"),
-        pytest.param(
-            '{"a": 123456789012345678901234567890}', {"a": 123456789012345678901234567890}, id="big"
-        ),
     ],
 )
 def test_json_is_read_as_go_reads_it(text: str, tree: dict[str, Any]) -> None:
@@ -326,7 +261,6 @@ IN_JSON = changed(JSON, '{\n  "a": 1\n}\n', [PATH, DEFAULT])
             id="a key they added keeps our container",
         ),
         pytest.param('{"a": 1}', '{"a": 1}', [], id="gone already"),
-        pytest.param("", "", [], id="an emptied file"),
         pytest.param('{"runtimes": []}', '{"runtimes": []}', [("runtimes",)], id="something else there"),
     ],
 )
@@ -356,9 +290,7 @@ IN_TOML = changed(TOML, "x = 1\n\n[z]\n", [TYPE, BINARY, NVIDIA])
             *("x = 1\n\n[z]\n# end of z\n# why\n", []),
             id="comments they wrote stay",
         ),
-        pytest.param({" = ": "=", "[plugins": "\t[ plugins"}, "x=1\n\n[z]\n", [], id="white space"),
         pytest.param({"\n": "\r\n"}, "x = 1\r\n\r\n[z]\r\n", [], id="line ends they changed"),
-        pytest.param({"x = 1\n\n[z]\n": ""}, "\n", [], id="all else taken out"),
     ],
 )
 def test_an_undo_of_toml_removes_only_what_is_still_ours(
@@ -380,14 +312,11 @@ def test_an_undo_of_toml_removes_only_what_is_still_ours(
     [
         pytest.param("", "imports = ['/b', \"/ours\", '/c']\n", "imports = ['/b', '/c']\n", id="between"),
         pytest.param("", "imports = ['/ours' , '/c']\n", "imports = ['/c']\n", id="quoted otherwise"),
-        pytest.param("", "imports = [\n]\n", "", id="taken out by others"),
-        pytest.param("", "imports = ['/c']\n", "imports = ['/c']\n", id="replaced by others"),
         pytest.param("imports = []", "imports = [\n'/ours' # c\n]", "imports = [\n# c\n]", id="comment"),
         pytest.param(
             *("imports = ['a']", "imports = [\n'a', # a\n'/ours'\n]", "imports = [\n'a' # a\n]"),
             id="the comma and the line go with it",
         ),
-        pytest.param("imports = ['a']", "imports = ['/ours',\n'b',]", "imports = [\n'b',]", id="at the head"),
     ],
 )
 def test_only_our_member_leaves_an_array_that_others_edited(text: str, now: str, back: str) -> None:
@@ -431,15 +360,6 @@ def test_what_others_put_into_an_object_of_ours_stays(before: str, want: Want) -
     assert undone(JSON, theirs, edits) == (theirs, ())
 
 
-def test_an_undo_does_not_depend_on_the_order_of_the_edits() -> None:
-    assert undone(JSON, IN_JSON[0], IN_JSON[1][::-1]) == ('{\n  "a": 1\n}\n', ())
-
-
-def test_members_are_for_toml() -> None:
-    with pytest.raises(ValueError, match="only TOML"):
-        changed(JSON, "{}", [Want(("a",), "b", member=True)])
-
-
 def spoilt(syntax: Syntax, text: str, wrong: str, key: Key, literal: str | None) -> None:
     """Change one key with a grammar that makes ``wrong`` of every text."""
     with open_draft(text, syntax, NAME) as draft:
@@ -458,15 +378,10 @@ def spoilt(syntax: Syntax, text: str, wrong: str, key: Key, literal: str | None)
     ("syntax", "text", "wrong"),
     [
         pytest.param(TOML, "a = nan\n", "a = inf\nours = 1\n", id="another value changed"),
-        pytest.param(TOML, "a = 1\n", "a = 1.0\nours = 1\n", id="another type"),
         pytest.param(TOML, "a = true\n", "a = 1\nours = 1\n", id="true is not one"),
-        pytest.param(TOML, "[a]\n[b]\n", "ours = 1\n[a]\n", id="an empty table lost"),
-        pytest.param(TOML, "[a]\nb = 1\n", "[a]\nb = 1\nours = 1\n", id="our key elsewhere"),
         pytest.param(TOML, "a = 1\n", "a = 1\nours = \n", id="not TOML any more"),
         pytest.param(JSON, '{"a": 1.0}', '{"a": 1.00, "ours": 1}', id="a number written otherwise"),
-        pytest.param(JSON, '{"a": 1, "a": 1}', '{"a": 1, "ours": 1}', id="a doubled name lost"),
         pytest.param(JSON, '{"a": 1}', '{"a": 1, "ours": 1, "ours": 1}', id="our name doubled"),
-        pytest.param(JSON, '{"a": 1}', '{"a": 1, "ours": 2}', id="not our value"),
     ],
 )
 def test_a_text_that_differs_in_anything_else_is_not_let_out(syntax: Syntax, text: str, wrong: str) -> None:

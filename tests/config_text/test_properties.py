@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import tomlkit
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 
 from installer.config_text import Edit, Syntax, Want, same
 from installer.config_text.change import apply, parse, undo
-from installer.errors import InstallerError
-from tests.config_text.texts import cases, edited, json_texts, toml_texts
+from tests.config_text.texts import cases, edited
 
 Case = tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]
 SYNTAXES = st.sampled_from(Syntax)
@@ -94,29 +92,6 @@ def test_what_only_adds_keeps_all_that_was_written(case: tuple[Syntax, Case]) ->
     assert is_subsequence(text, new)
 
 
-def pairs_without(text: str, keys: Sequence[tuple[str, ...]]) -> Any:
-    """JSON as lists of pairs with numbers as text, less ``keys``: read without any code of ours."""
-    pairs = json.loads(text.lstrip("\ufeff") or "{}", object_pairs_hook=tuple, parse_int=str, parse_float=str)
-
-    def less(value: Any, keys: list[tuple[str, ...]]) -> Any:
-        if not isinstance(value, tuple):
-            return value
-        deeper = {name: [key[1:] for key in keys if key[0] == name] for name, _ in value}
-        return tuple((name, less(child, deeper[name])) for name, child in value if (name,) not in keys)
-
-    return less(pairs, [key for key in keys if key])
-
-
-@SETTINGS
-@given(cases(Syntax.JSON))
-def test_json_keeps_order_numbers_and_doubled_names(case: Case) -> None:
-    text, _, (new, edits) = case
-    assume(text.strip("\ufeff \t\r\n"))
-    keys = [edit.key for edit in edits]
-
-    assert pairs_without(new, keys) == pairs_without(text, keys)
-
-
 @SETTINGS
 @given(any_case(), st.data())
 def test_undo_keeps_what_others_added_meanwhile(case: tuple[Syntax, Case], data: st.DataObject) -> None:
@@ -170,15 +145,3 @@ def test_undo_finds_its_keys_in_a_file_written_anew(case: tuple[Syntax, Case]) -
     back, _ = undo(rewritten, edits, syntax, name="config")
 
     assert same(without_empty(tree_of(back, syntax)), without_empty(tree_of(text, syntax)))
-
-
-@SETTINGS
-@given(st.one_of(json_texts(), toml_texts(), st.text(), st.text(alphabet='[]{}",:=.a#\n\r\\')), SYNTAXES)
-def test_any_text_is_read_or_refused_in_a_sentence(text: str, syntax: Syntax) -> None:
-    try:
-        problem, tree = f"read config as {syntax.upper()} (", tree_of(text, syntax)
-    except InstallerError as error:
-        problem, tree = error.problem, {}
-
-    assert problem.startswith(f"read config as {syntax.upper()} (")
-    assert isinstance(tree, dict)
