@@ -21,7 +21,6 @@ from installer.cdi.generate import (
 from installer.change.observe import observe_install
 from installer.errors import StoppedError
 from installer.host.files import Host
-from installer.host.supervision import STOP
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import CdiRow, ConfigRow, EngineState, GpuSpecification, Record
 from installer.model.files import File, Layout
@@ -98,8 +97,9 @@ def paths(found: GpuSpecification) -> list[str]:
     return [node.get("hostPath", node["path"]), said["containerEdits"]["mounts"][0]["hostPath"]]
 
 
-@pytest.mark.parametrize("own_devices", [False, True], ids=["", "its own devices"])
-@pytest.mark.parametrize("driver_root", ["/driver", "/driver/", "/link", "/link/"])
+@pytest.mark.parametrize(
+    ("driver_root", "own_devices"), [("/driver", False), ("/link/", False), ("/link", True)]
+)
 def test_the_hosts_paths_are_named_however_the_drivers_root_is_given(
     node: Node, driver_root: str, *, own_devices: bool
 ) -> None:
@@ -138,21 +138,7 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
     [
         pytest.param({}, "", "", id="nobody else"),
         pytest.param({"etc/cdi/a.yaml": theirs("team-a")}, "", "", id="other devices"),
-        pytest.param({"run/cdi/a.yaml": theirs("team-a")}, "", "", id="other devices, beside ours"),
         pytest.param({"etc/cdi/a.yaml": ALL}, "a.yaml", "", id="all"),
-        pytest.param(
-            {"run/cdi/a.yaml": theirs("0", "all", "1")}, "a.yaml", "", id="all and more, beside ours"
-        ),
-        pytest.param({"etc/cdi/a.yml": ALL}, "", "", id="an ending that no engine reads"),
-        pytest.param({"etc/cdi/a.yaml": ALL.replace("/gpu", "/gpu.coherent")}, "", "", id="a longer kind"),
-        pytest.param({"etc/cdi/a.yaml": ALL.replace("0.5.0", "9.9.0")}, "", "", id="later than it reads"),
-        pytest.param({"etc/cdi/a.yaml": ALL[: ALL.index("  containerEdits")]}, "", "", id="cut off"),
-        pytest.param({"run/cdi/a.yaml": f"{ALL}}}}}\n"}, "", "", id="braces behind it"),
-        pytest.param(
-            {"etc/cdi/a.yaml": '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devi'},
-            *("", ""),
-            id="JSON cut off",
-        ),
         pytest.param({"etc/cdi/a.yaml": theirs("all")}, "a.yaml", "0", id="all GPUs by one name"),
         pytest.param({"etc/cdi/a.yaml": theirs("0")}, "a.yaml", "all", id="one GPU"),
         pytest.param(
@@ -173,11 +159,6 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
         ),
         pytest.param(
             {OWN: theirs("team-a")}, "nvidia.com-gpu.json", "0 all", id="in our place, other devices"
-        ),
-        pytest.param(
-            {OWN: theirs("team-a"), "etc/cdi/a.yaml": ALL},
-            *("nvidia.com-gpu.json a.yaml", ""),
-            id="in our place, and all elsewhere",
         ),
     ],
 )
@@ -242,7 +223,7 @@ def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
     assert found.others == (() if ours else (PATH,))
 
 
-@pytest.mark.parametrize("spoilt", ["", "{}", "junk", "# kind: nvidia.com/gpu\n"])
+@pytest.mark.parametrize("spoilt", ["", "{}", "# kind: nvidia.com/gpu\n"])
 def test_what_is_spoilt_in_its_place_is_made_anew_and_nobody_is_given_way(node: Node, spoilt: str) -> None:
     node.write(OWN, spoilt)
 
@@ -278,19 +259,18 @@ def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_wa
     assert (facts.cdi.gpus.lacking, facts.contents[PATH]) == ("", None)
 
 
-@pytest.mark.parametrize("number", sorted(STOP))
-def test_a_stop_ends_an_nvidia_ctk_that_hangs(node: Node, number: signal.Signals) -> None:
+def test_a_stop_ends_an_nvidia_ctk_that_hangs(node: Node) -> None:
     tool = node.source / "usr/bin/nvidia-ctk"
     tool.write_text("#!/bin/sh\nexec sleep 1000\n")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     began = time.monotonic()
     try:
         # To this thread: those of whoever runs the tests have not blocked it.
-        threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), number)).start()
+        threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)).start()
         with pytest.raises(StoppedError):
             node.found()
     finally:
-        came = signal.sigtimedwait([number], 30)
+        came = signal.sigtimedwait([signal.SIGTERM], 30)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     assert came is not None
@@ -328,7 +308,6 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
     ("driver", "dev", "transformed"),
     [
         pytest.param("/run/driver", "/", [], id="the host's own paths"),
-        pytest.param("/host/run/driver", "/", ["--from=/host/run/driver --to=/run/driver"], id="one moved"),
         pytest.param(
             *("/host/run/driver", "/host"),
             ["--from=/host/run/driver --to=/run/driver", "--from=/host --to=/"],
@@ -350,7 +329,7 @@ def test_paths_of_managements_specification_are_the_hosts(
     assert said[1:] == [f"cdi transform root {words}" for words in transformed]
 
 
-@pytest.mark.parametrize("since", ["ours", "made anew by the driver", "of another boot", "gone"])
+@pytest.mark.parametrize("since", ["ours", "made anew by the driver", "of another boot"])
 def test_of_device_nodes_only_those_of_ours_are_removed(node: Node, since: str) -> None:
     path = PurePosixPath("/dev/nvidiactl")
     node.write("dev/nvidiactl")
@@ -361,9 +340,7 @@ def test_of_device_nodes_only_those_of_ours_are_removed(node: Node, since: str) 
         (node.root / "dev/other").rename(node.root / "dev/nvidiactl")
     elif since == "of another boot":
         ours = replace(ours, born=f"another-boot {ours.born.split()[1]}")
-    elif since == "gone":
-        (node.root / "dev/nvidiactl").unlink()
 
     change_device_nodes(node.host, RemoveDeviceNodes((ours,)))
 
-    assert node.host.exists(path) is (since in {"made anew by the driver", "of another boot"})
+    assert node.host.exists(path) is (since != "ours")
