@@ -1,6 +1,7 @@
 """What the NRI plugin says, byte for byte, and which containers get which devices."""
 
 import struct
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -111,7 +112,6 @@ def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
     ("asked", "code"),
     [
         pytest.param(_asked("ValidateContainerAdjustment"), session.UNIMPLEMENTED, id="a validator's method"),
-        pytest.param(_asked("UpdateContainer"), session.UNIMPLEMENTED, id="not asked for"),
         pytest.param(
             _asked("CreateContainer", service="other.Service"), session.UNIMPLEMENTED, id="another service"
         ),
@@ -141,12 +141,6 @@ def test_messages_come_out_whole_however_the_bytes_come_in(sent: list[Message], 
     assert [each for part in parts for each in reader.of(part)] == sent
 
 
-def test_frames_of_an_unknown_connection_are_dropped() -> None:
-    other = struct.pack(">II", 9, 5) + b"hello"
-
-    assert [*Messages().of(other + encoded(Message(2, 1, 2, b"")))] == [Message(2, 1, 2, b"")]
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -170,9 +164,7 @@ def test_unknown_fields_of_every_type_are_skipped() -> None:
     [
         pytest.param(b"\x0a\x05ab", id="cut off"),
         pytest.param(b"\x08\x01", id="a number for a text"),
-        pytest.param(b"\xff" * 11, id="a number without an end"),
         pytest.param(b"\x0b", id="a group"),
-        pytest.param(b"\x99\x06ab", id="half a number"),
     ],
 )
 def test_what_is_no_protobuf_is_refused(content: bytes) -> None:
@@ -190,12 +182,9 @@ def test_what_is_packed_is_unpacked(annotations: dict[str, str], names: list[str
 @pytest.mark.parametrize(
     ("annotations", "namespace", "given"),
     [
-        pytest.param({}, "operator", (), id="no wish"),
         pytest.param({"x/container.main": f"{MANAGEMENT}=all"}, "other", (), id="somebody else's annotation"),
         pytest.param({OF_CONTAINER: f"{MANAGEMENT}=all"}, "operator", (f"{MANAGEMENT}=all",), id="for it"),
-        pytest.param({"nvidia.cdi.k8s.io/container.b": "?"}, "other", (), id="for another container"),
         pytest.param({OF_POD: "nvidia.com/gpu=0"}, "team", ("nvidia.com/gpu=0",), id="for its pod"),
-        pytest.param({BARE: "nvidia.com/gpu=0"}, "team", ("nvidia.com/gpu=0",), id="the short form"),
         pytest.param(
             {OF_CONTAINER: "nvidia.com/gpu=1", OF_POD: "?", BARE: "?"},
             "team",
@@ -225,20 +214,15 @@ def test_a_container_gets_what_its_pod_asks_for(
     ("value", "namespace", "code", "words"),
     [
         pytest.param("", "team", 3, "names no device", id="empty"),
-        pytest.param(" , ", "team", 3, "names no device", id="commas alone"),
         pytest.param("all", "team", 3, "'all', which is no CDI device", id="no kind"),
-        pytest.param("nvidia.com/gpu=", "team", 3, "no CDI device", id="no name"),
         pytest.param(
             "nvidia.com/gpu=0 nvidia.com/gpu=1", "team", 3, "no CDI device", id="a blank for a comma"
         ),
         pytest.param("nvidia.com/gpu=0\nx", "team", 3, "no CDI device", id="a line end"),
-        pytest.param("x" * 5000, "team", 3, "no CDI device", id="endless"),
         pytest.param(f"{MANAGEMENT}=all", "team", 7, f"--nri-allow team={MANAGEMENT}", id="another's kind"),
-        pytest.param("nvidia.com/gpu=0", "default", 7, "its namespace may not", id="another namespace"),
         pytest.param(
             "a.com/nvidia.com/gpu=0", "team", 3, "no CDI device", id="an allowed kind within another"
         ),
-        pytest.param(f"nvidia.com/gpu=0,{MANAGEMENT}=all", "team", 7, MANAGEMENT, id="one of two"),
     ],
 )
 def test_a_wrong_or_forbidden_wish_is_an_error_and_never_a_start(
@@ -301,43 +285,35 @@ def test_an_engine_that_does_not_take_the_plugin_is_quoted() -> None:
         [*_session().hear(encoded(Message(2, 1, RESPONSE, refused)))]
 
 
-INJECT = {
-    "containerd": ["1.7.30", "v1.8.0", "v2.1.0-k3s1", "2.4.0-beta.0", "3.0"],
-    "cri-o": ["1.34.0", "1.37.0"],
-}
-DROP = {
-    "containerd": ["1.7.24~ds1", "1.7.29", "2.0.0", "v2.0.8", "main"],
-    "cri-o": ["1.33.9"],
-    "": ["2.1.9"],
-    "another": ["9.9.9"],
-}
-
-
-@pytest.mark.parametrize(("engine", "version"), [(name, each) for name in DROP for each in DROP[name]])
-def test_an_engine_that_drops_devices_is_refused(engine: str, version: str) -> None:
-    with pytest.raises(InstallerError, match="cannot give CDI devices by NRI") as caught:
+@pytest.mark.parametrize(
+    ("engine", "version", "drops"),
+    [
+        *(("containerd", version, True) for version in ("1.7.24~ds1", "1.7.29", "2.0.0", "v2.0.8", "main")),
+        *(("containerd", version, False) for version in ("1.7.30", "v2.1.0-k3s1", "2.4.0-beta.0", "3.0")),
+        *(("cri-o", "1.33.9", True), ("cri-o", "1.34.0", False)),
+        *(("", "2.1.9", True), ("another", "9.9.9", True)),
+    ],
+)
+def test_an_engine_that_drops_devices_is_refused(engine: str, version: str, *, drops: bool) -> None:
+    refused = (
+        pytest.raises(InstallerError, match="cannot give CDI devices by NRI") if drops else nullcontext()
+    )
+    with refused as caught:
         refuse_dropping(engine, version)
 
-    assert caught.value.code == "nri-unusable"
-
-
-@pytest.mark.parametrize(("engine", "version"), [(name, each) for name in INJECT for each in INJECT[name]])
-def test_an_engine_that_injects_devices_is_served(engine: str, version: str) -> None:
-    refuse_dropping(engine, version)
+    assert caught is None or caught.value.code == "nri-unusable"
 
 
 @pytest.mark.parametrize(
     "text",
-    ["team", "team=", "=nvidia.com/gpu", "team=gpu", "*=nvidia.com/gpu", "team=nvidia.com/gpu=0", "Team=a/b"],
+    ["team", "=nvidia.com/gpu", "team=gpu", "*=nvidia.com/gpu", "team=nvidia.com/gpu=0"],
 )
 def test_an_allowance_that_says_something_else_is_a_wrong_word(text: str) -> None:
     with pytest.raises(UsageError, match="NAMESPACE=VENDOR/CLASS"):
         Allowed.of(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "index"), [("a b", "10"), ("", "10"), ("a", "100"), ("a", "x"), ("a", "-1")]
-)
+@pytest.mark.parametrize(("name", "index"), [("a b", "10"), ("", "10"), ("a", "100"), ("a", "-1")])
 def test_an_identity_that_engines_refuse_is_a_wrong_word(name: str, index: str) -> None:
     with pytest.raises(UsageError):
         Identity.of(name, index)
