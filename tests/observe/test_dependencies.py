@@ -95,15 +95,9 @@ def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: P
     assert ended.endswith(below.RESTART)
 
 
-def _lead_nowhere(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
 BREAKS: dict[str, Callable[[Path], object]] = {
     "gone": Path.unlink,
     "not executable": lambda shim: shim.chmod(0o644),
-    "leads nowhere": _lead_nowhere,
     "empty": lambda shim: shim.write_text(""),
 }
 
@@ -172,7 +166,6 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
     ("words", "config", "there", "expected"),
     [
         pytest.param(("--containerd=/run/c/a.sock",), "{}", "run/c/x", "/run/c/a.sock", id="its flag"),
-        pytest.param(("--containerd", "/run/c/a.sock"), "{}", SOCKET, None, id="what is not in view"),
         pytest.param((), '{"containerd": "/run/c/b.sock"}', "run/c/x", "/run/c/b.sock", id="its config"),
         pytest.param((), "{", SOCKET, f"/{SOCKET}", id="the node's"),
         pytest.param((), "{}", OWN, f"/{OWN}", id="its own"),
@@ -203,20 +196,15 @@ def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
 FULL = {"f_blocks": 1000, "f_bfree": 8, "f_bavail": 8, "f_frsize": 4096, "f_files": 0, "f_ffree": 0}
 
 
-def what_is(place: str) -> str:
-    """Return what an engine has in a place."""
-    state = place.startswith("/run/")
-    return "where each container has its state" if state else "where the files of containers are"
+STATE, FILES = "where each container has its state", "where the files of containers are"
 
 
 @pytest.mark.parametrize(
     ("said", "full"),
     [
         pytest.param({}, True, id="32 KiB: runc cannot store its state"),
-        pytest.param({"f_bfree": 1000}, False, id="4 MiB"),
         pytest.param({"f_bfree": 1000, "f_bavail": 0}, False, id="4 MiB, for root alone"),
         pytest.param({"f_blocks": 0, "f_bfree": 0}, False, id="no limit"),
-        pytest.param({"f_bfree": 1000, "f_files": 900}, True, id="no inode"),
         pytest.param(
             {"f_bfree": 1000, "f_files": 900, "f_ffree": 6}, True, id="6 inodes: no pipe for a shim"
         ),
@@ -230,13 +218,13 @@ def test_a_place_without_room_is_told(
     (tmp_path / place[1:]).mkdir(parents=True)
     statvfs, told = os.statvfs, SimpleNamespace(**FULL | said | {"f_flag": 0})
     monkeypatch.setattr(os, "statvfs", lambda path: told if str(path).endswith(place) else statvfs(path))
-    host = Host.under(PurePosixPath(tmp_path))
+    state = place.startswith("/run/")
 
-    assert [*below.list_crowded(host, ("containerd",))] == [PurePosixPath(place)] * (
-        full and place[:5] == "/run/"
-    )
+    crowded = [*below.list_crowded(Host.under(PurePosixPath(tmp_path)), ("containerd",))]
+
+    assert crowded == ([PurePosixPath(place)] if full and state else [])
     if full:
-        assert f"({place}, {what_is(place)}, is full); make room there" in _why(
+        assert f"({place}, {STATE if state else FILES}, is full); make room there" in _why(
             tmp_path, _engine("containerd")
         )
 
@@ -244,11 +232,9 @@ def test_a_place_without_room_is_told(
 @pytest.mark.parametrize(
     ("name", "config", "place"),
     [
-        ("docker", "{}", "/var/lib/docker"),
         ("docker", '{"data-root": "/mnt/docker"}', "/mnt/docker"),
         ("docker", "{}", "/var/lib/containerd"),  # of the containerd below it
         ("containerd", 'root = "/mnt/containerd"', "/mnt/containerd"),
-        ("containerd", "", "/run/containerd"),
     ],
 )
 def test_a_place_that_is_mounted_read_only_is_told(
@@ -261,7 +247,7 @@ def test_a_place_that_is_mounted_read_only_is_told(
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if str(path) == place else ())
 
     with _listens(tmp_path / SOCKET, answers=True):
-        assert f"{place}, {what_is(place)}, is mounted read-only" in _why(tmp_path, engine)
+        assert f"{place}, {FILES}, is mounted read-only" in _why(tmp_path, engine)
 
 
 def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
@@ -296,20 +282,11 @@ def node(root: Path, *files: str) -> Host:
 
 
 @pytest.mark.parametrize(
-    ("said", "suse"),
-    [
-        (None, False),
-        ("", False),
-        ("no equals sign\n", False),
-        ('ID=ubuntu\nID_LIKE="debian"\n', False),
-        ('ID="sles"\nID_LIKE="suse"\n', True),
-    ],
+    ("said", "suse"), [("no equals sign\n", False), ('ID="sles"\nID_LIKE="suse"\n', True)]
 )
-def test_the_family_of_a_system(tmp_path: Path, said: str | None, *, suse: bool) -> None:
+def test_the_family_of_a_system(tmp_path: Path, said: str, *, suse: bool) -> None:
     host = node(tmp_path, "etc/os-release")
-    (tmp_path / "etc/os-release").write_text(said or "")
-    if said is None:
-        (tmp_path / "etc/os-release").unlink()
+    (tmp_path / "etc/os-release").write_text(said)
 
     assert (is_suse(host), [*served_by_image(host)]) == (suse, [])
 
@@ -328,10 +305,8 @@ HELD_BY_HOST = "usr/lib64/libnvidia-ml.so.580.1"
     ("files", "asked", "found", "note"),
     [
         ((), "auto", "/run/nvidia/driver", ""),
-        ((), "/opt/driver", "/opt/driver", ""),
         ((HELD_BY_HOST,), "auto", "/", "holds the driver: the toolkit looks for it in /"),
         ((HELD_BY_HOST,), "/run/nvidia/driver", "/run/nvidia/driver", "consider --driver-root /"),
-        ((HELD_BY_HOST,), "/opt/driver", "/opt/driver", ""),
         ((HELD_BY_HOST, "run/nvidia/driver/usr"), "auto", "/run/nvidia/driver", ""),
         (("usr/lib64/libnvidia-cfg.so.1",), "auto", "/run/nvidia/driver", ""),
     ],

@@ -3,7 +3,6 @@
 The rows about dockerd were measured with real ones (tests/engines/test_docker_reload.py).
 """
 
-import json
 from pathlib import PurePosixPath
 
 import pytest
@@ -29,7 +28,6 @@ def entry_after(entry: str, *, name: str = "nvidia") -> Value:
             '{"Path": "/b/x", "path": "/b/y"}', {"Path": NVIDIA, "path": NVIDIA}, id="both spellings"
         ),
         pytest.param("{}", {"path": NVIDIA, "args": []}, id="an empty entry is a new one"),
-        pytest.param("null", {"path": NVIDIA, "args": []}, id="no entry is a new one"),
     ],
 )
 def test_an_entry_of_our_name_becomes(entry: str, after: Value) -> None:
@@ -51,10 +49,6 @@ def test_a_name_that_another_runtime_has_is_refused(entry: str, starts: str) -> 
         f"cannot use /etc/docker/daemon.json (a runtime named gpu is there already and starts {starts}); "
         "choose another name with --runtime-name"
     )
-
-
-def test_a_chosen_name_that_is_ours_already_may_stay() -> None:
-    assert entry_after('{"path": "/opt/old/nvidia-container-runtime"}', name="gpu") == {"path": NVIDIA}
 
 
 @pytest.mark.parametrize(
@@ -81,36 +75,6 @@ def test_a_default_that_nobody_defines_is_refused_also_where_ours_takes_its_plac
         decided("docker", '{"default-runtime": "youki"}', default=ours)
 
 
-@pytest.mark.parametrize("default", ["runc", "io.containerd.runc.v2"], ids=["built in", "a shim"])
-def test_a_default_needs_no_definition_that_is(default: str) -> None:
-    text = json.dumps({"default-runtime": default})
-
-    assert at(result(decided("docker", text), text=text), "default-runtime") == default
-
-
-@pytest.mark.parametrize(
-    ("entry", "starts"),
-    [
-        ({"path": "/a"}, "/a"),
-        ({"path": "/a", "runtimeType": ""}, "/a"),
-        ({"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "/b"}}, "/b"),
-        ({"runtimetype": "io.containerd.runc.v2", "OPTIONS": {"binaryname": "/b"}}, "/b"),
-        ({"runtimeType": "io.containerd.runc.v2", "options": {"Root": "/r"}}, None),
-        ({"runtimeType": "io.containerd.runc.v2"}, None),
-        ({"runtimeType": "io.containerd.kata.v2", "options": {"BinaryName": "/b"}}, None),
-        ({}, None),
-    ],
-)
-def test_what_a_runtime_starts_is_its_path_or_what_a_shim_of_runc_is_told(
-    entry: dict[str, Value], starts: str | None
-) -> None:
-    text = json.dumps({"runtimes": {"its-own": entry}, "default-runtime": "its-own"})
-
-    found = decided("docker", text).low_level
-
-    assert found == (*([starts] if starts else []), "runc", "crun")
-
-
 PATH = PurePosixPath("/etc/docker/daemon.json")
 OLD, NEW = (20, 10, 24), (28, 5, 2)
 
@@ -123,14 +87,10 @@ def has(default: str, *names: str) -> EffectiveConfig:
 @pytest.mark.parametrize(
     ("before", "middle"),
     [
-        pytest.param("", {"default-runtime": "runc", "runtimes": {}}, id="no file"),
         pytest.param(
             '{"runtimes": null, "default-runtime": null}',
             {"runtimes": {}, "default-runtime": "runc"},
             id="nulls, of which dockerd 20.10 dies",
-        ),
-        pytest.param(
-            '{"default-runtime": ""}', {"default-runtime": "runc", "runtimes": {}}, id="an empty default"
         ),
         pytest.param(
             '{"debug": true, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}}',
@@ -150,12 +110,8 @@ def test_the_intermediate_text_of_an_undo_says(before: str, middle: Value) -> No
     [
         pytest.param('{"default-runtime": "io.containerd.kata.v2"}', "", "", id="a shim needs no definition"),
         pytest.param(
-            '{"runtimes": {"runc": {"path": "/b/x"}}}', "", "runtime name 'runc' is reserved", id="runc"
-        ),
-        pytest.param(
             '{"runtimes": {"x": {}}}', "", "the runtime x has neither a path nor a runtimeType", id="no path"
         ),
-        pytest.param("", "", "", id="empty"),
     ],
 )
 def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, undefined: str, broken: str) -> None:
@@ -181,13 +137,6 @@ def test_dockerd_never_gets_a_map_without_its_live_default(version: tuple[int, .
         "default-runtime": "runc",
     }
     assert last == target
-
-
-def test_a_text_that_is_safe_by_itself_needs_no_intermediate_one() -> None:
-    target = File(b'{"runtimes": {"nvidia": {"path": "/b/nvidia"}}}')
-
-    assert DockerdModel(PATH, OLD).find_route(has("runc"), target) == (target,)
-    assert len(DockerdModel(PATH, OLD).find_route(None, target)) > 1
 
 
 def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None:

@@ -1,7 +1,6 @@
 """Which engines run here and where each listens by now; one that its owner has stopped is not woken."""
 
 import json
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -11,10 +10,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.observe import ROWS, find_moved
+from installer.change.observe import find_moved
 from installer.engines import ENGINES
 from installer.engines.containers import find_in_use
-from installer.engines.dependencies import refuse_unseen
 from installer.engines.observe import (
     ask_for,
     drop_unused,
@@ -42,16 +40,7 @@ from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import ASKED, ONE, PODS, SOCKET, UNIT, containerd, live, on_bus
 
 ENDED = FakeUnit(active="inactive", sub="dead")
-FAILED = FakeUnit(active="failed", sub="failed")
 CRASHES = FakeUnit(active="activating", sub="auto-restart")
-
-
-def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:
-    assert {process: row.name for process, row in ROWS.items()} == {
-        "dockerd": "docker",
-        "containerd": "containerd",
-        "crio": "crio",
-    }
 
 
 @pytest.mark.parametrize(
@@ -95,9 +84,7 @@ E_SOCK = PurePosixPath("/e.sock")
     ("name", "service", "listens", "questions"),
     [
         pytest.param("docker", ENDED, FakeUnit(), 0, id="stopped, and systemd listens"),
-        pytest.param("docker", FAILED, FakeUnit(), 0, id="failed, and systemd listens"),
         pytest.param("docker", FakeUnit(active="deactivating"), FakeUnit(), 0, id="about to stop"),
-        pytest.param("docker", ENDED, ENDED, 1, id="stopped, and nobody of systemd's listens"),
         pytest.param("docker", FakeUnit(), FakeUnit(), 1, id="it runs"),
         pytest.param("containerd", ENDED, FakeUnit(), 1, id="one that systemd listens for nowhere"),
         pytest.param("k3s", FakeUnit(), ENDED, 1, id="one that its unit restarts"),
@@ -206,14 +193,6 @@ def test_verify_says_so_and_how_to_start_it(held: Held, monkeypatch: pytest.Monk
     assert not held.woken
 
 
-def test_one_on_another_socket_is_asked_though_dockers_own_is_held(held: Held) -> None:
-    held.systemd.changed["Listen"] = ("a(ss)", [("Stream", "/run/docker.sock")])
-
-    ask_for(held.host, SOUGHT, replace(OPTIONS, timeout_s=0.1))
-
-    assert held.woken
-
-
 GONE = PurePosixPath("/old.sock")
 ROW = EngineRow("containerd", GONE, UNIT, {})
 HANGS = replace(containerd(), socket=GONE, silence="hangs")
@@ -229,7 +208,6 @@ def told(path: PurePosixPath | None = SOCKET) -> Options:
     ("engine", "row"),
     [
         pytest.param(STOPPED, ROW, id="one that answers is of another unit"),
-        pytest.param(STOPPED, replace(ROW, unit=""), id="of no unit"),
         pytest.param(HANGS, ROW, id="one that only hangs"),
         pytest.param(ELSEWHERE, ROW, id="another unit answers"),
     ],
@@ -237,26 +215,6 @@ def told(path: PurePosixPath | None = SOCKET) -> Options:
 def test_a_socket_of_another_unit_is_not_taken(tmp_path: Path, engine: EngineState, row: EngineRow) -> None:
     with live(tmp_path) as there:
         assert locate(there.host, engine, row, told()).socket != SOCKET
-
-
-@pytest.mark.parametrize(
-    ("unit", "stopped", "crashing"),
-    [
-        pytest.param(ENDED, True, False, id="at rest"),
-        pytest.param(FAILED, True, False, id="failed for good"),
-        pytest.param(CRASHES, False, True, id="ends at each start"),
-        pytest.param(FakeUnit(), False, False, id="it runs without its socket"),
-    ],
-)
-def test_where_nobody_listens_the_unit_tells_whether_it_is_stopped(
-    tmp_path: Path, unit: FakeUnit, *, stopped: bool, crashing: bool
-) -> None:
-    with live(tmp_path) as there:
-        there.systemd.units[UNIT] = unit
-        found = locate(there.host, STOPPED, ROW, Options())
-
-    runs = not (stopped or crashing)
-    assert (found.stopped, found.crashing, found.remedy) == (stopped, crashing, "restart containerd" * runs)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +240,6 @@ def test_only_one_of_the_ledger_whose_socket_nobody_names_is_looked_for(
     [
         pytest.param("active", 61, 99, SOCKET, True, id="its process holds it"),
         pytest.param("active", 61, 98, SOCKET, False, id="another process holds it"),
-        pytest.param("active", 0, 99, SOCKET, False, id="no process"),
         pytest.param("failed", 61, 99, SOCKET, False, id="not active"),
         pytest.param("active", 61, 99, "/nri.sock", False, id="that of NRI, where who asks is a plugin"),
     ],
@@ -332,19 +289,6 @@ def test_of_several_units_the_one_that_runs_is_an_engines(
             assert (found.unit, found.silence, found.stopped) == (expected, state.silence, state.stopped)
 
 
-def test_a_runtime_that_an_engine_does_not_see_is_refused(tmp_path: Path) -> None:
-    program, gone = PurePosixPath(tmp_path / "runtime"), PurePosixPath("/gone/runtime")
-    (tmp_path / "runtime").touch()
-    us = replace(containerd(), pid=os.getpid())
-
-    refuse_unseen(us, [program])
-    refuse_unseen(containerd(), [gone])  # nobody knows where it looks
-    refuse_unseen(replace(us, pid=(1 << 22) + 1), [gone])
-    for unseen in (gone, PurePosixPath(tmp_path)):
-        with pytest.raises(InstallerError, match=rf"pid {os.getpid()} does not see {unseen}: it has other"):
-            refuse_unseen(us, [program, unseen])
-
-
 OURS = EffectiveConfig({"nvidia": Runtime("/usr/local/nvidia/toolkit/nvidia-container-runtime")}, "runc")
 
 
@@ -354,7 +298,6 @@ OURS = EffectiveConfig({"nvidia": Runtime("/usr/local/nvidia/toolkit/nvidia-cont
         pytest.param("nothing", True, id="nobody uses it"),
         pytest.param("kubelet", False, id="a kubelet"),
         pytest.param("pod", False, id="a pod"),
-        pytest.param("silent", False, id="one that cannot be asked"),
         pytest.param("serving", False, id="a runtime of ours"),
         pytest.param("row", False, id="a row of the ledger"),
     ],

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.reloading import (
-    PASSING,
     explain_pending,
     explain_stale_runtimes,
     explain_stale_state,
@@ -47,20 +46,11 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
         (WANTED, serves(nvidia=MINE), WELL),
         (WANTED, serves(), "it does not serve nvidia"),
         (WANTED, serves(nvidia=THEIRS), "it serves nvidia otherwise than asked for"),
-        (GONE, serves(), WELL),
         (GONE, serves(nvidia=MINE), "it still serves nvidia"),
-        (GONE, serves(nvidia=THEIRS), WELL),
-        (DEMOTED, serves(), WELL),
         (DEMOTED, serves("nvidia"), "its default runtime is nvidia"),
         (replace(GONE, cdi=True), serves("runc", False), "it does not serve CDI devices"),
-        (replace(GONE, cdi=True), serves("runc", True), WELL),
-        (replace(GONE, cdi=True), serves("runc", None), WELL),
         (GONE, serves("runc", False), WELL),
         (WANTED, replace(serves(nvidia=MINE), outdated=True), "its config was changed after its start"),
-        (
-            *(replace(WANTED, absent=(RuntimeEntry("old", OURS),)), serves(old=MINE)),
-            "it does not serve nvidia and it still serves old",
-        ),
         (
             replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS))),
             *(serves(nvidia=THEIRS), "it does not serve a, b and it serves nvidia otherwise than asked for"),
@@ -71,19 +61,6 @@ def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -
     assert [reason for _, reason in explain_undo([step], found)] == [why]
     if found.serving is not None and not found.outdated:
         assert step.satisfied_by(found.serving) is (why == WELL)
-
-
-def test_why_a_config_is_written_back() -> None:
-    before, after = File(b"a"), File(b"b")
-    passing = WriteConfig("docker", PurePosixPath("/a"), before, after)
-    removed = WriteConfig("docker", PurePosixPath("/a"), after, None)
-    other = WriteConfig("docker", PurePosixPath("/b"), before, after)
-
-    assert [reason for _, reason in explain_undo([passing, other, removed], serves())] == [
-        PASSING,
-        "reverts what install changed",
-        "reverts what install made",
-    ]
 
 
 def test_while_steps_are_under_way_all_texts_of_ours_are_known() -> None:
@@ -121,13 +98,11 @@ DOCKERS = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", {"nv
     [
         pytest.param("runc", {}, "", id="as the file says"),
         pytest.param("theirs", {"runtimes": TABLE}, DEFAULT.format("theirs", "runc"), id="kept"),
-        pytest.param("theirs", {"runtimes": TABLE, "default-runtime": "theirs"}, "", id="named"),
         pytest.param(
             *("runc", {"runtimes": TABLE, "default-runtime": "theirs"}, DEFAULT.format("runc", "theirs")),
             id="not taken up",
         ),
         pytest.param("nvidia", {"runtimes": TABLE}, "", id="ours comes and goes with us"),
-        pytest.param("nvidia-cdi", {"runtimes": TABLE}, "", id="ours, by the ledger"),
         pytest.param(
             "theirs", {"runtimes": {**TABLE, "runc": {"path": "/x"}}}, "", id="dockerd would not start"
         ),
@@ -164,12 +139,10 @@ CHANGES = "which is not defined as it is in its configs: its next start changes 
     ("served", "defined", "told"),
     [
         pytest.param(CONTAINERD, LIKE, "", id="as its files say, and what it fills in"),
-        pytest.param(CONTAINERD, None, ENDS, id="gone"),
         pytest.param(
             CONTAINERD, {**LIKE, "runtime_type": "io.containerd.runc.v1"}, CHANGES, id="of another type"
         ),
         pytest.param({**CONTAINERD, "privilegedWithoutHostDevices": True}, OFF, CHANGES, id="switched off"),
-        pytest.param({**CONTAINERD, "privilegedWithoutHostDevices": False}, OFF, "", id="off in both"),
     ],
 )
 def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
@@ -188,23 +161,15 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
     assert [*explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
 
 
-@pytest.mark.parametrize(
-    ("ours", "told"),
-    [
-        pytest.param(("nvidia",), ["gone, which is not", "other, which is not"], id="those of others"),
-        pytest.param(("nvidia", "gone", "other"), [], id="none of ours"),
-    ],
-)
-def test_what_dockers_next_start_takes_from_others_is_told_and_ours_is_not(
-    ours: tuple[str, ...], told: list[str]
-) -> None:
+def test_what_dockers_next_start_takes_from_others_is_told_and_ours_is_not() -> None:
     serving = {"nvidia": MINE, "gone": Runtime("/opt/gone"), "other": Runtime("/opt/new")}
+    now = engine("docker", EffectiveConfig(serving, "runc"))
     wanted = EffectiveConfig({"other": Runtime("/opt/old")}, "runc")
 
-    said = [*explain_stale_runtimes(engine("docker", EffectiveConfig(serving, "runc")), wanted, ours)]
+    said = [*explain_stale_runtimes(now, wanted, ("nvidia",))]
 
-    assert len(said) == len(told)
-    assert all(f"Docker serves the runtime {words}" in line for words, line in zip(told, said, strict=True))
+    assert ["gone, which is not" in said[0], "other, which is not" in said[1]] == [True, True]
+    assert not [*explain_stale_runtimes(now, wanted, ("nvidia", "gone", "other"))]
 
 
 @pytest.mark.parametrize(
@@ -212,13 +177,9 @@ def test_what_dockers_next_start_takes_from_others_is_told_and_ours_is_not(
     [
         ("docker", None, True, False, "has no effect, for this dockerd has no CDI"),
         ("docker", False, True, True, "takes effect when dockerd starts the next time"),
-        ("docker", True, True, True, ""),
-        ("docker", False, False, False, ""),
-        ("docker", None, False, False, ""),
         ("containerd", None, True, True, "has no effect, for this containerd has no CDI"),
         ("containerd", None, True, False, ""),
         ("containerd", False, True, True, ""),
-        ("containerd", True, True, True, ""),
     ],
 )
 def test_what_becomes_of_cdi_after_a_reload(

@@ -35,11 +35,7 @@ def test_what_it_links_to_is_enough_to_run_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        pytest.param(None, "is not there", id="absent"),
-        pytest.param(b"#!/bin/other\n", "no program of 64 bits", id="a script"),
-    ],
+    ("content", "reason"), [(None, "is not there"), (b"#!/bin/other\n", "no program of 64 bits")]
 )
 def test_a_shell_that_cannot_be_used_is_said_so(tmp_path: Path, content: bytes | None, reason: str) -> None:
     (tmp_path / "bin").mkdir()
@@ -48,15 +44,6 @@ def test_a_shell_that_cannot_be_used_is_said_so(tmp_path: Path, content: bytes |
 
     with pytest.raises(InstallerError, match=reason):
         shell_of(Host.under(PurePosixPath(tmp_path)))
-
-
-def test_a_static_program_has_no_loader(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/sh").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(57))
-
-    found = shell_of(Host.under(PurePosixPath(tmp_path)))
-
-    assert found == Tools(((PurePosixPath("/bin/sh"), SHELL),), loader=False)
 
 
 RECORDED = Path(__file__).parents[1] / "engines/crio/config.toml"  # what a real CRI-O 1.37.0 answered
