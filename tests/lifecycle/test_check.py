@@ -12,22 +12,20 @@ from msgspec.structs import replace
 from installer.cdi.plan import GPUS, STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
-from installer.cli import log as logging
+from installer.engines import ENGINES
 from installer.errors import InstallerError, NotIdleError
 from installer.host.files import Host
 from installer.lifecycle import check
 from installer.lifecycle import readiness as seen
 from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import CHECKS, REST_S, UNMADE_S
-from installer.lifecycle.installation import read_installation
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
-from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
+from installer.model.facts import CdiRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import fingerprint as signature
-from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.cri import PLUGINS, SKIPPED, plugins
 from tests.support.live import SOCKET as CONTAINERD
 from tests.support.live import STATUS, live
@@ -38,23 +36,12 @@ TEXTFILE = PurePosixPath("/prom/toolkit.prom")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "later": 1}', "[" * 100_000], ids=range(6)
+    "text", ["", '{"version": 2}', '{"version": 1, "later": 1}', "[" * 100_000], ids=range(4)
 )
 def test_a_damaged_state_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state").write_text(text)
 
     assert seen.read_check(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")) is None
-
-
-def test_of_an_engine_that_may_be_dead_nobody_says_that_it_serves() -> None:
-    serves, unknown = (EngineCheck("crio", serves=each, refused="no conmon").refusal for each in (True, None))
-
-    assert serves is not None
-    assert unknown is not None
-    assert (serves.remedy, unknown.remedy) == (
-        "correct them before its next start: it serves until then",
-        "correct them",
-    )
 
 
 def test_since_is_kept_while_nothing_changes() -> None:
@@ -134,17 +121,6 @@ def fail(error: Exception) -> Callable[..., Any]:
     return failing
 
 
-def test_monitoring_is_told_each_look_and_once_what_is_not_repaired(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS)
-
-    node.check(Drift.REPORT)
-    node.check(Drift.REPORT)
-    assert node.counts == (0, {"drifted": 1})
-    node.check(asked=True)
-
-    assert node.counts == (1, {"drifted": 1})
-
-
 def test_a_repair_is_on_the_disk_before_its_first_step_for_a_kill_counts_too(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
@@ -180,16 +156,7 @@ def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Pat
 
 def _plan_with_a_reload(serving: EffectiveConfig) -> Plan:
     entry = RuntimeEntry("nvidia", RUNTIME)
-    engine = EngineState(
-        "docker",
-        STEP.path,
-        None,
-        None,
-        (STEP.path,),
-        PurePosixPath("/run/docker.sock"),
-        "docker.service",
-        serving=serving,
-    )
+    engine = replace(EngineState.usual(ENGINES["docker"]), files=(STEP.path,), serving=serving)
     reload = Part("docker", ((Reload("docker", (entry,)), "its config changes"),))
     return Plan((reload,), Record(), Record(), {"docker": engine})
 
@@ -211,15 +178,6 @@ def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_mo
     assert (node.ready.exists(), node.counts) == (False, (0, {"drifted": 1}))
     assert "--drift ignore repairs nothing" in node.said["problem"]
     assert "toolkit-installer reconcile" in node.said["remedy"]
-
-
-def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(tmp_path: Path) -> None:
-    node = Node(tmp_path, _plan_with_a_reload(SERVING))
-
-    node.check()
-
-    assert "Docker would have to be reloaded" in node.said["problem"]
-    assert [(each["serves"], each["differs"]) for each in node.said["engines"]] == [(True, "")]
 
 
 def test_a_containerd_without_cri_is_not_said_to_be_stopped(tmp_path: Path) -> None:
@@ -272,46 +230,9 @@ def test_an_engine_of_ours_that_does_not_run_is_named_and_no_reason_to_be_ready(
     assert 0 < watch.due_s <= 2
 
 
-@pytest.mark.parametrize(
-    ("load", "remedy"),
-    [("loaded", "start containerd; "), ("masked", "run systemctl unmask containerd.service, ")],
-)
-def test_of_a_masked_engine_it_is_said_how_it_can_be_started(tmp_path: Path, load: str, remedy: str) -> None:
-    node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)
-    (tmp_path / "run/dbus").mkdir()
-    unit = FakeUnit(load=load, active="inactive", sub="dead")
-
-    with serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({"containerd.service": unit})):
-        node.check()
-
-    assert node.said["remedy"].startswith(remedy)
-
-
-def test_that_all_is_well_again_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    logging.configure("json")
-    node = Node(tmp_path, NOTHING)
-
-    node.check(plan=fail(NO_ENGINE))
-    before = capfd.readouterr().err
-    node.check()
-    after = capfd.readouterr().err
-    node.check()
-
-    assert "node ready again" not in before
-    assert after.count("node ready again") == 1
-    assert "node ready again" not in capfd.readouterr().err
-
-
 def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: Path) -> None:
-    plan = Plan(
-        (),
-        Record(),
-        Record(),
-        {},
-        unproven=("containerd",),
-        pending={"containerd": NOT_IDLE},
-        due=frozenset({"containerd"}),
-    )
+    due = frozenset({"containerd"})
+    plan = replace(NOTHING, unproven=("containerd",), pending={"containerd": NOT_IDLE}, due=due)
     node = Node(tmp_path, plan)
 
     first, again = check.conclude_install(node.work(), plan), node.check(Drift.REPORT)
@@ -341,24 +262,13 @@ def test_an_unexpected_mistake_in_a_look_is_told_and_ends_nothing(tmp_path: Path
     assert node.said["code"] == "internal-error"
 
 
-@pytest.mark.parametrize(
-    "places",
-    [
-        pytest.param({}, id="at its usual socket"),
-        pytest.param({"docker": Places(socket=PurePosixPath("/run/mine.sock"))}, id="where it is said to be"),
-    ],
-)
-def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(
-    tmp_path: Path, places: dict[str, Places]
-) -> None:
+def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(tmp_path: Path) -> None:
     node = Node(tmp_path, NOTHING, record=Record(cdi=CdiRow(("docker",))))
-    node.options = replace(node.options, places=places)
+    node.options = replace(node.options, places={"docker": Places(socket=PurePosixPath("/run/mine.sock"))})
 
     watch = node.check(plan=fail(STOPPED))
-    socket = tmp_path / ("run/mine.sock" if places else "var/run/docker.sock")
-    socket.parent.mkdir(parents=True, exist_ok=True)
     before = signature(watch.places)
-    socket.touch()
+    (tmp_path / "run/mine.sock").touch()
 
     assert before == watch.before
     assert signature(watch.places) != watch.before
@@ -385,23 +295,6 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
     watch = node.check(plan=fail(STOPPED))
 
     assert f"{version}/*" in watch.places
-
-
-def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_long(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, record=OF_DOCKER)
-    pidfile = tmp_path / "var/run/docker.pid"
-    pidfile.parent.mkdir(parents=True)
-    for _ in range(3):
-        watch = node.check(plan=fail(STOPPED))
-    rested = watch.due_s
-
-    pidfile.write_text("7")  # systemd holds its socket, which stays as it was
-    changed = signature(watch.places) != watch.before
-    watch = node.check(plan=fail(STOPPED))
-
-    assert round(rested) == 60
-    assert changed
-    assert 0 < watch.due_s <= 2
 
 
 def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_path: Path) -> None:
@@ -455,23 +348,6 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
     assert node.done[0].startswith("did 1,"), "the rest is left, and told"
     assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")
     assert watch.before == check.CHECK_AGAIN, "which is looked at once more"
-
-
-@pytest.mark.parametrize("valid", [True, False])
-def test_why_an_engine_would_not_start_again_is_said_once(tmp_path: Path, *, valid: bool) -> None:
-    config = PurePosixPath("/etc/docker/daemon.json")
-    row = EngineRow("docker", SOCKET, UNIT, {}, config=config)
-    saved = ConfigRow("docker", config, None, None, (), ())
-    held = Record(engines=(row,), configs=(saved,))
-    node = Node(tmp_path, NOTHING, record=held)
-    (tmp_path / "etc/docker").mkdir(parents=True)
-    (tmp_path / "etc/docker/daemon.json").write_text("{}" if valid else "{")
-    engine = EngineCheck("docker", serves=True, refused="cannot be read")
-    seen.publish_check(node.host, node.options.state_file, LastCheck(engines=(engine,)))
-
-    lines = read_installation(node.host, node.options).lines
-
-    assert len([line for line in lines if line.what == "docker" and not line.good]) == 1
 
 
 @pytest.mark.parametrize("by_cdi", [False, True])

@@ -51,7 +51,6 @@ def clock(moment_s: float) -> str:
         pytest.param(
             Drift.AUTO, RESTART, "containerd would have to be restarted", id="a restart is not taken unasked"
         ),
-        pytest.param(Drift.AUTO, RELOAD, "Docker would have to be reloaded", id="nor is a reload"),
         pytest.param(Drift.REPAIR, RESTART, "", id="the policy allows it"),
         pytest.param(Drift.REPORT, FILE, "--drift report only tells", id="told only"),
         pytest.param(Drift.IGNORE, FILE, "--drift ignore repairs nothing", id="left"),
@@ -75,7 +74,6 @@ def _written(engine: str, path: str) -> WriteConfig:
 @pytest.mark.parametrize(
     ("steps", "things", "engines"),
     [
-        pytest.param([_written("containerd", CONFIG)], [CONFIG], (), id="a config"),
         pytest.param(
             [_written("containerd", CONFIG), FindRuntimes("containerd", ()), Reload("containerd", ())],
             [CONFIG, "containerd"],
@@ -91,9 +89,7 @@ def _written(engine: str, path: str) -> WriteConfig:
         pytest.param(
             [InstallVersion("1", ()), SwitchToolkit("", "1")], ["the toolkit"], (), id="the toolkit"
         ),
-        pytest.param([_written("cdi", "/var/run/cdi/x.yaml")], ["/var/run/cdi/x.yaml"], (), id="CDI"),
         pytest.param([RemoveVersion("0")], [], (), id="what nobody needs any more is no drift"),
-        pytest.param([], [], (), id="nothing"),
     ],
 )
 def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
@@ -146,14 +142,6 @@ def test_whoever_rewrites_all_the_time_makes_at_most_five_repairs_in_any_hour() 
 
     assert [later - earlier for earlier, later in pairwise(done[:5])] == list(PAUSES_S[1:])
     assert max(sum(each <= one < each + HOUR_S for one in done) for each in done) == 5
-
-
-def test_a_wait_is_told_with_the_moment_of_the_next_repair() -> None:
-    refusal = find_refusal(Drift.AUTO, FILE, {CONFIG: (NOW - 4,)}, NOW, clock)
-
-    assert refusal is not None
-    assert refusal.until_s == NOW + 6
-    assert f"the next repair is at second {NOW + 6:g}" in refusal.reason.remedy
 
 
 def test_repairs_of_more_than_an_hour_ago_are_forgotten() -> None:

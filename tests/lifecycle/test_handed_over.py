@@ -11,7 +11,6 @@ from installer.engines.containers import find_low_level_runtime, find_substitute
 from installer.host.files import Host
 from installer.lifecycle.check import keep_live, process_of
 from installer.lifecycle.check import list_places as places
-from installer.lifecycle.check import list_published as told
 from installer.lifecycle.readiness import LastCheck
 from installer.model.facts import CdiRow, ConfigRow, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
@@ -40,14 +39,6 @@ def host(tmp_path: Path) -> Host:
     [
         pytest.param(["/usr/bin/crun", "/opt/runc"], None, HELD, "/usr/bin/crun", id="by a word"),
         pytest.param(["/opt/runc"], None, HELD, "/opt/runc", id="by a path"),
-        pytest.param(["/usr/bin/runc"], None, HELD, None, id="no other than it names"),
-        pytest.param(
-            ["/usr/bin/runc", "/opt/runc"],
-            NAMES.replace("/opt/runc", "runc"),
-            HELD,
-            "/usr/bin/runc",
-            id="edited",
-        ),
         pytest.param(["/usr/bin/runc"], "", HELD, "/usr/bin/runc", id="where it names none, the usual"),
         pytest.param(["/opt/runc"], "= no TOML", HELD, "/opt/runc", id="as it was written, of no TOML"),
         pytest.param(["/opt/runc"], None, replace(HELD, cdi=CdiRow(())), None, id="of CDI alone"),
@@ -121,15 +112,6 @@ def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(h
     assert keep_live(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
     assert keep_live(f"/proc/{(1 << 22) + 1}") == ""
     assert keep_live("") == ""
-
-
-def test_what_is_told_is_looked_for_by_its_own_name(tmp_path: Path, host: Host) -> None:
-    put(tmp_path, "/real.prom")
-    (tmp_path / "m.prom").symlink_to("real.prom")
-
-    (found,) = told(host, Options(), replace(HELD, published=(PurePosixPath("/m.prom"),)))
-
-    assert found.endswith(f"{tmp_path}/m.prom")
 
 
 def test_a_config_behind_a_link_is_watched_by_both_names(tmp_path: Path, host: Host) -> None:
