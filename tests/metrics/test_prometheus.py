@@ -53,8 +53,9 @@ def named_in(text: str) -> set[str]:
     "figures",
     [
         pytest.param(FIGURES, id="a node"),
-        pytest.param(replace(FIGURES, engines={}, figures=FIRST, since=""), id="a first failure"),
-        pytest.param(replace(FIGURES, version='"\\\n'), id="a version of odd characters"),
+        pytest.param(
+            replace(FIGURES, version='"\\\n', engines={}, figures=FIRST, since=""), id="a first failure"
+        ),
     ],
 )
 def test_promtool_finds_nothing_to_say_of_the_textfile(figures: Snapshot) -> None:

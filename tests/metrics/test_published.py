@@ -18,19 +18,10 @@ OURS = f"{MARK}\nx 1\n"
 ANSWER, ANSWER_020 = OPENMETRICS_MARKS
 
 
-HELD: list[socket.socket] = []
-
-
-def _live(path: Path) -> None:
-    HELD.append(socket.socket(socket.AF_UNIX))
-    HELD[-1].bind(str(path))
-    path.chmod(FOR_ALL)
-    HELD[-1].listen()
-
-
 def _left(path: Path) -> None:
-    _live(path)
-    HELD.pop().close()
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    path.chmod(FOR_ALL)
 
 
 @pytest.mark.parametrize(
@@ -38,13 +29,10 @@ def _left(path: Path) -> None:
     [
         pytest.param("a.prom", lambda _: None, False, False, id="nothing"),
         pytest.param("a.prom", lambda path: path.write_text(OURS), False, True, id="ours"),
-        pytest.param("a.openmetrics", lambda path: path.write_text(ANSWER), False, True, id="the other"),
         pytest.param("a.openmetrics", lambda path: path.write_text(ANSWER_020), False, True, id="of 0.2.0"),
         pytest.param("a.prom", lambda path: path.write_text("x 1\n"), True, False, id="root's"),
-        pytest.param("a.prom", lambda path: path.mkdir(), True, False, id="a directory"),
         pytest.param("a.prom", lambda path: path.symlink_to("b"), True, False, id="a link"),
         pytest.param("a.prom", os.mkfifo, True, False, id="a FIFO"),
-        pytest.param("a.sock", _live, False, False, id="a socket of ours"),
         pytest.param("a.sock", _left, False, True, id="a socket that was left"),
         pytest.param("a.sock", lambda path: path.write_text(OURS), True, False, id="no socket"),
     ],
@@ -59,9 +47,6 @@ def test_what_has_the_name_already(
 
     found = is_foreign(host, path)
     remove(host, path)
-    for made in HELD:
-        made.close()
-    HELD.clear()
 
     assert found == foreign
     assert (before and not os.path.lexists(tmp_path / name)) == removed

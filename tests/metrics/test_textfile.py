@@ -35,10 +35,6 @@ def samples(site: Site, path: str = TEXTFILE) -> dict[str, float]:
     return {name.removeprefix("toolkit_installer_"): float(value) for name, value in pairs}
 
 
-def names(site: Site) -> list[str]:
-    return sorted(path.name for path in (site.root / DIRECTORY).iterdir())
-
-
 def patched(program: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """Call the real program after some lines that change it."""
     return subprocess.run(
@@ -112,16 +108,13 @@ def test_a_first_install_that_fails_tells_so_until_the_uninstall(site: Site) -> 
 
     for _ in range(2):
         assert site.call("install", *ASKED).returncode == 1
-    told = samples(site)
-    status = site.status()
+    told, status = samples(site), site.status()
     assert site.call("uninstall").returncode == 0
     (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
 
     assert told['failures_total{code="config-unusable"}'] == 2
-    assert (told["installs_total"], told["ready"]) == (0, 0)
-    assert status.returncode == 1
+    assert (told["installs_total"], told["ready"], status.returncode) == (0, 0, 1)
     assert "left by an install that failed; nothing is installed" in status.stdout
-    assert "unfinished" not in status.stdout
     assert site.tree() == before
 
 
@@ -171,25 +164,23 @@ def test_another_path_takes_the_place_of_the_first_and_none_removes_it(site: Sit
     other = f"/{DIRECTORY}/other.prom"
     for path in (TEXTFILE, other):
         assert site.call("install", "--metrics-textfile", path).returncode == 0
-    found = names(site)
+    found = [path.name for path in (site.root / DIRECTORY).iterdir()]
     assert site.call("install").returncode == 0
 
     assert found == ["other.prom"]
-    assert names(site) == []
+    assert not [*(site.root / DIRECTORY).iterdir()]
     assert "published" not in json.loads((site.root / LEDGER).read_text())
 
 
-NO_ADDRESS = ["9400", "node:9400", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "::1:9400", "unix:/x"]
+NO_ADDRESS = ["node:9400", "127.0.0.1", "127.0.0.1:0", "::1:9400", "unix:/x"]
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
         ("--metrics-textfile", "/var/lib/x", "ends in .prom"),
-        ("--metrics-textfile", "x.prom", "absolute path"),
         ("--metrics-textfile", "/a/../x.prom", "without .."),
         ("--nfd-features", "/etc/x.prom", "not *.prom"),
-        ("--nfd-features", "/etc/.x", "leading dot"),
         ("--metrics-listen", "unix:run/x.sock", "absolute path"),
         *(("--metrics-listen", where, "listen on") for where in NO_ADDRESS),
     ],
@@ -212,13 +203,11 @@ daemon.recover = recover
 """
 
 
-@pytest.mark.parametrize("failed_before", [False, True])
-def test_a_first_install_that_is_stopped_leaves_no_trace(site: Site, *, failed_before: bool) -> None:
+def test_a_first_install_that_is_stopped_leaves_no_trace(site: Site) -> None:
     before = site.tree()
-    if failed_before:
-        (site.root / DAEMON_JSON).write_text("{")
-        assert site.call("install", *ASKED).returncode == 1
-        (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
+    (site.root / DAEMON_JSON).write_text("{")
+    assert site.call("install", *ASKED).returncode == 1, "it has told so"
+    (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
 
     done = patched(STOPPED, *site.command("install", *ASKED)[3:])
 
