@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -69,23 +70,37 @@ def test_a_big_config_is_edited_and_undone_in_seconds(text: str, wants: list[Wan
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("".join(f"k{number}=1\n" for number in range(20_000)), id="keys before any table"),
-        pytest.param(f"x = [{'1,' * 100_000}]\n", id="one array"),
-        pytest.param(f"x = [\n{'[1],' * 40_000}\n]\n", id="arrays in an array of many lines"),
-        pytest.param(f"x = {{ {', '.join(f'k{number}=1' for number in range(20_000))} }}\n", id="inline"),
+        pytest.param("".join(f"k{number}=1\n" for number in range(4_000)), id="keys before any table"),
+        pytest.param(f"x = [{'1,' * 20_000}]\n", id="one array"),
+        pytest.param(f"x = [\n{'[1],' * 8_000}\n]\n", id="arrays in an array of many lines"),
+        pytest.param(f"x = {{ {', '.join(f'k{number}=1' for number in range(4_000))} }}\n", id="inline"),
     ],
 )
 def test_what_is_not_on_the_way_to_our_keys_is_not_taken_apart(text: str) -> None:
-    began = time.process_time()
-    parse(text, Syntax.TOML, name="config")
-    parsed_s = time.process_time() - began
+    def install_and_undo() -> None:
+        new, edits = apply(text, WANTS, Syntax.TOML, name="config")
+        assert undo(new, edits, Syntax.TOML, name="config") == (text, ())
 
-    new, edits = apply(text, WANTS, Syntax.TOML, name="config")
-    back, left = undo(new, edits, Syntax.TOML, name="config")
+    parsing = calls(lambda: parse(text, Syntax.TOML, name="config"))
 
-    assert (back, left) == (text, ())
     # Each text, before and after, is parsed once more.
-    assert time.process_time() - began - parsed_s < 5 * parsed_s + 0.5
+    assert calls(install_and_undo) < 6 * parsing
+
+
+def calls(act: Callable[[], object]) -> int:
+    """Count the calls of functions in an act: on a machine that is busy, seconds tell nothing."""
+    count = 0
+
+    def see(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(see)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def test_a_config_of_a_megabyte_is_installed_within_64_mebibytes(tmp_path: Path) -> None:

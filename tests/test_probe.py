@@ -68,8 +68,10 @@ def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
 ) -> None:
     with site.running("--on-exit", "keep") as run:
         publish(site, run.pid)
+        run.send_signal(signal.SIGSTOP)  # else it puts right what it sees within two seconds
         spoil(site, run)
         probe = probed(image, site, "--ready")
+        run.send_signal(signal.SIGCONT)
 
     assert probe.returncode == 1
     assert probe.stdout.count("\n") == 1

@@ -111,7 +111,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         # that has not done so until the deadline has nothing to restart for.
         waits = spec.reload is ReloadMethod.ITSELF and time.monotonic() < begun.deadline
         still = waits and host.changed_s(engine.socket) == begun.made_s
-        left_s = max(0.1, min(ASK_S, begun.deadline - time.monotonic()))
+        left_s = max(1.0, min(ASK_S, begun.deadline - time.monotonic()))  # the last answer is what is told
         answer = ask(host, engine, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and reload.satisfied_by(answer.serving)
         # A signal is obeyed some time later: with nothing of ours yet its reload would seem to be finished.
