@@ -15,18 +15,12 @@ from installer.lifecycle.readiness import LastCheck
 from installer.model.facts import CdiRow, ConfigRow, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
 from installer.model.options import Options
+from tests.support.files import put
 
 LAYOUT = Layout()
 NAMES = '[nvidia-container-runtime]\nruntimes = ["crun", "/opt/runc"]\n'
 ROW = ToolkitRow("1", None, NAMES)
 HELD = Record(toolkit=ROW)
-
-
-def put(root: Path, path: PurePosixPath | str, text: str = "x", mode: int = 0o755) -> None:
-    place = root / str(path).lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
-    place.chmod(mode)
 
 
 @pytest.fixture
@@ -48,10 +42,9 @@ def host(tmp_path: Path) -> Host:
 def test_what_our_runtimes_hand_over_to(
     tmp_path: Path, files: list[str], config: str | None, held: Record, found: str | None
 ) -> None:
-    for name in files:
-        put(tmp_path, name)
+    put(tmp_path, dict.fromkeys(files, "x"), 0o755)
     if config is not None:
-        put(tmp_path, LAYOUT.config, config)
+        put(tmp_path, {LAYOUT.config: config})
 
     there = find_low_level_runtime(Host.under(PurePosixPath(tmp_path)), LAYOUT, held)
 
@@ -60,7 +53,11 @@ def test_what_our_runtimes_hand_over_to(
 
 @pytest.mark.parametrize("spoil", ["empty", "not executable", "a directory", "gone"])
 def test_what_cannot_be_started_is_none(tmp_path: Path, host: Host, spoil: str) -> None:
-    put(tmp_path, "/opt/runc", "" if spoil == "empty" else "x", 0o644 if spoil == "not executable" else 0o755)
+    put(
+        tmp_path,
+        {"/opt/runc": "" if spoil == "empty" else "x"},
+        0o644 if spoil == "not executable" else 0o755,
+    )
     if spoil in {"a directory", "gone"}:
         (tmp_path / "opt/runc").unlink()
     if spoil == "a directory":
@@ -71,9 +68,9 @@ def test_what_cannot_be_started_is_none(tmp_path: Path, host: Host, spoil: str) 
 
 def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path: Path, host: Host) -> None:
     assert find_substitute_runtime(host, HELD) is None
-    put(tmp_path, "/usr/sbin/runc")
+    put(tmp_path, {"/usr/sbin/runc": "x"}, 0o755)
     assert find_substitute_runtime(host, HELD) == PurePosixPath("/usr/sbin/runc")
-    put(tmp_path, "/opt/runc")
+    put(tmp_path, {"/opt/runc": "x"}, 0o755)
     assert find_substitute_runtime(host, HELD) == PurePosixPath("/opt/runc")
     assert find_substitute_runtime(host, Record()) == PurePosixPath("/usr/sbin/runc")
 
@@ -112,13 +109,3 @@ def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(h
     assert keep_live(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
     assert keep_live(f"/proc/{(1 << 22) + 1}") == ""
     assert keep_live("") == ""
-
-
-def test_a_config_behind_a_link_is_watched_by_both_names(tmp_path: Path, host: Host) -> None:
-    put(tmp_path, "/real.json")
-    (tmp_path / "etc/docker").mkdir(parents=True)
-    (tmp_path / "etc/docker/daemon.json").symlink_to("/real.json")
-
-    found = places(host, Options(), replace(HELD, configs=(CONFIG,)), LastCheck())
-
-    assert {f"{tmp_path}/real.json", f"{tmp_path}/etc/docker/daemon.json"} <= {*found}

@@ -26,6 +26,7 @@ from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Places
 from installer.model.steps import WriteConfig, describe
+from tests.support.files import put
 from tests.support.tree import tree
 
 CRIO, CONTAINERD, MICROK8S = (EngineState.usual(ENGINES[name]) for name in ("crio", "containerd", "microk8s"))
@@ -37,14 +38,6 @@ def read(root: Path, bare: EngineState) -> tuple[EngineState, str]:
     host = Host.under(PurePosixPath(root))
     engine = with_configs(host, bare)
     return engine, texts_alone(engine, contents_of(host, engine.files)).broken
-
-
-def put(root: Path, texts: dict[PurePosixPath, str]) -> Host:
-    for path, text in texts.items():
-        place = root / path.relative_to("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-    return Host.under(PurePosixPath(root))
 
 
 @pytest.fixture
@@ -176,14 +169,9 @@ STARTS = {
 def test_crio_does_not_start_without_what_a_real_one_missed(
     tmp_path: Path, text: str, absent: str, missed: str, path: str | None
 ) -> None:
-    for name in {"usr/bin/crun", "usr/bin/conmon", "usr/bin/pinns", "opt/conmon"} - {f"usr/bin/{absent}"}:
-        program = tmp_path / name
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
-    (tmp_path / "opt/text").touch(0o644)
-    (tmp_path / "etc/crio").mkdir(parents=True)
-    (tmp_path / "etc/crio/crio.conf").write_text(text)
+    programs = {"usr/bin/crun", "usr/bin/conmon", "usr/bin/pinns", "opt/conmon"} - {f"usr/bin/{absent}"}
+    put(tmp_path, dict.fromkeys(programs, "#!/bin/sh\n"), 0o755)
+    put(tmp_path, {"opt/text": "", "etc/crio/crio.conf": text})
     start = Started((), {"PATH": path} if path else {}, "/usr/bin/crio")
 
     end = " is no program" if "/" in missed else " is not in its PATH"

@@ -14,8 +14,8 @@ from installer.host.files import MOST_BYTES, Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
-from tests.host.servers import FakeSystemd, FakeUnit, serving
-from tests.support.live import on_bus
+from tests.host.servers import serving
+from tests.support.files import put as write
 
 LAYOUT = Layout()
 OURS = LAYOUT.toolkit / "nvidia-container-runtime"
@@ -36,11 +36,9 @@ def in_use(
 
 def put(root: Path, place: object, **files: object) -> None:
     """Write files of a bundle: JSON, or a text under its own name."""
-    bundle = root / str(place).lstrip("/")
-    bundle.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        path = bundle / (f"{name}.json" if name in {"options", "config"} else name)
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        file = f"{name}.json" if name in {"options", "config"} else name
+        write(root, {f"{place}/{file}": content if isinstance(content, str) else json.dumps(content)})
 
 
 K8S, MOBY = f"run/containerd/{TASKS}/k8s.io/{ID}", f"run/containerd/{TASKS}/moby/{ID}"
@@ -94,9 +92,7 @@ def test_a_container_is_known_by_the_binary_that_its_shim_recorded(
     tmp_path: Path, place: str, files: dict[str, Any], links: dict[str, str], found: tuple[str, str] | None
 ) -> None:
     put(tmp_path, place, **files)
-    for program in (str(OURS)[1:], "usr/bin/runc"):
-        (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / program).touch()
+    write(tmp_path, {OURS: "", PurePosixPath("/usr/bin/runc"): ""})
     for link, target in links.items():
         (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / link).unlink(missing_ok=True)
@@ -198,34 +194,6 @@ def test_what_docker_starts_again_needs_our_runtime_as_what_runs_does(
 
     with serving(tmp_path / "docker.sock", docker):
         assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == found
-
-
-@pytest.mark.parametrize(
-    ("serves", "service", "asked"),
-    [
-        pytest.param(True, "active", True, id="it runs and answered"),
-        pytest.param(False, "active", True, id="it runs, and did not answer yet"),
-        pytest.param(False, "inactive", False, id="it is stopped, and a question would start it"),
-    ],
-)
-def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
-    tmp_path: Path, service: str, *, serves: bool, asked: bool
-) -> None:
-    units = {"docker.service": FakeUnit(active=service), "docker.socket": FakeUnit(active="active")}
-    engine = replace(STOPPED, stopped=not serves, serving=EffectiveConfig({}, "runc") if serves else None)
-    questions: list[bytes] = []
-
-    def docker(connection: socket.socket) -> None:
-        questions.append(connection.recv(65536))
-        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n[]")
-
-    with (
-        on_bus(tmp_path, FakeSystemd(units)),
-        serving(tmp_path / "docker.sock", docker),
-    ):
-        assert in_use(tmp_path, DOCKER, engine) == ((), ())
-
-    assert bool(questions) is asked
 
 
 HOST_CONFIG, ABOUT = b'{"Binds":null,"Runtime":"nvidia"}', b'{"State":{"Running":true},"Name":"/trainer"}'

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines import dependencies as below
 from installer.engines.dependencies import Dependencies as Below
-from installer.engines.dependencies import driver_root, is_suse, served_by_image, without_cri
+from installer.engines.dependencies import is_suse, served_by_image
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState, Started
-from installer.model.options import Options
+from tests.support.files import put
 
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
 SOCKET = "run/containerd/containerd.sock"
@@ -62,12 +62,9 @@ def _listens(path: Path, *, answers: bool) -> Iterator[None]:
                 os.waitpid(child, 0)
 
 
-def _program(root: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
+def _program(root: Path, name: str) -> Path:
+    put(root, {name: "#!/bin/sh\n"}, 0o755)
+    return root / name
 
 
 def _found(root: Path, engine: EngineState, before: Below = Below()) -> Below:  # noqa: B008 - frozen
@@ -182,15 +179,12 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
 def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
     tmp_path: Path, words: tuple[str, ...], config: str, there: str, expected: str | None
 ) -> None:
-    for path, text in ((there, ""), ("etc/daemon.json", config)):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    host = put(tmp_path, {there: "", "etc/daemon.json": config})
 
-    docker = _engine("docker", started=Started(words))
-    found = below.containerd_of(Host.under(PurePosixPath(tmp_path)), docker)
+    found = below.containerd_of(host, _engine("docker", started=Started(words)))
 
     assert found == (expected and PurePosixPath(expected))
-    assert below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("containerd")) is None
+    assert below.containerd_of(host, _engine("containerd")) is None
 
 
 FULL = {"f_blocks": 1000, "f_bfree": 8, "f_bavail": 8, "f_frsize": 4096, "f_files": 0, "f_ffree": 0}
@@ -241,8 +235,7 @@ def test_a_place_that_is_mounted_read_only_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, config: str, place: str
 ) -> None:
     engine = _engine(name)
-    (tmp_path / "etc").mkdir()
-    (tmp_path / str(engine.config)[1:]).write_text(config)
+    put(tmp_path, {engine.config: config})
     (tmp_path / place[1:]).mkdir(parents=True)
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if str(path) == place else ())
 
@@ -258,8 +251,7 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
     assert not Path(binary).exists()
     served = replace(_engine("containerd"), serving=EffectiveConfig({"nvidia": Runtime(binary)}, "runc"))
     _found(tmp_path, replace(served, pid=os.getpid()))  # it is missing for all: no matter of a root
-    (tmp_path / binary[1:]).parent.mkdir(parents=True)
-    (tmp_path / binary[1:]).touch()
+    put(tmp_path, {binary: ""})
 
     for mounted in ((), ("noexec",)):  # as systemd's InaccessiblePaths= mounts an empty directory over ours
         monkeypatch.setattr(Host, "mounted", lambda *_, words=mounted: words)
@@ -274,48 +266,10 @@ def test_a_toolkit_that_is_mounted_noexec_is_told(tmp_path: Path, monkeypatch: p
     assert "is mounted noexec, so none of its programs starts" in _why(tmp_path, _engine("containerd"))
 
 
-def node(root: Path, *files: str) -> Host:
-    for name in files:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-    return Host.under(PurePosixPath(root))
-
-
 @pytest.mark.parametrize(
     ("said", "suse"), [("no equals sign\n", False), ('ID="sles"\nID_LIKE="suse"\n', True)]
 )
 def test_the_family_of_a_system(tmp_path: Path, said: str, *, suse: bool) -> None:
-    host = node(tmp_path, "etc/os-release")
-    (tmp_path / "etc/os-release").write_text(said)
+    host = put(tmp_path, {"etc/os-release": said})
 
     assert (is_suse(host), [*served_by_image(host)]) == (suse, [])
-
-
-def test_who_a_containerd_without_cri_serves_is_told(tmp_path: Path) -> None:
-    host = node(tmp_path)
-
-    assert without_cri(host, ["crio"]) == "its CRI is switched off"
-    assert without_cri(host, ["crio", "docker"]) == "its CRI is switched off, it serves Docker"
-
-
-HELD_BY_HOST = "usr/lib64/libnvidia-ml.so.580.1"
-
-
-@pytest.mark.parametrize(
-    ("files", "asked", "found", "note"),
-    [
-        ((), "auto", "/run/nvidia/driver", ""),
-        ((HELD_BY_HOST,), "auto", "/", "holds the driver: the toolkit looks for it in /"),
-        ((HELD_BY_HOST,), "/run/nvidia/driver", "/run/nvidia/driver", "consider --driver-root /"),
-        ((HELD_BY_HOST, "run/nvidia/driver/usr"), "auto", "/run/nvidia/driver", ""),
-        (("usr/lib64/libnvidia-cfg.so.1",), "auto", "/run/nvidia/driver", ""),
-    ],
-)
-def test_where_the_driver_is(
-    tmp_path: Path, files: tuple[str, ...], asked: str, found: str, note: str
-) -> None:
-    root, notes = driver_root(node(tmp_path, *files), Options(driver_root=asked))
-
-    assert root == found
-    assert bool(notes) == bool(note)
-    assert all(note in each for each in notes)

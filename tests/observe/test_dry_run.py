@@ -17,6 +17,7 @@ from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import ConfigRow, EngineRow, EngineState, Record
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig
+from tests.support.files import put
 from tests.support.live import UNIT_PROPERTIES, live
 
 HOST = Host.under(PurePosixPath("/"))
@@ -198,13 +199,6 @@ def state(name: str) -> EngineState:
     return replace(EngineState.usual(ENGINES[name]), drop_in=None, files=(BEFORE[name][0],))
 
 
-def put(root: Path, path: PurePosixPath, text: str) -> Host:
-    place = root / path.relative_to("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
-    return Host.under(PurePosixPath(root))
-
-
 WRITTEN = "version = 2\nroot = '/ours'\n"
 DONE = WriteConfig("containerd", TOML, None, File(WRITTEN.encode()))
 ANOTHER = "another process has just written"
@@ -233,7 +227,7 @@ def test_what_others_have_written_since_the_gate_keeps_an_engine_from_a_reload(
     tmp_path: Path, name: str, now: str | None, done: tuple[Step, ...], said: str
 ) -> None:
     path, before = BEFORE[name]
-    host = put(tmp_path, path, now or "")
+    host = put(tmp_path, {path: now or ""})
     if now is None:
         (tmp_path / path.relative_to("/")).unlink()
     found = ""
@@ -247,11 +241,11 @@ def test_what_others_have_written_since_the_gate_keeps_an_engine_from_a_reload(
 
 
 def test_an_engine_that_serves_and_would_not_come_up_is_told_by_name(tmp_path: Path) -> None:
-    host = put(tmp_path, TOML, "version = [")
+    host = put(tmp_path, {TOML: "version = ["})
     engines = [replace(state("containerd"), serving=SERVING), state("docker")]
 
     found = find_refusals(host, engines)
-    put(tmp_path, TOML, "version = 2\n")
+    put(tmp_path, {TOML: "version = 2\n"})
 
     assert list(found) == ["containerd"]
     assert "config.toml" in found["containerd"]
@@ -284,7 +278,7 @@ def test_what_configs_come_to_beside_what_was_installed(
         configs=() if fatal or row.config is None else (ConfigRow("docker", JSON, None, None, (), ()),)
     )
 
-    found = compare_configs(put(tmp_path, JSON, text), row, record)
+    found = compare_configs(put(tmp_path, {JSON: text}), row, record)
 
     assert found.fatal.startswith(fatal)
     assert bool(found.fatal) == bool(fatal)

@@ -26,6 +26,7 @@ from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options, RestartMode
 from tests.host.servers import FakeSystemd, FakeUnit
+from tests.support.files import put
 from tests.support.live import on_bus
 
 PLACES = {"root": "/srv/root", "state": "/run/containerd", "address": "/run/containerd/containerd.sock"}
@@ -109,16 +110,15 @@ def test_a_unit_that_systemd_restarts_for_nobody_is_told(host: Host, what: str) 
     assert not reason(host)
 
 
-def put(proc: Path, pid: int, name: str, *words: str, cgroup: str = CGROUP, parent: int = 1) -> None:
+def run(root: Path, pid: int, name: str, *words: str, cgroup: str = CGROUP, parent: int = 1) -> None:
     """Write what /proc has of a process."""
-    (proc / str(pid)).mkdir(parents=True)
-    for file, text in (
-        ("comm", f"{name}\n"),
-        ("cgroup", f"{cgroup}\n"),
-        ("cmdline", "".join(f"{word}\0" for word in (f"/usr/bin/{name}", *words))),
-        ("stat", f"{pid} ({name}) S {parent} 18 18 0 -1\n"),
-    ):
-        (proc / str(pid) / file).write_text(text)
+    said = {
+        "comm": f"{name}\n",
+        "cgroup": f"{cgroup}\n",
+        "cmdline": "".join(f"{word}\0" for word in (f"/usr/bin/{name}", *words)),
+        "stat": f"{pid} ({name}) S {parent} 18 18 0 -1\n",
+    }
+    put(root, {f"proc/{pid}/{file}": text for file, text in said.items()})
 
 
 @pytest.fixture
@@ -131,11 +131,11 @@ def proc(tmp_path: Path) -> Path:
         "0::/kubepods/pod1/shim",
         "0::/system.slice/docker-1.scope/system.slice/containerd.service",
     )
-    put(tmp_path / "proc", 10, "containerd")
+    run(tmp_path, 10, "containerd")
     for pid, cgroup in enumerate(shims, 11):
-        put(tmp_path / "proc", pid, "containerd-shim", cgroup=cgroup)
-    put(tmp_path / "proc", 16, "pause")
-    put(tmp_path / "proc", 17, "conmon", "-c", "feed")
+        run(tmp_path, pid, "containerd-shim", cgroup=cgroup)
+    run(tmp_path, 16, "pause")
+    run(tmp_path, 17, "conmon", "-c", "feed")
     (tmp_path / "proc/sys").mkdir()
     return tmp_path / "proc"
 
@@ -156,7 +156,7 @@ def test_only_monitors_in_the_units_own_cgroup_go_with_it(proc: Path, pid: int, 
 def test_a_conmon_that_holds_no_container_is_not_counted(
     proc: Path, words: tuple[str, ...], parent: int, *, counts: bool
 ) -> None:
-    put(proc, 18, "conmon", *words, parent=parent)
+    run(proc.parent, 18, "conmon", *words, parent=parent)
 
     assert monitors_in_unit_of(proc / "10") == 3 + counts
 
@@ -217,11 +217,8 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_a_unit_needs_and_would_not_find_is_told_and_the_rest_left_alone(
     host: Host, tmp_path: Path, changed: dict[str, Any], lack: str
 ) -> None:
-    for name, text in ((PROGRAM, "#!/bin/sh\n"), (TEXT, "text"), ("/run/lock", "")):
-        path = tmp_path / name[1:]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755 if name == PROGRAM else 0o644)
+    put(tmp_path, {PROGRAM: "#!/bin/sh\n"}, 0o755)
+    put(tmp_path, {TEXT: "text", "/run/lock": ""})
     (tmp_path / LINK[1:]).symlink_to(TEXT)
 
     found = reason(host, changed=changed)

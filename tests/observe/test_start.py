@@ -15,6 +15,7 @@ from installer.host.files import Host
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options, Places
 from tests.host.servers import FakeSystemd, FakeUnit
+from tests.support.files import put
 from tests.support.live import UNIT_PROPERTIES, on_bus
 
 CONTAINERD = EngineState.usual(ENGINES["containerd"])
@@ -91,10 +92,9 @@ STAT = "61 (containerd) S 0 1 1 0 -1 4194560 24000 200000 100 900 300 100 500 20
 def test_a_process_that_is_not_seen_is_that_of_its_unit_in_the_hosts_proc(
     tmp_path: Path, files: dict[str, str], words: tuple[str, ...] | None
 ) -> None:
-    (tmp_path / f"proc/{PID}").mkdir(parents=True)
     environ = "PATH=/opt/bin\0NOTIFY_SOCKET=/run/systemd/notify\0"
-    for name, text in ({"comm": "containerd\n", "environ": environ} | files).items():
-        (tmp_path / f"proc/{PID}" / name).write_text(text)
+    said = {"comm": "containerd\n", "environ": environ} | files
+    put(tmp_path, {f"proc/{PID}/{name}": text for name, text in said.items()})
 
     fake = systemd(Environment=("as", ["LEVEL=warn"]))
     with on_bus(tmp_path, fake) as host:
@@ -110,8 +110,7 @@ def test_a_process_that_is_not_seen_is_that_of_its_unit_in_the_hosts_proc(
 
 
 def test_a_word_of_an_environment_file_is_part_of_the_next_start(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/default").write_text("# of the site\nWORDS='--root /srv/c'\n")
+    put(tmp_path, {"etc/default": "# of the site\nWORDS='--root /srv/c'\n"})
     fake = systemd(
         ExecStart=command("/usr/bin/containerd", "$WORDS", "--log-level=${LEVEL}"),
         Environment=("as", ["LEVEL=warn"]),
@@ -173,10 +172,8 @@ def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
 
 
 def test_of_a_docker_that_does_not_answer_every_verb_tells_where_it_listens(tmp_path: Path) -> None:
-    (tmp_path / f"proc/{PID}").mkdir(parents=True)
-    words = ("/usr/bin/dockerd", "-H", "unix:///run/d.sock", "--host=tcp://10.0.0.7:2376")
-    for name, text in (("comm", "dockerd\n"), ("cmdline", "".join(f"{word}\0" for word in words))):
-        (tmp_path / f"proc/{PID}" / name).write_text(text)
+    words = "/usr/bin/dockerd\0-H\0unix:///run/d.sock\0--host=tcp://10.0.0.7:2376\0"
+    put(tmp_path, {f"proc/{PID}/comm": "dockerd\n", f"proc/{PID}/cmdline": words})
     docker = replace(CONTAINERD, name="docker", exe=PurePosixPath("/dockerd"), silence="no answer")
 
     with on_bus(tmp_path, systemd()) as host:
