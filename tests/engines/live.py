@@ -34,6 +34,17 @@ class Live:
             self.node.cri.remove_container(self.id)
             self.node.cri.remove_pod(self.pod)
 
+    def end(self) -> None:
+        self.stop()
+        self.remove()
+
+
+def run_through_us(node: Node, handler: str = "nvidia") -> None:
+    """Run a container through a handler, use it and remove it."""
+    live = start(node, handler, "passing")
+    assert live.exec() == "alive\n"
+    live.end()
+
 
 def start(node: Node, handler: str = "nvidia", name: str = "trainer") -> Live:
     if node.engine == "docker":

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.engines import cgroups
-from tests.engines.configs import base_configs
+from tests.engines.configs import CONTAINERD, DOCKER, base_configs
 from tests.engines.cri import Cri
 from tests.engines.images import ARCHIVE
-from tests.engines.payload import MARK, STAND_IN, mark_payload
+from tests.engines.payload import ARTIFACTS, MARK, STAND_IN, mark_payload
 from tests.engines.roots import Roots
 from tests.engines.running import Running
 from tests.engines.spawn import end, spawn
@@ -26,6 +26,8 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
 }
 PYTHON = "/usr/bin/python3"
+SOURCE = ("--toolkit-source", ARTIFACTS)
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 BOOT_S = 30
 CONSOLE = "console.log"
 # As the packages' own scripts would enable them.
@@ -53,6 +55,15 @@ class Node:
     def engine(self) -> str:
         """Return ``docker`` or ``containerd``."""
         return self.engines.name
+
+    @property
+    def unit(self) -> str:
+        return f"{self.engine}.service"
+
+    @property
+    def config(self) -> str:
+        """Return the path of the engine's config."""
+        return DOCKER if self.engine == "docker" else CONTAINERD
 
     @property
     def containerd_version(self) -> str:
@@ -124,13 +135,23 @@ class Node:
         self.run(["systemctl", "reset-failed", unit], check=False)
         self.run(["systemctl", "restart", unit])
 
+    def restart_engine(self) -> None:
+        """Let the engine read its units and configs, and wait until it serves."""
+        self.run(["systemctl", "daemon-reload"])
+        self.restart(self.unit)
+        if self.engine == "containerd":
+            self.cri.wait()
+
     def show(self, unit: str, name: str) -> str:
         """Return one of the unit's properties, such as ``ActiveState`` or ``NRestarts``."""
         return self.run(["systemctl", "show", "-P", name, unit]).stdout.strip()
 
-    def pid_of(self, unit: str) -> int:
-        """Return the unit's main process as the node numbers it, 0 if there is none."""
-        return int(self.show(unit, "MainPID"))
+    def pid_of(self, unit: str = "") -> int:
+        """Return the main process of a unit, the engine's if none is named, as the node numbers it, or 0."""
+        return int(self.show(unit or self.unit, "MainPID"))
+
+    def has(self, path: str) -> bool:
+        return (self.root / path.lstrip("/")).exists()
 
     def journal(self, unit: str) -> str:
         """Return what the unit logged since boot."""
