@@ -3,13 +3,10 @@
 import pytest
 
 from tests.engines.configs import CONTAINERD
-from tests.engines.nodes import Node
-from tests.engines.payload import ARTIFACTS
+from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.snapshot import but_the_ledger, snapshot
 from tests.engines.told import sentence, served
 
-SOURCE = ("--toolkit-source", ARTIFACTS)
-OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 GUARD = "/run/systemd/system/containerd.service.d/site.conf"
 # What a site has its GPU nodes checked by ahead of each start of the engine.
 ONLY_WITH_US = "/bin/grep -rq nvidia /etc/containerd"
@@ -40,52 +37,38 @@ def test_a_containerd_that_does_not_start_without_us_has_our_runtimes_again(cont
     assert "its ExecStartPre /bin/grep exited with status 1" in told
     assert told.endswith("so it has them again; correct that, then run toolkit-installer uninstall again")
     status = node.installer("status")
-    assert (status.returncode, "it does not run as before without them" in status.stdout) == (1, True), (
-        status.stdout
-    )
-    guard(node, "")
-    node.installer("uninstall", check=True)
-    assert snapshot(node) == files
-    node.cri.wait()
-    assert not served(node)[0] & OURS
+    assert status.returncode == 1
+    assert "it does not run as before without them" in status.stdout
 
-
-@pytest.mark.any_version
-def test_a_containerd_that_starts_neither_way_keeps_our_texts_and_both_are_told(
-    containerd_node: Node,
-) -> None:
-    node, files = containerd_node, snapshot(containerd_node)
-    node.installer("install", *SOURCE, check=True)
-    written = snapshot(node)
     guard(node, NEVER)
-
     kept = node.installer("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    assert but_the_ledger(snapshot(node)) == but_the_ledger(written)
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(written), (
+        "our texts stay where it starts neither way"
+    )
     told = sentence(kept.stderr)
     assert "(it does not run as before without them: " in told
     assert ", nor does it start with them again (" in told
     assert told.endswith("correct that, start containerd.service, then run toolkit-installer uninstall again")
-    assert node.installer("status").returncode == 1
     guard(node, "")
-    node.restart("containerd")
-    node.cri.wait()
+    node.restart_engine()
     assert served(node)[0] >= OURS
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
+    assert not served(node)[0] & OURS
 
 
-@pytest.mark.parametrize("name", ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"])
-def test_an_uninstall_does_not_restart_into_a_cri_that_is_switched_off(
-    containerd_node: Node, name: str
+@pytest.mark.any_version
+def test_an_uninstall_does_not_restart_into_a_cri_that_is_switched_off_nor_one_that_runs_without(
+    containerd_node: Node,
 ) -> None:
     node, before = containerd_node, snapshot(containerd_node)
-    if "cri.v1" in name and node.containerd_version.startswith("1."):
-        name = "io.containerd.grpc.v1.cri"
     node.installer("install", *SOURCE, check=True)
-    written, pid = node.read(CONTAINERD), node.pid_of("containerd")
-    node.write(CONTAINERD, f'disabled_plugins = ["{name}"]\n{written}')
+    written, pid = node.read(CONTAINERD), node.pid_of()
+    new = "" if node.containerd_version.startswith("1.") else ', "io.containerd.cri.v1.runtime"'
+    off = f'disabled_plugins = ["io.containerd.grpc.v1.cri"{new}]\n'
+    node.write(CONTAINERD, off + written)
 
     plan, told = node.installer("plan", *SOURCE), node.installer("status")
     kept = node.installer("uninstall")
@@ -93,26 +76,12 @@ def test_an_uninstall_does_not_restart_into_a_cri_that_is_switched_off(
     assert (plan.returncode, told.returncode, kept.returncode) == (1, 1, 4), kept.stderr
     assert "CRI is switched off" in told.stdout, told.stdout
     assert "CRI is switched off" in kept.stderr
-    assert node.pid_of("containerd") == pid
+    assert node.pid_of() == pid
     assert served(node)[0] >= {"nvidia"}
-    node.write(CONTAINERD, written)
-    node.installer("uninstall", check=True)
-    assert snapshot(node) == before
-
-
-def test_a_containerd_that_runs_without_cri_has_nothing_to_read_at_an_uninstall(
-    containerd_node: Node,
-) -> None:
-    node, before = containerd_node, snapshot(containerd_node)
-    node.installer("install", *SOURCE, check=True)
-    off = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
-    node.write(CONTAINERD, off + node.read(CONTAINERD))
     node.restart("containerd")
-    pid = node.pid_of("containerd")
-
+    pid = node.pid_of()
     node.installer("uninstall", check=True)
-
-    assert node.pid_of("containerd") == pid
+    assert node.pid_of() == pid, "there is nothing for it to read"
     assert node.installer("status").returncode == 3
     node.write(CONTAINERD, node.read(CONTAINERD).removeprefix(off))
     assert snapshot(node) == before
