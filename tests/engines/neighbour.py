@@ -1,13 +1,11 @@
 """A neighbour who means harm: runs in a node as nobody, and does all at once whatever every local user may do.
 
-As a script: it says ``at work`` once everything goes on, and goes on until it is killed. What it does is harm, not that
-it takes the processor: ``burn`` as its argument does that alone.
+As a script: it says ``at work`` once everything goes on, and goes on until it is killed.
 """
 
 import contextlib
 import fcntl
 import os
-import socket
 import stat
 import sys
 import threading
@@ -16,8 +14,7 @@ from pathlib import Path
 
 NOBODY = 65534
 UNIT = "containerd.service"
-SOCKET = "/tmp/engine.sock"  # noqa: S108 - where everybody may write
-PLACES = ("/tmp", "/var/tmp", "/run/lock", "/dev/shm")  # noqa: S108
+PLACES = ("/tmp", "/var/tmp", "/run/lock", "/dev/shm")  # noqa: S108 - where everybody may write
 NAMES = (".toolkit-installer", "nvidia", "toolkit.pid", "ready", "lock", ".nvidia.toolkit-installer")
 READABLE = ("/usr/local", "/etc", "/run", "/opt", "/var/lib/containerd", "/var/lib/docker")
 
@@ -102,43 +99,15 @@ def names() -> None:
         time.sleep(0.1)
 
 
-def endless() -> None:
-    """Serve a socket whose answer has no end."""
-    Path(SOCKET).unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(SOCKET)
-        listener.listen()
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=_talk, args=(connection,), daemon=True).start()
-
-
-def _talk(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError), connection:
-        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
-        while True:
-            connection.sendall(b"#" * 65536)
-
-
-def burn() -> None:
-    """Take what there is of the processor, and do nothing else."""
-    while True:
-        pass
-
-
-ACTS = (signals, locks, names, endless)
+ACTS = (signals, locks, names)
 
 
 def main() -> None:
-    """Become nobody, and begin, at everybody's priority.
-
-    With the word ``burn`` it only takes the processor, with as many threads: that is everybody's right, and
-    what the same time without its acts is measured by. With ``ask`` it keeps systemd busy, and nothing else.
-    """
+    """Become nobody, and begin, at everybody's priority; with ``ask`` it keeps systemd busy, and nothing else."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    acts = {"burn": (burn,) * 4, "ask": (questions,) * 2}.get("".join(sys.argv[1:]), ACTS)
+    acts = (questions,) * 2 if "ask" in sys.argv else ACTS
     for act in acts:
         threading.Thread(target=act, daemon=True).start()
     time.sleep(1)
