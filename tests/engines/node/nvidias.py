@@ -80,19 +80,22 @@ def pod_of_the_operator(engine: str, image: str, **more: str) -> Container:
 
 def leave(node: Node) -> None:
     """Leave what NVIDIA's pod leaves when it is killed: nothing is taken back, and its pidfile stays."""
-    _leave_toolkit(node)
-    if node.engine == "docker":
-        _leave_in_docker(node)
-    else:
-        _leave_in_containerd(node)
     node.write(PIDFILE, "4711\n")
     dev = "/run/nvidia/driver/dev"
     words = (f"--dev-root={dev.removesuffix('/dev')}", "--control-devices")
     node.run([f"{ARTIFACTS}/usr/bin/nvidia-ctk", "system", "create-device-nodes", *words])
     node.write(SPECIFICATION, "cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu # theirs\n")
-    node.restart(f"{node.engine}.service")
-    if node.engine == "containerd":
-        node.cri.wait()
+    leave_toolkit_and_configs(node)
+
+
+def leave_toolkit_and_configs(node: Node, *, default: bool = False) -> None:
+    """Leave its directory and its configs alone, and let the engine read them."""
+    _leave_toolkit(node)
+    if node.engine == "docker":
+        _leave_in_docker(node, default=default)
+    else:
+        _leave_in_containerd(node, default=default)
+    node.restart_engine()
 
 
 def _leave_toolkit(node: Node) -> None:
@@ -116,14 +119,14 @@ def _leave_toolkit(node: Node) -> None:
     (toolkit / ".config/nvidia-container-runtime/config.toml").write_text('[nvidia-ctk]\n  path = "x"\n')
 
 
-def _leave_in_docker(node: Node) -> None:
-    said = json.loads(node.read(DOCKER))
+def _leave_in_docker(node: Node, *, default: bool) -> None:
+    said = json.loads(node.read(DOCKER)) | ({"default-runtime": "nvidia"} if default else {})
     said["runtimes"] = {name: {"args": [], "path": _binary(name)} for name in RUNTIMES}
     said["features"] = {"cdi": True}
     node.write(DOCKER, json.dumps(said, indent=4, sort_keys=True))
 
 
-def _leave_in_containerd(node: Node) -> None:
+def _leave_in_containerd(node: Node, *, default: bool) -> None:
     """Copy the engine's whole CRI table into the drop-in, the three runtimes with it, and import all beside it."""
     dump = tomllib.loads(node.run(["containerd", "config", "dump"]).stdout)
     plugin = CRI[dump["version"]]
@@ -133,6 +136,7 @@ def _leave_in_containerd(node: Node) -> None:
         donor = json.loads(json.dumps(runtimes["runc"]))
         runtimes[name] = donor | {"options": donor.get("options", {}) | {"BinaryName": _binary(name)}}
     table["enable_cdi"] = True
+    table["containerd"]["default_runtime_name"] = "nvidia" if default else "runc"
     _write(
         node,
         "/etc/containerd/conf.d/99-nvidia.toml",
