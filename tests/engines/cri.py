@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.images import IMAGE
+from tests.host.servers import message
 
 TIMEOUT_S = 60  # a busy machine was seen to take more than 20 s for a pod
 NODE = 2  # NamespaceMode: pods without a network of their own need no CNI
@@ -59,12 +60,7 @@ class Mount:
     from_host: bool = False
 
     def encoded(self) -> bytes:
-        return (
-            _bytes(1, self.local)
-            + _bytes(2, self.there)
-            + _number(3, int(self.read_only))
-            + _number(5, int(self.from_host))
-        )
+        return message((1, self.local), (2, self.there), (3, self.read_only), (5, self.from_host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +91,32 @@ class Container:
     def encoded(self) -> bytes:
         """Return the ContainerConfig."""
         name = self.name or f"container-{uuid.uuid4().hex[:8]}"
-        config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, self.image))
-        config += b"".join(_bytes(3, word) for word in self.command)
-        config += b"".join(_bytes(4, word) for word in self.args)
-        config += b"".join(
-            _bytes(6, _bytes(1, key) + _bytes(2, value)) for key, value in (self.env or {}).items()
+        return message(
+            (1, message((1, name))),
+            (2, message((1, self.image))),
+            *((3, word) for word in self.command),
+            *((4, word) for word in self.args),
+            *((6, pair) for pair in _pairs(self.env)),
+            *((7, mount.encoded()) for mount in self.mounts),
+            (11, self.log or f"{name}.log"),
+            *((17, message((1, name))) for name in self.devices),
+            (15, message((1, message((4, self.memory_limit))), (2, message(*self._security())))),
         )
-        config += b"".join(_bytes(7, mount.encoded()) for mount in self.mounts)
-        config += _bytes(11, self.log or f"{name}.log")
-        linux = _bytes(1, _number(4, self.memory_limit)) + _bytes(2, self._security())
-        config += b"".join(_bytes(17, _bytes(1, name)) for name in self.devices)
-        return config + _bytes(15, linux)
 
-    def _security(self) -> bytes:
-        security = _bytes(3, _number(1, NODE) + _number(2, self.pid)) + _number(7, int(self.read_only_root))
+    def _security(self) -> Iterator[tuple[int, int | str | bytes]]:
+        yield 3, message((1, NODE), (2, self.pid))
+        yield 7, self.read_only_root
         if self.privileged:
-            security += _number(2, 1)
+            yield 2, 1
         if self.capabilities is not None:
-            added = b"".join(_bytes(1, name) for name in self.capabilities)
-            security += _bytes(1, added + _bytes(2, "ALL"))
+            yield 1, message(*((1, name) for name in self.capabilities), (2, "ALL"))
         if self.selinux_type:
-            security += _bytes(4, _bytes(3, self.selinux_type))
+            yield 4, message((3, self.selinux_type))
         if self.confined:
-            security += _number(11, 1) + _bytes(15, _number(1, 0))  # RuntimeDefault
+            yield 11, 1
+            yield 15, message((1, 0))  # RuntimeDefault
         if not self.apparmor:
-            security += _bytes(16, _number(1, 1))  # Unconfined
-        return security
+            yield 16, message((1, 1))  # Unconfined
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +171,7 @@ class Cri:
 
     def status(self) -> Status:
         """Return the verbose Status; raises CriError UNIMPLEMENTED where CRI did not load."""
-        answer = list(_fields(self.call("RuntimeService/Status", _number(1, 1))))
+        answer = list(_fields(self.call("RuntimeService/Status", message((1, 1)))))
         conditions, info, handlers = {}, {}, []
         for field, value in answer:
             if field == 1:
@@ -195,18 +191,20 @@ class Cri:
         pid: int = CONTAINER,
         privileged: bool = False,
         namespace: str = "default",
+        labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> Pod:
         """Run a pod on the node's network; an empty handler is the default runtime."""
         name = name or f"pod-{uuid.uuid4().hex[:8]}"
-        metadata = _bytes(1, name) + _bytes(2, f"uid-{name}") + _bytes(3, namespace)
-        security = _bytes(1, _number(1, NODE) + _number(2, pid)) + _number(6, int(privileged))
-        config = _bytes(1, metadata) + _bytes(3, "/run/podlogs")
-        config += b"".join(
-            _bytes(7, _bytes(1, key) + _bytes(2, value)) for key, value in (annotations or {}).items()
+        security = message((1, message((1, NODE), (2, pid))), (6, privileged))
+        config = message(
+            (1, message((1, name), (2, f"uid-{name}"), (3, namespace))),
+            (3, "/run/podlogs"),
+            *((6, pair) for pair in _pairs(labels)),
+            *((7, pair) for pair in _pairs(annotations)),
+            (8, message((2, security))),
         )
-        config += _bytes(8, _bytes(2, security))
-        request = _bytes(1, config) + (_bytes(2, handler) if handler else b"")
+        request = message((1, config), *([(2, handler)] if handler else []))
         return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler, name)
 
     def start_container(
@@ -231,43 +229,43 @@ class Cri:
 
     def creation(self, pod: Pod, wanted: Container) -> bytes:
         """Return the request that creates what is wanted."""
-        return _bytes(1, pod.id) + _bytes(2, wanted.encoded()) + _bytes(3, pod.config)
+        return message((1, pod.id), (2, wanted.encoded()), (3, pod.config))
 
     def start(self, pod: Pod, wanted: Container) -> str:
         """Create and start what is wanted in ``pod`` and return its id."""
         container = self.create(pod, wanted)
-        self.call("RuntimeService/StartContainer", _bytes(1, container))
+        self.call("RuntimeService/StartContainer", message((1, container)))
         return container
 
     def exec(self, container: str, *command: str) -> Executed:
         """Run a command in a running container."""
-        request = _bytes(1, container) + b"".join(_bytes(2, word) for word in command) + _number(3, TIMEOUT_S)
+        request = message((1, container), *((2, word) for word in command), (3, TIMEOUT_S))
         answer = self.call("RuntimeService/ExecSync", request)
         code = dict(_fields(answer)).get(3, 0)
         return Executed(int(code), _text(answer, 1), _text(answer, 2))
 
     def stop_container(self, container: str, grace_s: int = 0) -> None:
         """Stop a container, after ``grace_s`` the hard way."""
-        self.call("RuntimeService/StopContainer", _bytes(1, container) + _number(2, grace_s))
+        self.call("RuntimeService/StopContainer", message((1, container), (2, grace_s)))
 
     def container_state(self, container: str) -> tuple[int, int]:
         """Return the state of a container (1 runs, 2 has exited) and its exit code."""
-        status = dict(_fields(self.call("RuntimeService/ContainerStatus", _bytes(1, container))))[1]
+        status = dict(_fields(self.call("RuntimeService/ContainerStatus", message((1, container)))))[1]
         said = dict(_fields(status))
         return int(said.get(3, 0)), int(said.get(7, 0))
 
     def remove_container(self, container: str) -> None:
         """Remove a container."""
-        self.call("RuntimeService/RemoveContainer", _bytes(1, container))
+        self.call("RuntimeService/RemoveContainer", message((1, container)))
 
     def stop_pod(self, pod: Pod) -> None:
         """Stop a pod and its containers."""
-        self.call("RuntimeService/StopPodSandbox", _bytes(1, pod.id))
+        self.call("RuntimeService/StopPodSandbox", message((1, pod.id)))
 
     def remove_pod(self, pod: Pod) -> None:
         """Stop and remove a pod with all its containers."""
         self.stop_pod(pod)
-        self.call("RuntimeService/RemovePodSandbox", _bytes(1, pod.id))
+        self.call("RuntimeService/RemovePodSandbox", message((1, pod.id)))
 
     def pods(self) -> dict[str, str]:
         """Return the handler of each ready pod by its id."""
@@ -276,21 +274,8 @@ class Cri:
         return {_text(pod, 1): _text(pod, 7) for pod in ready}
 
 
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*encoded, value])
-
-
-def _bytes(field: int, value: str | bytes) -> bytes:
-    content = value.encode() if isinstance(value, str) else value
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+def _pairs(pairs: Mapping[str, str] | None) -> Iterator[bytes]:
+    yield from (message((1, key), (2, value)) for key, value in (pairs or {}).items())
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:

@@ -1,26 +1,24 @@
-"""verify on real nodes: the way through each runtime is proven, what is missing on it is named, nothing stays."""
+"""verify on real nodes: the way through each runtime is proven, what is missing on it is named, nothing stays.
+
+What others have in an engine is theirs, also with our label on it.
+"""
 
 import json
-import signal
-import time
 from typing import Any
 
 import pytest
 
-from tests.engines.configs import CONTAINERD, DOCKER
-from tests.engines.conftest import Boot
-from tests.engines.cri import Pod
-from tests.engines.nodes import Node
-from tests.engines.payload import ARTIFACTS
+from tests.engines.cri import Cri
+from tests.engines.images import IMAGE
+from tests.engines.nodes import SOURCE, Node
 from tests.engines.snapshot import snapshot
-from tests.engines.versions import EngineSet
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
-SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 RUNTIMES = ["nvidia", "nvidia-cdi", "nvidia-legacy"]
-SLOW_S = 20
+LABEL = "toolkit-installer=toolkit-installer-verify"
 LOOKS = {
     "docker": (["docker", "ps", "--all", "--quiet"], ["docker", "images", "--all", "--quiet"]),
     "containerd": tuple(
@@ -35,19 +33,28 @@ def verify(node: Node) -> tuple[int, dict[str, dict[str, Any]]]:
     return done.returncode, {each["runtime"]: each for each in json.loads(done.stdout)["runtimes"]}
 
 
+def installed(node: Node) -> None:
+    """Install, and have an engine's first container leave directories of its own."""
+    node.installer("install", *SOURCE, check=True)
+    verify(node)
+
+
+def objects(node: Node) -> list[str]:
+    """Return what the engine lists."""
+    return [node.run(look).stdout for look in LOOKS[node.engine]]
+
+
 def left(node: Node) -> list[str]:
     """Return what a container may leave behind, besides files: engine's objects, mounts, cgroups, processes."""
-    asked = [node.run(look).stdout for look in LOOKS[node.engine]]
     seen = node.run(
         ["sh", "-c", "find /sys/fs/cgroup -type d | sort; ps -e -o comm= | grep containerd-shim; true"]
     )
     mounts = sorted(line.split(" ", 4)[4] for line in node.read("/proc/1/mountinfo").splitlines())
-    return [*asked, *seen.stdout.splitlines(), *mounts]
+    return [*objects(node), *seen.stdout.splitlines(), *mounts]
 
 
 def test_the_way_through_each_runtime_is_proven_and_nothing_stays(node: Node) -> None:
-    node.installer("install", *SOURCE, check=True)
-    verify(node)  # an engine's first container leaves directories of its own
+    installed(node)
     node.forget_marks()
     before, files = left(node), snapshot(node)
 
@@ -56,17 +63,14 @@ def test_the_way_through_each_runtime_is_proven_and_nothing_stays(node: Node) ->
     assert (code, [*found]) == (0, RUNTIMES), found
     assert {each["level"] for each in found.values()} == {"ok"}
     created = [mark.split()[0] for mark in node.marks() if " create " in mark]
-    assert set(created) == {"nvidia-container-runtime.real"} | {
-        f"nvidia-container-runtime.{mode}.real" for mode in ("cdi", "legacy")
-    }
+    assert set(created) == {f"nvidia-container-runtime{mode}.real" for mode in ("", ".cdi", ".legacy")}
     node.forget_marks()
     assert left(node) == before
     assert snapshot(node) == files
 
 
 def test_what_is_missing_on_the_way_is_named_and_nothing_stays(node: Node) -> None:
-    node.installer("install", *SOURCE, check=True)
-    verify(node)
+    installed(node)
     before = left(node)
     real = node.root / f"{RUNTIME}.real".lstrip("/")
     program = real.read_bytes()
@@ -92,116 +96,75 @@ def test_what_is_missing_on_the_way_is_named_and_nothing_stays(node: Node) -> No
 
 def replace_runtime(node: Node) -> None:
     """Let the engine start runc under the name of our runtime, as a script that renders its config may."""
-    config = DOCKER if node.engine == "docker" else CONTAINERD
-    text = node.read(config)
+    text = node.read(node.config)
     for quote in "\"'":
         text = text.replace(f"{quote}{RUNTIME}{quote}", f"{quote}/usr/sbin/runc{quote}")
-    node.write(config, text)
-    node.restart(node.engine)
-    if node.engine == "containerd":
-        node.cri.wait()
+    node.write(node.config, text)
+    node.restart_engine()
 
 
 def kill_one(node: Node) -> None:
     """Kill a verify while its container runs."""
     node.forget_marks()
     process = node.start_installer("verify")
-    deadline = time.monotonic() + 20
-    while not any(" exec " in mark for mark in node.marks()):
-        assert time.monotonic() < deadline, process.log
-        time.sleep(0.002)
-    node.run(["kill", f"-{signal.SIGKILL}", str(process.pid)])
+    until(lambda: any(" exec " in mark for mark in node.marks()), lambda: process.log)
+    process.kill()
     process.wait()
 
 
-def test_what_a_killed_one_left_goes_with_the_next(node: Node) -> None:
-    node.installer("install", *SOURCE, check=True)
-    verify(node)
-    before = left(node)
+def test_what_a_killed_one_left_goes_with_the_next_and_with_an_undo(node: Node) -> None:
+    installed(node)
+    before, listed = left(node), objects(node)
     kill_one(node)
-
     code, found = verify(node)
-
     assert code == 0, found
     assert left(node) == before
+    kill_one(node)
+
+    undone = node.installer("uninstall", "--in-use", "wait")
+
+    assert undone.returncode == 0, undone.stderr
+    assert "waiting for containers" not in undone.stderr
+    assert objects(node) == listed
 
 
 def test_one_is_at_work_at_a_time(docker_node: Node) -> None:
-    docker_node.installer("install", *SOURCE, check=True)
-    verify(docker_node)
-    images = ["docker", "images", "--all", "--quiet"]
-    before = docker_node.run(images).stdout
+    installed(docker_node)
+    before = objects(docker_node)
     first = docker_node.start_installer("verify")
     second = docker_node.installer("verify")
 
     assert {first.wait(), second.returncode} == {0, 3}, (first.log, second.stderr)
-    assert docker_node.run(images).stdout == before
+    assert objects(docker_node) == before
 
 
-@pytest.mark.parametrize("in_use", ["wait", "keep"])
-def test_what_a_killed_one_left_goes_with_an_undo(node: Node, in_use: str) -> None:
+def test_containers_and_images_of_others_with_our_label_outlive_verify_and_uninstall(
+    docker_node: Node,
+) -> None:
+    node = docker_node
     node.installer("install", *SOURCE, check=True)
-    verify(node)
-    before = [node.run(look).stdout for look in LOOKS[node.engine]]
-    kill_one(node)
+    archive = "printf '' | tar -cT /dev/null"
+    node.run(["sh", "-c", f"{archive} | docker import --change 'LABEL {LABEL}' - theirs:1"])
+    running = node.run(["docker", "run", "--detach", "--label", LABEL, IMAGE])
+    stopped = node.run(
+        ["docker", "create", "--label", LABEL, "--name", "toolkit-installer-verify-1a2b3c4d", IMAGE]
+    )
+    theirs = {running.stdout.strip(), stopped.stdout.strip()}
 
-    undone = node.installer("uninstall", "--in-use", in_use)
-
-    assert undone.returncode == 0, undone.stderr
-    assert "waiting for containers" not in undone.stderr
-    assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
-
-
-def take_container(node: Node) -> None:
-    """Take away what runs of a killed verify, as one does that was killed while it removed its own."""
-    if node.engine == "docker":
-        node.run(["sh", "-c", "docker rm --force $(docker ps --all --quiet)"])
-        return
-    for pod, handler in node.cri.pods().items():
-        node.cri.stop_pod(Pod(pod, b"", handler, ""))
-
-
-@pytest.mark.night
-def test_what_one_left_that_was_killed_at_its_end_goes_with_an_undo(node: Node) -> None:
-    node.installer("install", *SOURCE, check=True)
-    verify(node)
-    before = [node.run(look).stdout for look in LOOKS[node.engine]]
-    kill_one(node)
-    take_container(node)
-    left_over = [node.run(look).stdout for look in LOOKS[node.engine]]
-
+    assert node.installer("verify").returncode == 0
     node.installer("uninstall", check=True)
 
-    assert left_over != before
-    assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
+    assert {*node.run(["docker", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()} == theirs
+    assert node.run(["docker", "ps", "--quiet", "--no-trunc"]).stdout == running.stdout
+    assert "theirs" in node.run(["docker", "images"]).stdout
 
 
-def signal_shims(node: Node, number: signal.Signals) -> None:
-    """Send a signal to every shim of the node."""
-    listed = (line.split() for line in node.run(["ps", "-e", "-o", "pid=,comm="]).stdout.splitlines())
-    shims = [pid for pid, name in listed if name.startswith("containerd-shim")]
-    assert shims
-    node.run(["kill", f"-{number}", *shims])
+def test_pods_of_others_with_our_label_outlive_verify_and_uninstall(containerd_node: Node, cri: Cri) -> None:
+    node = containerd_node
+    node.installer("install", *SOURCE, check=True)
+    pod = cri.run_pod(name="toolkit-installer-verify-1a2b3c4d", labels=dict([LABEL.split("=")]))
 
+    assert node.installer("verify").returncode == 0
+    node.installer("uninstall", check=True)
 
-@pytest.mark.parametrize("docker", [True, False], ids=["dockerd", "containerd"])
-@pytest.mark.night
-def test_what_a_killed_one_left_goes_with_an_undo_however_slow_the_engine_is(
-    booted: Boot, engines_today: list[EngineSet], *, docker: bool
-) -> None:
-    with booted(next(engines for engines in engines_today if bool(engines.docker) is docker)) as node:
-        node.installer("install", *SOURCE, check=True)
-        verify(node)
-        before = [node.run(look).stdout for look in LOOKS[node.engine]]
-        kill_one(node)
-        signal_shims(node, signal.SIGSTOP)  # as on a machine that has no time for them
-        undoing = node.start_installer("uninstall", "--in-use", "keep")
-        time.sleep(SLOW_S)
-        signal_shims(node, signal.SIGCONT)
-
-        assert undoing.wait() == 0, undoing.log
-        assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
-
-
-def test_there_is_nothing_to_verify_where_nothing_is_installed(node: Node) -> None:
-    assert node.installer("verify").returncode == 3
+    assert [*cri.pods()] == [pod.id]
