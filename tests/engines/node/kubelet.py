@@ -4,7 +4,7 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Self
 
 from tests.deploy.rendered import Manifest
 from tests.engines.cri import NODE, Container, Cri, CriError, Executed, Mount, Pod
@@ -14,34 +14,6 @@ LOGS = "run/podlogs"
 POD_LOGS = "var/log/pods"
 REMOVED_S = 60
 SUFFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
-
-
-class Running(Protocol):
-    """A pod of one container that was started."""
-
-    def log(self) -> str:
-        """Return what it wrote to either stream."""
-        ...
-
-    def runs(self) -> bool:
-        """Tell whether it runs."""
-        ...
-
-    def exit_code(self) -> int:
-        """Return its exit code, once it has ended."""
-        ...
-
-    def exec(self, *command: str) -> Executed:
-        """Run a command in it, as a probe does."""
-        ...
-
-    def kill(self) -> None:
-        """Let it end as a crash would."""
-        ...
-
-    def delete(self) -> int:
-        """Stop it as the kubelet does: TERM, then KILL after the pod's grace; remove it, return its exit code."""
-        ...
 
 
 def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
@@ -81,35 +53,10 @@ def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
     )
 
 
-def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> Running:
-    """Start a pod of deploy/ on a node; its name is that of its host, as of all that have a network of their own."""
-    container = wanted(pod, tag, f"{name}.log", drop)
-    container = replace(container, env={**(container.env or {}), "HOSTNAME": name})
-    return start(node, name, container, pod["terminationGracePeriodSeconds"])
-
-
-def announce(node: Node, name: str) -> None:
-    """Make the directory for a pod's logs, as the kubelet does right before it asks for the pod's sandbox."""
-    (node.root / POD_LOGS / f"node-toolkit-installer_{name}_uid-{name}").mkdir(parents=True)
-
-
-def forget(node: Node) -> None:
-    """Remove these directories, as the kubelet does some time after the pods."""
-    for directory in (node.root / POD_LOGS).iterdir():
-        directory.rmdir()
-    (node.root / POD_LOGS).rmdir()
-
-
-def start(node: Node, name: str, container: Container, grace_s: int) -> Running:
-    """Start a pod of one container."""
-    if node.engine == "docker":
-        return _DockerPod.started(node, name, container, grace_s)
-    sandbox = node.cri.run_pod(name=name, pid=container.pid, privileged=container.privileged)
-    return _CriPod(node, sandbox, node.cri.start(sandbox, container), container.log, grace_s)
-
-
 @dataclass
-class _CriPod:
+class CriPod:
+    """A pod of one container that was started; ``delete`` does as the kubelet: TERM, KILL after its grace, removal."""
+
     node: Node
     sandbox: Pod
     container: str
@@ -165,13 +112,15 @@ class _CriPod:
 
 
 @dataclass
-class _DockerPod:
+class DockerPod:
+    """The same as a container of Docker's."""
+
     node: Node
     name: str
     grace_s: int
 
     @classmethod
-    def started(cls, node: Node, name: str, wanted: Container, grace_s: int) -> "_DockerPod":
+    def started(cls, node: Node, name: str, wanted: Container, grace_s: int) -> Self:
         """Translate once more: the container as ``docker run`` has it."""
         words = ["--name", name, "--net", "none", "--memory", str(wanted.memory_limit)]
         words += ["--cap-drop", "ALL"] if wanted.capabilities is not None else []
@@ -218,6 +167,36 @@ class _DockerPod:
         code = self.exit_code()
         self.node.run(["docker", "rm", self.name])
         return code
+
+
+Running = CriPod | DockerPod
+
+
+def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> Running:
+    """Start a pod of deploy/ on a node; its name is that of its host, as of all that have a network of their own."""
+    container = wanted(pod, tag, f"{name}.log", drop)
+    container = replace(container, env={**(container.env or {}), "HOSTNAME": name})
+    return start(node, name, container, pod["terminationGracePeriodSeconds"])
+
+
+def announce(node: Node, name: str) -> None:
+    """Make the directory for a pod's logs, as the kubelet does right before it asks for the pod's sandbox."""
+    (node.root / POD_LOGS / f"node-toolkit-installer_{name}_uid-{name}").mkdir(parents=True)
+
+
+def forget(node: Node) -> None:
+    """Remove these directories, as the kubelet does some time after the pods."""
+    for directory in (node.root / POD_LOGS).iterdir():
+        directory.rmdir()
+    (node.root / POD_LOGS).rmdir()
+
+
+def start(node: Node, name: str, container: Container, grace_s: int) -> Running:
+    """Start a pod of one container."""
+    if node.engine == "docker":
+        return DockerPod.started(node, name, container, grace_s)
+    sandbox = node.cri.run_pod(name=name, pid=container.pid, privileged=container.privileged)
+    return CriPod(node, sandbox, node.cri.start(sandbox, container), container.log, grace_s)
 
 
 def probe(pod: Running, manifest: Manifest, kind: str) -> int:

@@ -1,7 +1,7 @@
 """The DaemonSet's pod with the built image, and what it does to its node."""
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
-from tests.engines.live import start
+from tests.engines.live import run_through_us
 from tests.engines.node.kubelet import Running, apply, probe
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
@@ -9,7 +9,6 @@ from tests.engines.snapshot import snapshot
 from tests.support.version import VERSION
 from tests.support.waiting import until
 
-OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 TAG = VERSION
 POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
 
@@ -52,8 +51,5 @@ def plans(node: Node, story: Story) -> None:
 
 
 def trains(node: Node, story: Story) -> None:
-    live = start(node)
-    assert live.exec() == "alive\n"
-    live.stop()
-    live.remove()
+    run_through_us(node)
     story.tell("a container ran through the handler nvidia")

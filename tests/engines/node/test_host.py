@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.documents import Command, starting
-from tests.engines.node.pods import OURS
 from tests.engines.node.story import Story
-from tests.engines.nodes import Node
+from tests.engines.nodes import OURS, Node
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 from tests.support.version import VERSION

@@ -8,9 +8,9 @@ import pytest
 from tests.engines.cri import Container
 from tests.engines.node.kubelet import Running, start
 from tests.engines.node.nvidias import PIDFILE, SPECIFICATION, leave, pod_of_the_operator, prepare
-from tests.engines.node.pods import OURS, trains
+from tests.engines.node.pods import trains
 from tests.engines.node.story import Story
-from tests.engines.nodes import Node
+from tests.engines.nodes import OURS, Node
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 from tests.image.__main__ import OWN_VAR_RUN

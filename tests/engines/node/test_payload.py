@@ -1,14 +1,14 @@
 """The image's payload stage against an archive as NVIDIA's is laid out: what it believes, and what it does not."""
 
-import functools
 import hashlib
 import re
 import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -89,6 +89,7 @@ class Archive:
     def scripts(self) -> Path:
         """Return a copy of images/ that builds from this archive."""
         images = self.given / "images"
+        shutil.rmtree(images, ignore_errors=True)
         shutil.copytree(PROJECT / "images", images, ignore=shutil.ignore_patterns("payload*"))
         return images
 
@@ -130,7 +131,7 @@ def archive(made: tuple[Builder, Path]) -> Iterator[Archive]:
     with tempfile.TemporaryDirectory(dir=cache()) as directory:
         given = Path(directory) / "given"
         shutil.copytree(original, given)
-        handler = functools.partial(Silent, directory=str(given / "archive"))
+        handler = partial(Silent, directory=str(given / "archive"))
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             yield Archive(builder, given, f"http://127.0.0.1:{server.server_port}")
@@ -144,21 +145,81 @@ class Silent(SimpleHTTPRequestHandler):
         pass
 
 
-def test_what_is_signed_is_unpacked_for_both_families(archive: Archive) -> None:
+def test_what_is_signed_is_unpacked_for_both_families_with_the_sums_of_all_files(archive: Archive) -> None:
     assert archive.fetch() == ""
 
     for family in ("deb", "rpm"):
-        programs = {path.name for path in (archive.given / "artifacts" / family / "usr/bin").iterdir()}
-        assert programs == {
+        root = archive.given / "artifacts" / family
+        assert {path.name for path in (root / "usr/bin").iterdir()} == {
             "libnvidia-container1",
             "libnvidia-container-tools",
             "nvidia-container-toolkit",
             "nvidia-container-toolkit-base",
         }
+        files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+        done = subprocess.run(
+            ["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=root, check=False
+        )
+        assert done.returncode == 0
+        lines = (root / "SHA256SUMS").read_text().splitlines()
+        listed = {line.split(maxsplit=1)[1].removeprefix("./") for line in lines}
+        assert listed == files - {"SHA256SUMS"}
 
 
-def test_another_key_is_not_believed(archive: Archive) -> None:
+DEBS, RPMS = "archive/stable/deb/amd64", "archive/stable/rpm/x86_64"
+TOOLKIT_RPM = "nvidia-container-toolkit-1.0.0-1.x86_64.rpm"
+
+
+def _sign_debs_as_a_stranger(given: Path) -> None:
+    shutil.copy(given / "InRelease.stranger-amd64", given / DEBS / "InRelease")
+
+
+def _sign_rpms_as_a_stranger(given: Path) -> None:
+    shutil.copy(given / "repomd.stranger-x86_64", given / RPMS / "repodata/repomd.xml.asc")
+
+
+def _exchange(given: Path, pattern: str) -> None:
+    (file,) = given.glob(pattern)
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        pytest.param(_sign_debs_as_a_stranger, "its signed index was not believed", id="an index of debs"),
+        pytest.param(
+            _sign_rpms_as_a_stranger,
+            "the index of its rpms is not signed by TOOLKIT_KEY",
+            id="an index of rpms",
+        ),
+        pytest.param(
+            partial(_exchange, pattern=f"{DEBS}/nvidia-container-toolkit_1.0.0-1_amd64.deb"),
+            "no nvidia-container-toolkit 1.0.0-1 for amd64",
+            id="a deb",
+        ),
+        pytest.param(
+            partial(_exchange, pattern=f"{RPMS}/{TOOLKIT_RPM}"),
+            f"{TOOLKIT_RPM} is not what its index says",
+            id="an rpm",
+        ),
+        pytest.param(
+            partial(_exchange, pattern=f"{RPMS}/repodata/*primary.xml*"),
+            "is not what its index says",
+            id="a list of rpms",
+        ),
+    ],
+)
+def test_what_was_exchanged_or_signed_by_a_stranger_is_not_believed(
+    archive: Archive, spoil: Callable[[Path], None], words: str
+) -> None:
+    spoil(archive.given)
+
+    assert words in archive.fetch()
+
+
+def test_another_key_or_other_sums_than_the_pinned_ones_are_not_believed(archive: Archive) -> None:
     assert "the archive does not offer the key 0000" in archive.fetch(key="0" * 40)
+    assert "payload.sha256 does not have" in archive.fetch(sums=f"{'0' * 64}  debs/x.deb\n")
 
 
 # What an archive in other hands could serve as its key: the stranger's beside the right one, also where a listing
@@ -180,51 +241,12 @@ def test_what_a_stranger_signs_is_not_believed_whatever_key_the_archive_offers(
 ) -> None:
     shell = f"set -eu; export GNUPGHOME=/given/gnupg; {OFFERED[offered]}"
     archive.builder.run(archive.given, "sh", "-c", shell, log=archive.given / "log")
-    shutil.copy(
-        archive.given / "InRelease.stranger-amd64", archive.given / "archive/stable/deb/amd64/InRelease"
-    )
-    shutil.copy(
-        archive.given / "repomd.stranger-x86_64",
-        archive.given / "archive/stable/rpm/x86_64/repodata/repomd.xml.asc",
-    )
+    _sign_debs_as_a_stranger(archive.given)
+    _sign_rpms_as_a_stranger(archive.given)
 
     said = archive.fetch()
 
     assert "its signed index was not believed" in said or "does not offer the key" in said
-
-
-def test_an_index_that_a_stranger_signed_is_not_believed(archive: Archive) -> None:
-    shutil.copy(
-        archive.given / "InRelease.stranger-amd64", archive.given / "archive/stable/deb/amd64/InRelease"
-    )
-
-    assert "its signed index was not believed" in archive.fetch()
-
-
-def test_a_deb_that_was_exchanged_is_not_believed(archive: Archive) -> None:
-    deb = archive.given / "archive/stable/deb/amd64/nvidia-container-toolkit_1.0.0-1_amd64.deb"
-    deb.write_bytes(deb.read_bytes()[:-1] + b"x")
-
-    assert "no nvidia-container-toolkit 1.0.0-1 for amd64" in archive.fetch()
-
-
-def test_an_index_of_rpms_that_a_stranger_signed_is_not_believed(archive: Archive) -> None:
-    rpms = archive.given / "archive/stable/rpm/x86_64"
-    shutil.copy(archive.given / "repomd.stranger-x86_64", rpms / "repodata/repomd.xml.asc")
-
-    assert "the index of its rpms is not signed by TOOLKIT_KEY" in archive.fetch()
-
-
-@pytest.mark.parametrize("pattern", ["nvidia-container-toolkit-1.0.0-1.x86_64.rpm", "repodata/*primary.xml*"])
-def test_an_rpm_or_its_index_that_was_exchanged_is_not_believed(archive: Archive, pattern: str) -> None:
-    (file,) = (archive.given / "archive/stable/rpm/x86_64").glob(pattern)
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
-
-    assert f"{file.name} is not what its index says" in archive.fetch()
-
-
-def test_other_sums_than_the_pinned_ones_are_not_believed(archive: Archive) -> None:
-    assert "payload.sha256 does not have" in archive.fetch(sums=f"{'0' * 64}  debs/x.deb\n")
 
 
 SKOPEO = """\
@@ -234,32 +256,37 @@ echo "the list of architectures of ${3#docker://}"
 """
 
 
-def _pin(archive: Archive) -> tuple[str, str, Path]:
-    """Run ``make pin`` against the archive; return what versions.env was, what was said, and where it is."""
-    images = archive.scripts()
-    text = (images / "versions.env").read_text()
-    for name, value in (
-        ("ARCHIVE", archive.url),
-        ("VERSION", "1.0.0-1"),
-        ("KEY", (archive.given / "nvidia").read_text().strip()),
-    ):
-        text = re.sub(rf"TOOLKIT_{name}=.*", f"TOOLKIT_{name}={value}", text)
-    (images / "versions.env").write_text(text)
+def _pin(archive: Archive) -> str:
+    """Run ``make pin`` against the archive; return what was said where it failed."""
     (archive.given / "skopeo").write_text(SKOPEO)
     (archive.given / "skopeo").chmod(0o755)
+    command = ("sh", "-c", "PATH=/given:$PATH /given/images/pin")
     try:
-        archive.builder.run(
-            archive.given, "sh", "-c", "PATH=/given:$PATH /given/images/pin", log=archive.given / "log"
-        )
+        archive.builder.run(archive.given, *command, log=archive.given / "log")
     except RuntimeError as error:
-        return text, str(error), images
-    return text, "", images
+        return str(error)
+    return ""
 
 
-def test_pin_writes_what_it_has_seen(archive: Archive) -> None:
-    text, said, images = _pin(archive)
+def test_pin_writes_what_it_has_seen_and_nothing_where_a_registry_is_silent(archive: Archive) -> None:
+    images, silent = archive.scripts(), archive.given / "silent"
+    text = (images / "versions.env").read_text()
+    values = {
+        "ARCHIVE": archive.url,
+        "VERSION": "1.0.0-1",
+        "KEY": (archive.given / "nvidia").read_text().strip(),
+    }
+    for name, value in values.items():
+        text = re.sub(rf"TOOLKIT_{name}=.*", f"TOOLKIT_{name}={value}", text)
+    (images / "versions.env").write_text(text)
 
-    assert said == ""
+    silent.touch()
+    assert "cannot pin redhat/ubi8-minimal:8.10 (its registry does not answer)" in _pin(archive)
+    assert (images / "versions.env").read_text() == text
+    assert not (images / "payload.sha256").exists()
+
+    silent.unlink()
+    assert _pin(archive) == ""
     digests = {
         base: hashlib.sha256(f"the list of architectures of {base}\n".encode()).hexdigest()
         for base in re.findall(r"_BASE=(.*)", text)
@@ -269,39 +296,6 @@ def test_pin_writes_what_it_has_seen(archive: Archive) -> None:
         text = text.replace(f"={base}\n", f"={base}@sha256:{digest}\n")
     assert (images / "versions.env").read_text() == text
     sums = (images / "payload.sha256").read_text().splitlines()
-    assert len(sums) == 16
-    assert len({line.split()[1] for line in sums}) == 16
-    again = _pin_again(archive)
-    assert again == text, "a pin replaces the digest of before"
-
-
-def _pin_again(archive: Archive) -> str:
-    archive.builder.run(
-        archive.given, "sh", "-c", "PATH=/given:$PATH /given/images/pin", log=archive.given / "log"
-    )
-    return (archive.given / "images/versions.env").read_text()
-
-
-def test_pin_writes_nothing_where_a_registry_is_silent(archive: Archive) -> None:
-    (archive.given / "silent").touch()
-
-    text, said, images = _pin(archive)
-
-    assert "cannot pin redhat/ubi8-minimal:8.10 (its registry does not answer)" in said
-    assert (images / "versions.env").read_text() == text
-    assert not (images / "payload.sha256").exists()
-
-
-def test_each_family_has_the_sums_of_all_its_files(archive: Archive) -> None:
-    assert archive.fetch() == ""
-
-    for family in ("deb", "rpm"):
-        root = archive.given / "artifacts" / family
-        files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-        done = subprocess.run(
-            ["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=root, check=False
-        )
-        assert done.returncode == 0
-        lines = (root / "SHA256SUMS").read_text().splitlines()
-        listed = {line.split(maxsplit=1)[1].removeprefix("./") for line in lines}
-        assert listed == files - {"SHA256SUMS"} != set()
+    assert (len(sums), len({line.split()[1] for line in sums})) == (16, 16)
+    assert _pin(archive) == ""
+    assert (images / "versions.env").read_text() == text, "a pin replaces the digest of before"
