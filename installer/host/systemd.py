@@ -178,8 +178,7 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
     if isinstance(error, TimeoutError):
         return late(purpose, timeout_s)
     if isinstance(error, BusError) and error.name != GONE:
-        unit = purpose.rpartition(" ")[2]
-        remedy = f"see journalctl -u {unit} on the node"
+        remedy = "see systemctl status UNIT and journalctl -u UNIT on the node"
         return InstallerError(f"{purpose} ({error})", remedy=remedy, code="unit-failed")
     reason, remedy = f"lost the connection to systemd: {error}", "try again"
     if isinstance(error, MALFORMED):
