@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -19,10 +18,10 @@ from installer.host.systemd import look_at_unit
 from installer.model.facts import EngineRow, Record, Started
 from installer.model.options import Options, Places
 from installer.report.doctor.model import EngineExam
-from installer.report.doctor.read import explain_next_start, read_engines, read_node, spell_state
+from installer.report.doctor.read import explain_next_start, read_engines, read_node
 from tests.doctor import golden
-from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
-from tests.support.live import SOCKET, UNIT, UNIT_PROPERTIES, Live, containerd, live, on_bus
+from tests.host.servers import answer, serving
+from tests.support.live import SOCKET, UNIT, UNIT_PROPERTIES, Live, containerd, live
 
 SEEN = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
 CONFIG = PurePosixPath("/etc/containerd/config.toml")
@@ -35,11 +34,8 @@ def read(node: Live, *seen: HostProcess, socket: PurePosixPath = SOCKET) -> list
 
 @pytest.mark.parametrize(
     ("text", "tree", "valid"),
-    [
-        pytest.param("version = 2\n", {"version": 2}, True, id="well"),
-        pytest.param("version = [", None, False, id="no TOML"),
-        pytest.param(None, {}, True, id="no file"),
-    ],
+    [("version = 2\n", {"version": 2}, True), ("version = [", None, False), (None, {}, True)],
+    ids=["well", "no TOML", "no file"],
 )
 def test_what_an_engine_answers_and_reads(
     tmp_path: Path, text: str | None, tree: dict[str, int] | None, *, valid: bool
@@ -64,23 +60,6 @@ def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) ->
         assert node.asked == []
 
 
-@pytest.mark.parametrize(
-    ("unit", "state"),
-    [
-        (FakeUnit(), "active/running/success"),
-        (FakeUnit(active="failed", sub="failed"), "failed/failed/exit-code"),
-        (FakeUnit(load="masked", active="inactive", sub="dead"), "masked/dead/success"),
-        (FakeUnit(load="not-found", active="inactive", sub="dead"), ""),
-        (None, ""),
-    ],
-)
-def test_the_state_of_a_unit(tmp_path: Path, unit: FakeUnit | None, state: str) -> None:
-    host = Host.under(PurePosixPath(tmp_path))
-    with on_bus(tmp_path, FakeSystemd({UNIT: unit})) if unit else nullcontext():
-        assert spell_state(look_at_unit(host, UNIT)) == state
-        assert spell_state(look_at_unit(host, "")) == ""
-
-
 def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_path: Path) -> None:
     """The process that answers is this one: so the PATH is that of the test."""
     golden.put(tmp_path, str(CONFIG), "version = 2\n")
@@ -101,12 +80,11 @@ def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_p
 @pytest.mark.parametrize(
     ("words", "there", "said"),
     [
-        pytest.param(["/opt/containerd"], False, "its ExecStart /opt/containerd is no program", id="gone"),
-        pytest.param(
-            ["/opt/containerd", "-c", "/etc/x.toml"], True, "gives it --config /etc/x.toml", id="another"
-        ),
-        pytest.param(["/opt/containerd"], True, "", id="as it is"),
+        (["/opt/containerd"], False, "its ExecStart /opt/containerd is no program"),
+        (["/opt/containerd", "-c", "/etc/x.toml"], True, "gives it --config /etc/x.toml"),
+        (["/opt/containerd"], True, ""),
     ],
+    ids=["gone", "another config", "as it is"],
 )
 def test_a_start_that_fails_or_has_another_config_is_seen_before_anybody_restarts(
     tmp_path: Path, words: list[str], said: str, *, there: bool
@@ -163,13 +141,6 @@ def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: P
         assert [*read_engines(node.host, Options(places=places), seen)] == []
 
 
-def examine_docker(root: Path) -> EngineExam:
-    places = {"docker": Places(socket=PurePosixPath("/d.sock"))}
-    seen = [replace(SEEN, name="dockerd")]
-    (found,) = read_engines(Host.under(PurePosixPath(root)), Options(places=places), seen)
-    return found
-
-
 # As dockerd 28.5.2 says it.
 INFO = {
     "ServerVersion": "28.5.2",
@@ -189,8 +160,9 @@ def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *
         golden.put(tmp_path, f"{place}/nvidia-container-runtime-hook", "")
 
     said = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(INFO).encode()
+    options = Options(places={"docker": Places(socket=PurePosixPath("/d.sock"))})
     with serving(tmp_path / "d.sock", answer(said)):
-        found = examine_docker(tmp_path)
+        (found,) = read_engines(Host.under(PurePosixPath(tmp_path)), options, [replace(SEEN, name="dockerd")])
 
     assert (found.label, found.version) == ("docker 28.5.2", (28, 5, 2))
     assert found.has_hook == hook
