@@ -254,19 +254,6 @@ class FakeSystemd:
             case unknown:
                 raise AssertionError(unknown)
 
-    def _properties(self, request: Any, interface: str, *names: str) -> Any:
-        if names:
-            return new_method_return(request, "v", (self._property(request, names[0]),))
-        assert not interface, "an empty name is all interfaces"
-        told = [
-            *dict.fromkeys(
-                ["LoadState", "ActiveState", "SubState", "CanReload", "Job", "InvocationID", *self.changed]
-            )
-        ]
-        path = request.header.fields[HeaderFields.path]
-        told += ["MainPID", "Result"] if path.endswith("_2eservice") else []
-        return new_method_return(request, "a{sv}", ({name: self._property(request, name) for name in told},))
-
     def _restart(self, request: Any, name: str) -> Iterator[Any]:
         unit = self.units[name]
         unit.starts += 1
@@ -275,24 +262,29 @@ class FakeSystemd:
         unit.active, unit.sub = ("active", "running") if result == "done" else ("failed", "failed")
         yield new_method_return(request, "o", ("/job/7",))
 
-    def _property(self, request: Any, key: str) -> tuple[str, Any]:
+    def _properties(self, request: Any, interface: str, *names: str) -> Any:
         path = request.header.fields[HeaderFields.path]
         absent = FakeUnit(load="not-found", active="inactive", sub="dead", main_pid=0)
         unit = next((unit for name, unit in self.units.items() if _path(name) == path), absent)
-        return {
-            "InvocationID": ("ay", unit.invocation),
+        of_a_service = {
+            "MainPID": ("u", unit.main_pid),
             "Result": ("s", "success" if unit.active != "failed" else "exit-code"),
-            "Version": ("s", "252"),
-            "SystemState": ("s", self.state),
-            "PreparingForShutdown": ("b", self.prepared),
+        }
+        of_a_unit = {
+            "InvocationID": ("ay", unit.invocation),
             "LoadState": ("s", unit.load),
             "ActiveState": ("s", unit.active),
             "SubState": ("s", unit.sub),
-            "MainPID": ("u", unit.main_pid),
             "CanReload": ("b", unit.can_reload),
             "Job": ("(uo)", (0, "/")),
+            **(of_a_service if path.endswith("_2eservice") else {}),
             **self.changed,
-        }[key]
+        }
+        of_a_manager = {"SystemState": ("s", self.state), "PreparingForShutdown": ("b", self.prepared)}
+        if names:
+            return new_method_return(request, "v", ((of_a_unit | of_a_manager)[names[0]],))
+        assert not interface, "an empty name is all interfaces"
+        return new_method_return(request, "a{sv}", (of_a_unit,))
 
 
 def _path(unit: str) -> str:

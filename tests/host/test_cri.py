@@ -17,7 +17,6 @@ from installer.engines.cri import (
     list_ids,
 )
 from installer.errors import InstallerError
-from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
 from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
 from tests.host.servers import answer, either, engine, hang, message, serving
 from tests.support.cri import (
@@ -27,7 +26,6 @@ from tests.support.cri import (
     CRI,
     PLUGINS,
     RUNTIMES,
-    SKIPPED,
     cri_status,
     plugins,
     version,
@@ -123,7 +121,6 @@ FAILED = f"unable to load dependency: {BAD_DEFAULT}"
     ("listed", "error", "words"),
     [
         pytest.param([], CriDisabledError, "switched off", id="switched off"),
-        pytest.param([(V1, "cri", SKIPPED)], CriDisabledError, "switched off", id="skipped"),
         pytest.param(
             [(V2, "images", ""), (V1, "cri", NO_PART)],
             CriDisabledError,
@@ -160,10 +157,8 @@ def test_a_server_of_something_else_is_not_taken_for_an_engine(tmp_path: Path) -
 @pytest.mark.parametrize(
     "answers",
     [
-        pytest.param({f"{CRI}Version": version("containerd", "1.7.24")[:-1]}, id="cut in a text"),
         pytest.param({f"{CRI}Status": b"\xff" * (1 << 20)}, id="a number without an end"),
         pytest.param({f"{CRI}Status": cri_status({})}, id="no config"),
-        pytest.param({f"{CRI}Status": cri_status({"containerd": {"runtimes": []}})}, id="another form"),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_an_error(tmp_path: Path, answers: dict[str, bytes]) -> None:
@@ -200,18 +195,3 @@ def test_an_engine_that_does_not_answer_is_left_at_the_deadline(
         ask_status(cri, timeout_s=0.3)
 
     assert time.monotonic() - started < 20
-
-
-def test_a_socket_may_be_at_a_path_longer_than_a_call_takes(tmp_path: Path) -> None:
-    with engine(tmp_path / "cri.sock", CONTAINERD) as cri:
-        far = tmp_path / ("long" * 40) / "containerd.sock"
-        far.parent.mkdir()
-        cri.rename(far)
-
-        assert ask_status(far, timeout_s=5).version == "1.7.24"
-        assert isinstance(peer_of(far, greeting=HTTP2_PREFACE, timeout_s=5), Peer)
-        far.rename(cri)
-
-    with pytest.raises(NotAnsweringError) as silent:
-        ask_status(far, timeout_s=1)
-    assert f"reach the engine on {far}" in silent.value.problem

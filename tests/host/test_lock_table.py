@@ -1,6 +1,5 @@
 """Who holds a lock, by the kernel's table and what it tells of processes: forged ones, and real ones."""
 
-import fcntl
 import os
 import signal
 from pathlib import Path
@@ -8,21 +7,9 @@ from pathlib import Path
 import pytest
 
 from installer.host.kernel import is_roots
-from installer.host.locks import describe_halt, holders, is_held_pidfile
+from installer.host.locks import describe_halt, is_held_pidfile
 from tests.support.neighbours import locking
 from tests.support.waiting import stop
-
-
-def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
-    (tmp_path / "other").touch()
-    with (tmp_path / "pidfile").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-        pids = holders((tmp_path / "pidfile").stat())
-        nobody = holders((tmp_path / "other").stat())
-
-    assert pids == [os.getpid()]
-    assert nobody == []
 
 
 def _pidfile(proc: Path, table: str, said: str, *, opens: bool = True, uid: int = 0) -> Path:

@@ -21,13 +21,6 @@ def look(bus: Path, unit: str) -> Unit:
     return ask_bus([bus], lambda on: Unit.of(on.properties(unit)), purpose=f"look at {unit}", timeout_s=5)
 
 
-def test_a_bus_without_systemd_is_no_bus(tmp_path: Path) -> None:
-    systemd = FakeSystemd(fails={"GetAll": "org.freedesktop.DBus.Error.ServiceUnknown"})
-
-    with serving(tmp_path / "bus", systemd) as bus, pytest.raises(NoBusError, match="reach systemd"):
-        look(bus, CONTAINERD)
-
-
 @pytest.mark.parametrize(
     "changed",
     [

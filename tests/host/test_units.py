@@ -215,15 +215,6 @@ def test_a_restart_that_begins_as_it_is_taken_back_does_not_leave_the_unit_stopp
     assert systemd.units[UNIT].starts == 1
 
 
-def test_a_pod_has_no_time_to_take_a_restart_back(tmp_path: Path) -> None:
-    systemd = Busy({UNIT: FakeUnit()})
-
-    with pytest.raises(PendingError, match="systemd still works on it, or hangs"):
-        restarted(tmp_path, systemd, Patience(1.0, never, stop_s=0))
-
-    assert "CancelJob" not in systemd.calls
-
-
 @dataclass
 class SlowToStop(FakeSystemd):
     """Is still stopping when our time is over, then starts, with ``ends`` as how that goes."""

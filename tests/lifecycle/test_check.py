@@ -19,7 +19,6 @@ from installer.lifecycle import check
 from installer.lifecycle import readiness as seen
 from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import CHECKS, REST_S, UNMADE_S
-from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
@@ -42,15 +41,6 @@ def test_a_damaged_state_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state").write_text(text)
 
     assert seen.read_check(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")) is None
-
-
-def test_since_is_kept_while_nothing_changes() -> None:
-    before = (EngineCheck("a", serves=True, since="1"), EngineCheck("b", serves=True, since="2"))
-
-    found = seen.add_since((EngineCheck("a", serves=True), EngineCheck("b", serves=False)), before)
-
-    assert found[0].since == "1"
-    assert found[1].since not in {"", "2"}
 
 
 UNMADE = InstallerError("generate it", remedy="wake the GPU", code="cdi-failed")
@@ -254,14 +244,6 @@ def test_an_engine_that_is_found_busy_right_before_its_restart_has_failed_nothin
     assert 0 < watch.due_s <= check.PENDING_S
 
 
-def test_an_unexpected_mistake_in_a_look_is_told_and_ends_nothing(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS)
-
-    node.check(plan=fail(KeyError("x")), asked=True)
-
-    assert node.said["code"] == "internal-error"
-
-
 def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(tmp_path: Path) -> None:
     node = Node(tmp_path, NOTHING, record=Record(cdi=CdiRow(("docker",))))
     node.options = replace(node.options, places={"docker": Places(socket=PurePosixPath("/run/mine.sock"))})
@@ -348,17 +330,3 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
     assert node.done[0].startswith("did 1,"), "the rest is left, and told"
     assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")
     assert watch.before == check.CHECK_AGAIN, "which is looked at once more"
-
-
-@pytest.mark.parametrize("by_cdi", [False, True])
-def test_what_is_below_docker_is_watched_as_well(tmp_path: Path, *, by_cdi: bool) -> None:
-    held = Record(cdi=CdiRow(("docker",))) if by_cdi else OF_DOCKER
-    engine = EngineCheck("docker", serves=True, containerd="/run/c.sock", monitor="/usr/bin/shim")
-    engine = replace(engine, program="/usr/bin/dockerd")
-    host, options = Host.under(PurePosixPath(tmp_path)), Options()
-    (tmp_path / "run").mkdir()
-
-    places = check.list_places(host, options, held, LastCheck(engines=(engine,)))
-
-    programs = {f"{tmp_path}/usr/bin/{name}" for name in ("shim", "dockerd")}
-    assert programs | {f"{tmp_path}/run/c.sock", f"={tmp_path}/run/containerd"} <= {*places}

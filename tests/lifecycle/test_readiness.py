@@ -2,14 +2,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.change.ledger import Ledger, hold
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.locks import lock_pidfile, write_pid
 from installer.lifecycle import readiness as ready
-from installer.model.facts import DeviceNode, Record
-from installer.model.options import Options
-from installer.report.status import show_status
+from installer.model.facts import Record
 from tests.support.tree import tree
 
 READY, PIDFILE = PurePosixPath("/ready"), PurePosixPath("/toolkit.pid")
@@ -47,27 +44,3 @@ def test_what_somebody_else_calls_ready_stays_as_it_is(tmp_path: Path, text: str
 
     assert not ready.is_ready(host, READY, PIDFILE)
     assert tree(tmp_path) == before
-
-
-def test_a_run_that_is_at_work_is_waited_for_and_none_is_told_to_run(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    options = Options(host_root=PurePosixPath(tmp_path))
-    host = Host.under(options.host_root)
-    (tmp_path / "run/nvidia/toolkit").mkdir(parents=True)
-    with hold(lambda: Ledger.open(host, options.layout)) as ledger:
-        ledger.write(
-            Record(published=(options.ready_file,), nodes=(DeviceNode(PurePosixPath("/dev/x"), "1"),))
-        )
-
-    show_status(options, ready=True, as_json=False, deep=False)
-    left = capfd.readouterr().out
-    lock = lock_pidfile(host, options.pid_file)
-    show_status(options, ready=True, as_json=False, deep=False)
-    lock.release()
-
-    assert left.startswith("unfinished: the last install or undo failed or was cut short")
-    assert (
-        capfd.readouterr().out
-        == "unfinished: run has not ended its first install, or its undo: wait, or see its log\n"
-    )

@@ -42,63 +42,50 @@ def put(root: Path, place: object, **files: object) -> None:
 
 
 K8S, MOBY = f"run/containerd/{TASKS}/k8s.io/{ID}", f"run/containerd/{TASKS}/moby/{ID}"
-BY_US = {"options": {"binary_name": str(OURS)}}
 POD = {"io.kubernetes.cri.sandbox-namespace": "train", "io.kubernetes.cri.sandbox-name": "bert-0"}
-# What a shim has left, links beside it, and the engine and name of the container that is found.
-SHIMS: dict[str, tuple[str, dict[str, Any], dict[str, str], tuple[str, str] | None]] = {
-    "a pod of the kubelet's": (
-        K8S,
-        BY_US | {"config": {"annotations": POD}},
-        {},
-        ("containerd", "train/bert-0"),
-    ),
-    "ctr, without options": (
-        K8S.replace("k8s.io", "default"),
-        {"runtime": f"{OURS}\n"},
-        {},
-        ("containerd", ID[:12]),
-    ),
-    "dockerd with its own containerd": (
-        MOBY.replace("containerd", "docker/containerd/daemon", 1),
-        BY_US,
-        {},
-        ("docker", ID[:12]),
-    ),
-    "dockerd with the node's containerd": (MOBY, BY_US | {"config": {}}, {}, ("docker", ID[:12])),
-    "NVIDIA's, of a package": (
-        K8S,
-        {"options": {"binary_name": "/usr/bin/nvidia-container-runtime"}},
-        {},
-        None,
-    ),
-    "half written": (K8S, {"options": "{"}, {}, None),
-    "started by a link to ours": (
-        K8S,
-        {"options": {"binary_name": "/usr/local/bin/nv"}},
-        {"usr/local/bin/nv": str(OURS)},
-        ("containerd", ID[:12]),
-    ),
-    "ours was made a link to runc by a forced undo": (
-        K8S,
-        {"options": {"binary_name": "/usr/bin/runc"}},
-        {str(OURS)[1:]: "/usr/bin/runc"},
-        None,
-    ),
-}
+IN_DOCKER = MOBY.replace("containerd", "docker/containerd/daemon", 1)
 
 
-@pytest.mark.parametrize(("place", "files", "links", "found"), SHIMS.values(), ids=SHIMS)
+def by(binary: str) -> dict[str, Any]:
+    return {"options": {"binary_name": binary}}
+
+
+BY_US = by(str(OURS))
+
+
+@pytest.mark.parametrize(
+    ("place", "files", "found"),
+    [
+        pytest.param(
+            K8S, BY_US | {"config": {"annotations": POD}}, ("containerd", "train/bert-0"), id="a pod"
+        ),
+        pytest.param(K8S, {"runtime": f"{OURS}\n"}, ("containerd", ID[:12]), id="ctr, without options"),
+        pytest.param(IN_DOCKER, BY_US, ("docker", ID[:12]), id="dockerd with its own containerd"),
+        pytest.param(
+            MOBY, BY_US | {"config": {}}, ("docker", ID[:12]), id="dockerd with the node's containerd"
+        ),
+        pytest.param(K8S, by("/usr/bin/nvidia-container-runtime"), None, id="NVIDIA's, of a package"),
+        pytest.param(K8S, {"options": "{"}, None, id="half written"),
+        pytest.param(K8S, by("/usr/local/bin/nv"), ("containerd", ID[:12]), id="started by a link to ours"),
+    ],
+)
 def test_a_container_is_known_by_the_binary_that_its_shim_recorded(
-    tmp_path: Path, place: str, files: dict[str, Any], links: dict[str, str], found: tuple[str, str] | None
+    tmp_path: Path, place: str, files: dict[str, Any], found: tuple[str, str] | None
 ) -> None:
     put(tmp_path, place, **files)
-    write(tmp_path, {OURS: "", PurePosixPath("/usr/bin/runc"): ""})
-    for link, target in links.items():
-        (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / link).unlink(missing_ok=True)
-        (tmp_path / link).symlink_to(target)
+    write(tmp_path, {OURS: ""})
+    (tmp_path / "usr/local/bin").mkdir()
+    (tmp_path / "usr/local/bin/nv").symlink_to(OURS)
 
     assert in_use(tmp_path, None)[0] == ((Container(found[0], ID, found[1], OURS),) if found else ())
+
+
+def test_a_container_of_runc_is_not_ours_where_a_forced_undo_made_ours_a_link_to_that(tmp_path: Path) -> None:
+    put(tmp_path, K8S, **by("/usr/bin/runc"))
+    write(tmp_path, {"usr/bin/runc": "", "usr/local/nvidia/toolkit/x": ""})
+    (tmp_path / str(OURS)[1:]).symlink_to("/usr/bin/runc")
+
+    assert in_use(tmp_path, None)[0] == ()
 
 
 def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path: Path) -> None:

@@ -226,40 +226,32 @@ def test_only_one_of_the_ledger_whose_socket_nobody_names_is_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("active", "pid", "inode", "path", "asked"),
+    ("active", "path", "asked"),
     [
-        pytest.param("active", 61, 99, SOCKET, True, id="its process holds it"),
-        pytest.param("failed", 61, 99, SOCKET, False, id="not active"),
-        pytest.param("active", 61, 99, "/nri.sock", False, id="that of NRI, where who asks is a plugin"),
+        pytest.param("active", SOCKET, True, id="its process holds it"),
+        pytest.param("failed", SOCKET, False, id="not active"),
+        pytest.param("active", "/nri.sock", False, id="that of NRI, where who asks is a plugin"),
     ],
 )
-def test_what_the_process_of_its_unit_listens_on_is_asked(  # noqa: PLR0913 - one row
-    tmp_path: Path, active: str, *, pid: int, inode: int, path: object, asked: bool
+def test_what_the_process_of_its_unit_listens_on_is_asked(
+    tmp_path: Path, active: str, path: object, *, asked: bool
 ) -> None:
-    process = tmp_path / "proc/61"
-    for directory in ("fd", "net"):
-        (process / directory).mkdir(parents=True)
-    (process / "fd/3").symlink_to(f"socket:[{inode}]")
     # As the kernel's net/unix/af_unix.c writes it.
-    (process / "net/unix").write_text(
-        "Num       RefCount Protocol Flags    Type St Inode Path\n"
-        f"0000000000000000: 00000002 00000000 00010000 0001 01 99 {path}\n"
-    )
+    table = "Num       RefCount Protocol Flags    Type St Inode Path\n"
+    table += f"0000000000000000: 00000002 00000000 00010000 0001 01 99 {path}\n"
+    put(tmp_path, {"proc/61/net/unix": table})
+    (tmp_path / "proc/61/fd").mkdir()
+    (tmp_path / "proc/61/fd/3").symlink_to("socket:[99]")
     (tmp_path / "nri.sock").symlink_to(SOCKET.name)
     with live(tmp_path) as there:
-        there.unit.active, there.unit.main_pid = active, pid
+        there.unit.active = active
         locate(there.host, STOPPED, ROW, Options())
 
     assert (ASKED in there.asked) == asked
 
 
 @pytest.mark.parametrize(
-    ("units", "unit"),
-    [
-        ({"k3s.service": FakeUnit()}, "k3s.service"),
-        ({"k3s.service": ENDED}, ""),
-        ({}, ""),
-    ],
+    ("units", "unit"), [({"k3s.service": FakeUnit()}, "k3s.service"), ({"k3s.service": ENDED}, "")]
 )
 def test_of_several_units_the_one_that_runs_is_an_engines(
     tmp_path: Path, units: dict[str, FakeUnit], unit: str
@@ -271,50 +263,38 @@ def test_of_several_units_the_one_that_runs_is_an_engines(
             (replace(engine, silence="hangs"), unit),
             (replace(engine, stopped=True), row.units[0]),
             (replace(engine, pid=7, unit=""), ""),
-            (replace(engine, pid=7, unit="other.service"), "other.service"),
         ):
-            found, _ = with_process(host, state, Places())
-
-            assert (found.unit, found.silence, found.stopped) == (expected, state.silence, state.stopped)
+            assert with_process(host, state, Places())[0].unit == expected
 
 
 OURS = EffectiveConfig({"nvidia": Runtime("/usr/local/nvidia/toolkit/nvidia-container-runtime")}, "runc")
 
 
 @pytest.mark.parametrize(
-    ("act", "left"),
-    [
-        pytest.param("nothing", True, id="nobody uses it"),
-        pytest.param("kubelet", False, id="a kubelet"),
-        pytest.param("pod", False, id="a pod"),
-        pytest.param("serving", False, id="a runtime of ours"),
-        pytest.param("row", False, id="a row of the ledger"),
-    ],
+    "used_by", ["nobody", "a kubelet", "a pod", "whom it does not say", "us", "our ledger"]
 )
-def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act: str, *, left: bool) -> None:
-    docker = EngineState.usual(ENGINES["docker"])
+def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, used_by: str) -> None:
+    docker, beside = EngineState.usual(ENGINES["docker"]), containerd()
     stopped = EngineRow("docker", docker.socket, docker.unit, {})
+    held = Record(
+        engines=(EngineRow("containerd", beside.socket, beside.unit, {}),) * (used_by == "our ledger")
+    )
+    if used_by == "a kubelet":
+        (tmp_path / "var/lib/kubelet/pki").mkdir(parents=True)
+    if used_by == "us":
+        beside = replace(beside, serving=OURS)
     with live(tmp_path) as there:
-        beside = containerd()
-        held = Record()
-        if act == "kubelet":
-            (tmp_path / "var/lib/kubelet/pki").mkdir(parents=True)
-        elif act == "row":
-            held = Record(engines=(EngineRow("containerd", beside.socket, beside.unit, {}),))
-        there.answers[PODS] = ONE if act == "pod" else b""
-        if act == "silent":
+        there.answers[PODS] = ONE if used_by == "a pod" else b""
+        if used_by == "whom it does not say":
             del there.answers[PODS]
-        beside = replace(beside, serving=OURS if act == "serving" else None)
         engines, notes = drop_unused(there.host, held, (docker, beside))
         with_docker = replace(held, engines=(*held.engines, stopped))
-        assert drop_unused(there.host, with_docker, (beside,)) == (() if left else (beside,), notes)
+        also = drop_unused(there.host, with_docker, (beside,))
 
-    assert [each.name for each in engines] == (["docker"] if left else ["docker", "containerd"])
-    assert notes == (
-        ("left containerd alone: it serves Docker, and its CRI is not used (no kubelet, no pod)",)
-        if left
-        else ()
-    )
+    left = used_by == "nobody"
+    note = "left containerd alone: it serves Docker, and its CRI is not used (no kubelet, no pod)"
+    assert (engines, notes) == ((docker,) if left else (docker, beside), (note,) if left else ())
+    assert also == (() if left else (beside,), notes)
     assert drop_unused(there.host, held, (beside,)) == ((beside,), ())
 
 

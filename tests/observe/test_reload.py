@@ -102,33 +102,18 @@ def test_a_stop_is_heard_while_it_does_not_serve_yet(node: Live) -> None:
 
 
 OTHER_TABLE = Reload("containerd", (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),))
+STILL = "runc=(built in), nvidia=/opt/nvidia, default runc"
+NOT_READY = "nvidia=/opt/nvidia, default runc, and calls itself not ready"
+OTHERWISE = "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia"
 
 
 @pytest.mark.parametrize(
     ("names", "more", "step", "serves"),
     [
         pytest.param(["runc"], {}, WANTED, "runc=(built in), default runc", id="not ours"),
-        pytest.param(
-            ["runc", "nvidia"],
-            {},
-            GONE,
-            "runc=(built in), nvidia=/opt/nvidia, default runc",
-            id="ours, still",
-        ),
-        pytest.param(
-            ["nvidia"],
-            {"ready": 0},
-            WANTED,
-            "nvidia=/opt/nvidia, default runc, and calls itself not ready",
-            id="not ready",
-        ),
-        pytest.param(
-            ["nvidia"],
-            {},
-            OTHER_TABLE,
-            "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia",
-            id="with other settings",
-        ),
+        pytest.param(["runc", "nvidia"], {}, GONE, STILL, id="ours, still"),
+        pytest.param(["nvidia"], {"ready": 0}, WANTED, NOT_READY, id="not ready"),
+        pytest.param(["nvidia"], {}, OTHER_TABLE, OTHERWISE, id="with other settings"),
         pytest.param([], {"default": ""}, WANTED, "no runtime, default (none)", id="nothing at all"),
     ],
 )
@@ -250,29 +235,6 @@ def test_where_cri_does_not_answer_nothing_is_stranded(node: Live) -> None:
     del node.answers[CREATED]
 
     assert reloaded(node, replace(WANTED, when_idle=True))
-
-
-@pytest.mark.parametrize(
-    ("answers", "said"),
-    [
-        pytest.param({}, (False, False, (1, 7, 24)), id="well"),
-        pytest.param({STATUS: b"", PLUGINS: FAILED}, (False, True, None), id="failed"),
-        pytest.param({STATUS: b"", PLUGINS: OFF}, (True, False, None), id="switched off"),
-        pytest.param({STATUS: b"\xff"}, (False, False, None), id="not understood"),
-    ],
-)
-def test_what_an_answer_comes_to(
-    node: Live, answers: dict[str, bytes], said: tuple[bool, bool, tuple[int, ...] | None]
-) -> None:
-    node.answers.update(answers)
-    for key in [key for key, value in answers.items() if not value]:
-        del node.answers[key]
-
-    found = ask(node.host, containerd())
-
-    assert (found.disabled, found.failed, found.version) == said
-    assert (found.serving is None) == bool(found.silence) == (found.version is None)
-    assert (found.stopped, found.pid is None) == (False, False)
 
 
 def test_nobody_on_the_socket_is_one_that_is_stopped(node: Live) -> None:

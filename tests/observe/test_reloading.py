@@ -139,9 +139,6 @@ CHANGES = "which is not defined as it is in its configs: its next start changes 
     ("served", "defined", "told"),
     [
         pytest.param(CONTAINERD, LIKE, "", id="as its files say, and what it fills in"),
-        pytest.param(
-            CONTAINERD, {**LIKE, "runtime_type": "io.containerd.runc.v1"}, CHANGES, id="of another type"
-        ),
         pytest.param({**CONTAINERD, "privilegedWithoutHostDevices": True}, OFF, CHANGES, id="switched off"),
     ],
 )

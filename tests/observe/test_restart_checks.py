@@ -281,12 +281,15 @@ WELL = FakeUnit(can_reload=True)
 REACHED = "run it as a systemd service, or configure it unverified with --restart-mode none"
 UNSEEN = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
 OUTSIDE = "restart containerd (it runs outside any systemd service)"
-ELSE = "so another process answers"
 
 
 def running(name: str, pid: int | None, *, unit: bool = True) -> EngineState:
     usual = EngineState.usual(ENGINES[name])
     return replace(usual, unit=usual.unit if unit else "", pid=pid)
+
+
+NO_EXEC_RELOAD = f"reload Docker (its unit docker.service has no ExecReload); {UNSEEN}"
+INACTIVE = f"reload Docker (its unit docker.service is inactive, so another process answers); {UNSEEN}"
 
 
 @pytest.mark.parametrize(
@@ -300,16 +303,8 @@ def running(name: str, pid: int | None, *, unit: bool = True) -> EngineState:
         # Signalled, by its unit where its process is not seen.
         (running("docker", 7, unit=False), None, ""),
         (running("docker", None), WELL, ""),
-        (
-            running("docker", None),
-            FakeUnit(),
-            f"reload Docker (its unit docker.service has no ExecReload); {UNSEEN}",
-        ),
-        (
-            running("docker", None),
-            dataclasses.replace(WELL, active="inactive"),
-            f"reload Docker (its unit docker.service is inactive, {ELSE}); {UNSEEN}",
-        ),
+        (running("docker", None), FakeUnit(), NO_EXEC_RELOAD),
+        (running("docker", None), dataclasses.replace(WELL, active="inactive"), INACTIVE),
         (running("docker", None), None, "reload Docker (reach systemd"),
         # It restarts itself.
         (running("k0s", None), FakeUnit(active="failed"), ""),

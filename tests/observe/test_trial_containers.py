@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.engines.trial_containers import LOADER, SHELL, Tools, cri_container, shell_of
+from installer.engines.trial_containers import Tools, cri_container, shell_of
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.protobuf import read_fields
@@ -13,15 +13,6 @@ from tests.host.servers import either, engine, message, serving
 from tests.support.cri import CRI, cri_status, version
 
 HERE = Host.under(PurePosixPath("/"))
-
-
-def test_the_shell_comes_with_its_loader_and_libraries_each_a_file_of_the_host() -> None:
-    tools = shell_of(HERE)
-
-    named = {inside: there for there, inside in tools.files}
-    assert named[SHELL] == HERE.resolve(PurePosixPath("/bin/sh"))
-    assert tools.loader == (LOADER in named)
-    assert all(Path(there).is_file() and not Path(there).is_symlink() for there in named.values())
 
 
 def test_what_it_links_to_is_enough_to_run_it(tmp_path: Path) -> None:
