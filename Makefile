@@ -56,7 +56,7 @@ torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill p
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
 	CRASH_STRIDE=1 SUPERVISOR_POINTS=1000 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/config_text
 	EFFECTS=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_effects.py
-	VERSIONS=all REWRITES_S=300 $(BIN)/python -m pytest -q -rs --numprocesses 3 tests/engines
+	VERSIONS=all $(BIN)/python -m pytest -q -rs --numprocesses 3 tests/engines
 	DOCKER_STRIDE=1 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_docker_reload.py
 
 mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian

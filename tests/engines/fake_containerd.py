@@ -22,7 +22,6 @@ SOCKET = "/run/containerd/containerd.sock"
 CONFIG = "/etc/containerd/config.toml"
 PLUGIN = "io.containerd.grpc.v1.cri"
 PR_SET_NAME = 15
-SLOW_S = 3.0
 
 
 def number(field: int, value: int) -> bytes:
@@ -45,7 +44,6 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
     def __init__(self, behaviour: str, containerd: dict[str, Any]) -> None:
         self.behaviour = behaviour
         self.containerd = containerd
-        self.began = time.monotonic()
 
     def service(self, details: Any) -> Any:
         method = details.method.rsplit("/", 1)[1]
@@ -56,8 +54,6 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
     def answer(self, method: str, context: Any) -> bytes:
         if self.behaviour == "hang":
             time.sleep(60)
-        if self.behaviour == "slow" and time.monotonic() - self.began < SLOW_S:
-            context.abort(grpc.StatusCode.UNKNOWN, "server is not initialized yet")
         if self.behaviour == "cri-down" and method != "Plugins":
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown service runtime.v1.RuntimeService")
         said: bytes = getattr(self, method)()
@@ -86,9 +82,6 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
         return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
 
     def ListContainers(self) -> bytes:  # noqa: N802
-        starting = Path("/run/fake/starting")
-        if starting.exists() and starting.read_text().strip() in Path(CONFIG).read_text():
-            return text(1, text(1, "feedbeef" * 8))
         return b""
 
     def Plugins(self) -> bytes:  # noqa: N802

@@ -6,8 +6,6 @@ from tests.engines.payload import ARTIFACTS
 
 FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
 BEHAVIOUR = "/run/fake/behaviour"
-# Where it is there the fake has a container in state CREATED, once its config holds what is said there.
-STARTING = "/run/fake/starting"
 INSTALL = ("install", "--runtime", "containerd", "--toolkit-source", ARTIFACTS, "--timeout", "5")
 LEFT = {
     "/usr/local/nvidia",
