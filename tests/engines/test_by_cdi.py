@@ -12,7 +12,7 @@ from tests.engines.by_cdi import GPU, LIBRARIES, MODE, SPECIFICATION, TELLS, Cli
 from tests.engines.conftest import Boot
 from tests.engines.cri import CriError
 from tests.engines.images import IMAGE
-from tests.engines.nodes import PYTHON, Node
+from tests.engines.nodes import Node
 from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
@@ -20,8 +20,6 @@ from tests.engines.versions import EngineSet
 from tests.support.waiting import until
 
 REPLACED_S = 5.0
-
-TITLES = {"docker": "Docker", "containerd": "containerd", "crio": "CRI-O"}
 
 
 def has_cdi(engines: EngineSet) -> bool:
@@ -38,12 +36,22 @@ def with_cdi(request: pytest.FixtureRequest, engines_today: list[EngineSet], boo
         yield node
 
 
-@pytest.fixture
-def containerd_2(engines_today: list[EngineSet], booted: Boot) -> Iterator[Node]:
-    """Boot a node of containerd 2 with a driver."""
+@pytest.fixture(scope="module")
+def module_node(engines_today: list[EngineSet], booted: Boot) -> Iterator[Node]:
+    """Boot a node of containerd 2."""
     with booted(next(row for row in engines_today if row.name == "containerd" and has_cdi(row))) as node:
-        driver(node, "550.1")
         yield node
+
+
+@pytest.fixture
+def containerd_2(module_node: Node) -> Iterator[Node]:
+    """Return that node with a driver; a test leaves nothing behind."""
+    driver(module_node, "550.1")
+    files = snapshot(module_node)
+    yield module_node
+    driver(module_node, "550.1")
+    assert snapshot(module_node) == files
+    assert not (module_node.root / "run/cdi").exists()
 
 
 def unit(node: Node) -> str:
@@ -110,56 +118,37 @@ def test_a_container_gets_its_gpu_and_the_engine_is_never_changed_or_unreachable
     assert not (node.root / "run/cdi").exists()
 
 
-def test_auto_takes_cdi_where_it_is_in_effect_and_says_why(with_cdi: Node) -> None:
-    auto = (*MODE[:2], "--mode", "auto", *MODE[4:])
-
-    plan = with_cdi.installer("plan", *auto)
-    named = with_cdi.installer("plan", *auto, "--set-as-default")
-
-    assert plan.returncode == named.returncode == 10
-    assert "! note: mode cdi: every engine has CDI in effect, and no runtime was asked for" in plan.stdout
-    assert "restart" not in plan.stdout.replace("nothing is restarted", "")
-    assert "nvidia.com-gpu.json" in plan.stdout
-    assert "! note: mode runtime: a runtime is asked for by --set-as-default" in named.stdout
-
-
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+@pytest.mark.parametrize("since", ["Docker 28.2", "containerd 2.0"])
 def test_an_engine_without_cdi_is_told_so_with_the_version_that_has_it(
-    engines_today: list[EngineSet], booted: Boot
+    engines_today: list[EngineSet], booted: Boot, suite: str, since: str
 ) -> None:
-    said = {}
-    for engines in (row for row in engines_today if not has_cdi(row)):
-        with booted(engines) as node:
-            driver(node, "550.1")
-            files, pid = snapshot(node), node.pid_of(unit(node))
+    title = since.split(maxsplit=1)[0]
+    name = title.lower()
+    engines = next(row for row in engines_today if (row.suite, row.name) == (suite, name))
+    assert not has_cdi(engines)
+    with booted(engines) as node:
+        driver(node, "550.1")
+        files, pid = snapshot(node), node.pid_of(unit(node))
 
-            refused = node.installer("install", *MODE)
-            auto = node.installer("plan", *MODE[:2], "--mode", "auto")
+        refused = sentence(node.installer("install", *MODE).stderr)
+        auto = node.installer("plan", *MODE[:2], "--mode", "auto")
 
-            assert refused.returncode == 1
-            assert snapshot(node) == files
-            assert node.pid_of(unit(node)) == pid
-            assert f"! note: mode runtime: {TITLES[node.engine]} takes no devices by CDI" in auto.stdout, (
-                auto.stderr
-            )
-            said[str(engines)] = sentence(refused.stderr)
-    assert len(said) == 4
-    for name, words in said.items():
-        engine, since = (
-            ("Docker", "Docker 28.2") if name.startswith("dockerd") else ("containerd", "containerd 2.0")
+        assert snapshot(node) == files
+        assert node.pid_of(unit(node)) == pid
+        assert f"! note: mode runtime: {title} takes no devices by CDI" in auto.stdout, auto.stderr
+        why = "it has no CDI" if suite == "bookworm" else "it says that CDI is switched off"
+        assert refused.startswith(
+            f"cannot give containers of {title} GPUs by CDI ({why}); use --mode runtime; "
         )
-        why = "it has no CDI" if "-1.6" in name or "-20." in name else "it says that CDI is switched off"
-        assert words.startswith(
-            f"cannot give containers of {engine} GPUs by CDI ({why}); use --mode runtime; "
-        ), said
-        assert since in words
+        assert since in refused
 
 
 def test_a_specification_follows_the_driver_within_seconds_and_goes_with_it(
     containerd_2: Node, record_property: Callable[[str, object], None]
 ) -> None:
     node = containerd_2
-    files, pid = snapshot(node), node.pid_of(unit(node))
-    made: list[str] = []
+    pid, made = node.pid_of(unit(node)), list[str]()
     with Client(partial(answers, node)) as client, Client(partial(_creates, node, made)) as creator:
         process = _running(node)
         took = []
@@ -176,7 +165,6 @@ def test_a_specification_follows_the_driver_within_seconds_and_goes_with_it(
         last = seen_in_a_container(node)
         process.terminate()
         assert process.wait() == 0, process.log
-    driver(node, "550.1")
 
     record_property("replaced within s", took)
     record_property("containers made, refused meanwhile", [creator.answered, creator.refused])
@@ -188,8 +176,6 @@ def test_a_specification_follows_the_driver_within_seconds_and_goes_with_it(
     assert client.refused == 0
     assert "drift found" not in process.log
     assert node.pid_of(unit(node)) == pid
-    assert snapshot(node) == files
-    assert not (node.root / "run/cdi").exists()
 
 
 def _names(node: Node, word: str) -> bool:
@@ -210,14 +196,17 @@ def _replaced_s(node: Node, done: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("directory", ["/var/run/cdi", "/etc/cdi"])
 def test_a_specification_of_somebody_else_has_its_devices_and_ours_comes_back_after_it(
-    containerd_2: Node, directory: str
+    containerd_2: Node,
 ) -> None:
-    node, theirs = containerd_2, f"{directory}/nvidia.yaml".replace("/var/run", "/run")
+    node, theirs = containerd_2, "/etc/cdi/nvidia.yaml"
     text = '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n    - name: "0"\n      containerEdits:\n'
     text += "        env:\n            - NVIDIA_VISIBLE_DEVICES=theirs\n"
-    process = _running(node)
+    node.run(["rm", "-rf", LIBRARIES])
+    process = _running(node, "--drift", "ignore")  # neither a driver that comes nor theirs is drift
+    without, status = _specification(node), node.installer("status")
+    driver(node, "550.1")
+    until(lambda: bool(_specification(node)), lambda: node.installer("status").stdout)
     node.write(theirs, text)
     until(lambda: not _specification(node), lambda: node.installer("status").stdout)
     given_way = seen_of(node)
@@ -225,18 +214,19 @@ def test_a_specification_of_somebody_else_has_its_devices_and_ours_comes_back_af
     node.run(["rm", theirs])
     until(lambda: bool(_specification(node)), lambda: node.installer("status").stdout)
     back = seen_of(node)
-    node.write(f"{theirs.removesuffix('.yaml')}-team.yaml", text.replace('"0"', '"team-a"'))
+    node.write(theirs, text.replace('"0"', '"team-a"'))
     looked = node.installer("reconcile")
     beside = seen_of(node), seen_of(node, "nvidia.com/gpu=team-a")
-    node.write(theirs, text)
-    until(lambda: not _specification(node), lambda: node.installer("status").stdout)
     process.terminate()
 
     assert process.wait() == 0, process.log
+    assert without == ""
+    assert "failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND" in status.stdout
+    assert "no CDI specification of the GPUs: cannot generate" in process.log
     assert (given_way, back) == ("theirs", "void")
-    assert (looked.returncode, beside) == (0, ("void", "theirs")), looked.stdout
     assert f"{theirs} has devices of nvidia.com/gpu" in told
-    assert node.read(theirs) == text
+    assert (looked.returncode, beside) == (0, ("void", "theirs")), looked.stdout
+    node.run(["rm", "-r", "/etc/cdi"])
 
 
 def seen_of(node: Node, gpu: str = GPU) -> str:
@@ -249,26 +239,6 @@ def seen_of(node: Node, gpu: str = GPU) -> str:
         node.cri.remove_pod(pod)
 
 
-def test_without_a_driver_all_but_the_specification_is_there(containerd_2: Node) -> None:
-    node = containerd_2
-    node.run(["rm", "-rf", LIBRARIES])
-    files = snapshot(node)
-
-    process = _running(node, "--drift", "ignore")  # a driver that comes is no drift
-    status = node.installer("status")
-    without = _specification(node)
-    driver(node, "550.1")
-    until(lambda: bool(_specification(node)), lambda: node.installer("status").stdout)
-    process.terminate()
-
-    assert process.wait() == 0, process.log
-    assert without == ""
-    assert "failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND" in status.stdout
-    assert "no CDI specification of the GPUs: cannot generate" in process.log
-    node.run(["rm", "-rf", LIBRARIES])
-    assert snapshot(node) == files
-
-
 def test_a_drivers_root_behind_a_link_loses_no_library(containerd_2: Node) -> None:
     containerd_2.run(["ln", "-s", "driver", "/opt/link"])
 
@@ -278,115 +248,24 @@ def test_a_drivers_root_behind_a_link_loses_no_library(containerd_2: Node) -> No
     assert said["containerEdits"]["mounts"][0]["hostPath"] == f"{LIBRARIES}/libcuda.so.550.1"
     assert seen_in_a_container(containerd_2).split() == ["void", "libcuda.so.550.1", "device"]
     containerd_2.installer("uninstall", check=True)
+    containerd_2.run(["rm", "/opt/link"])
 
 
-def test_an_engine_with_runtimes_of_ours_is_left_with_them(containerd_2: Node) -> None:
+def test_runtimes_take_the_place_of_a_specification_and_not_the_other_way_round(containerd_2: Node) -> None:
+    before = served(containerd_2)
+    containerd_2.installer("install", *MODE, check=True)
+
     containerd_2.installer("install", *MODE[:2], check=True)
+    names, left = served(containerd_2)[0], _specification(containerd_2)
     files = snapshot(containerd_2)
-
     refused = containerd_2.installer("install", *MODE)
 
-    assert refused.returncode == 1
+    assert names >= {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert left == ""
+    assert snapshot(containerd_2) == files
     assert sentence(refused.stderr).startswith(
         "cannot use CDI alone for containerd (an earlier install gave it our runtimes); run toolkit-installer "
         "uninstall first"
     )
-    assert snapshot(containerd_2) == files
     containerd_2.installer("uninstall", check=True)
-
-
-def test_runtimes_take_the_place_of_a_specification_where_they_are_asked_for(containerd_2: Node) -> None:
-    files, before = snapshot(containerd_2), served(containerd_2)
-    containerd_2.installer("install", *MODE, check=True)
-
-    containerd_2.installer("install", *MODE[:2], check=True)
-    names, _ = served(containerd_2)
-    status = containerd_2.installer("status")
-    left = _specification(containerd_2)
-    containerd_2.installer("uninstall", check=True)
-
-    assert names >= {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-    assert left == ""
-    assert "takes devices by CDI" not in status.stdout
     assert served(containerd_2) == before
-    assert snapshot(containerd_2) == files
-
-
-def test_a_specification_of_the_device_plugin_that_names_our_hook_keeps_it(containerd_2: Node) -> None:
-    theirs = "/run/cdi/k8s.device-plugin.nvidia.com-gpu.json"
-    hook = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
-    files = snapshot(containerd_2)
-    containerd_2.installer("install", *MODE, check=True)
-    edits = {"hooks": [{"hookName": "createContainer", "path": hook}]}
-    devices = [{"name": "0", "containerEdits": edits}]
-    kind = "k8s.device-plugin.nvidia.com/gpu"
-    containerd_2.write(theirs, json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices}))
-
-    kept = containerd_2.installer("uninstall")
-    said = seen_in_a_container(containerd_2)
-    containerd_2.run(["rm", theirs])
-    done = containerd_2.installer("uninstall")
-
-    assert kept.returncode == 4
-    assert f"({theirs} names {hook})" in sentence(kept.stderr) or theirs in kept.stderr
-    assert said.split() == ["void", "libcuda.so.550.1", "device"]
-    assert done.returncode == 0, done.stderr
-    assert snapshot(containerd_2) == files
-    assert not (containerd_2.root / "run/cdi").exists()
-
-
-@pytest.mark.parametrize(
-    "event",
-    ["toolkit installed", "toolkit link created", "directory made", "config written", "waiting for a signal"],
-)
-def test_what_was_killed_is_undone_by_uninstall_wherever_it_was(containerd_2: Node, event: str) -> None:
-    files, pid = snapshot(containerd_2), containerd_2.pid_of("containerd")
-    process = containerd_2.start_installer("run", *MODE)
-    process.wait_for(event)
-    process.kill()
-    process.wait()
-
-    done = containerd_2.installer("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert snapshot(containerd_2) == files
-    assert not (containerd_2.root / "run/cdi").exists()
-    assert containerd_2.pid_of("containerd") == pid
-
-
-IN_BUNDLES = """
-import json
-from pathlib import Path
-from tests.gpu.__main__ import same
-from tests.gpu.machine import cannot, installed
-lacks = cannot(Path("/opt/gpu"), "pass", Path("/dev/nvidia0"))
-with installed(Path("/artifacts"), Path("/opt/gpu"), "/opt/driver") as machine:
-    told = [same(machine.ours(), machine.theirs())]
-    told += [machine.by_nothing(PROGRAM), machine.by_cdi("0", PROGRAM), machine.by_runtime(PROGRAM)]
-print(json.dumps([lacks, *told]))
-"""
-OF_A_BUNDLE = """
-import ctypes, os
-library, device = "/usr/lib/x86_64-linux-gnu/libcuda.so.550.1", "/dev/nvidia0"
-print(os.environ.get("NVIDIA_VISIBLE_DEVICES"), os.path.exists(library), os.path.exists(device) and open(device, "w").write("x"))
-"""
-
-
-def test_the_bundles_of_make_test_gpu_get_a_device_of_a_stand_in_specification(containerd_2: Node) -> None:
-    node = containerd_2
-    files = snapshot(node)
-    node.run(["mkdir", "/opt/gpu"])
-    node.forget_marks()
-
-    done = node.run([PYTHON, "-c", f"PROGRAM = {OF_A_BUNDLE!r}\n{IN_BUNDLES}"])
-
-    lacks, same, nothing, by_cdi, by_runtime = json.loads(done.stdout)
-    assert lacks == ""
-    assert same == "2 devices, 5 edits"
-    assert nothing == "None False False\n"
-    assert by_cdi == "void True 1\n"
-    assert by_runtime == "all False False\n", "the stand-in hands nothing over"
-    marks = [mark.split()[0] for mark in node.marks()]
-    assert {"nvidia-cdi-hook", "nvidia-container-runtime"} <= {mark.removesuffix(".real") for mark in marks}
-    node.run(["rmdir", "/opt/gpu"])
-    assert snapshot(node) == files
