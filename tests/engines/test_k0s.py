@@ -1,7 +1,5 @@
 """k0s by a stand-in that watches its drop-ins and restarts its containerd as it does, a real one."""
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -21,14 +19,11 @@ from tests.support.entry import NVIDIAS
 
 HERE = Path(__file__).parent
 SOCKET = "/run/k0s/containerd.sock"
-ROOT = "/etc/k0s/containerd.toml"
 DROP_IN = "/etc/k0s/containerd.d/nvidia.toml"
 TOOLKIT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 OURS = {"nvidia": TOOLKIT, "nvidia-cdi": f"{TOOLKIT}.cdi", "nvidia-legacy": f"{TOOLKIT}.legacy"}
 SOURCE = ("--toolkit-source", ARTIFACTS)
-UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
 MOVED_IN, REMOVED = "0x80 nvidia.toml", "0x200 nvidia.toml"
-GRACE_S = 25  # of the 30 s that a pod has
 UNIT = """\
 [Service]
 Environment=QUIET_S={} RESPAWN_S={}
@@ -127,28 +122,6 @@ def test_it_takes_the_drop_in_up_by_itself_and_nothing_else_happens_in_its_direc
         assert node.pid_of("k0sworker") == unit
 
 
-def test_an_install_that_was_killed_while_it_waited_is_finished_by_the_next(started: Started) -> None:
-    with started("1.36", 0.5, 0.5) as k0s:
-        node, files = k0s.node, snapshot(k0s.node)
-        first = node.start_installer("install", *SOURCE)
-        node.wait_for("nvidia.toml", ["ls", "/etc/k0s/containerd.d"])
-        first.kill()
-        first.wait()
-
-        node.run([*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE])
-
-        assert k0s.handlers() == {"runc": "", **OURS}
-        assert k0s.events() == [MOVED_IN]
-        lines = [line for line in node.read(DROP_IN).splitlines() if "container-runtime.cdi" not in line]
-        node.write(DROP_IN, "\n".join(lines))
-        told = node.installer("status")
-        assert (told.returncode, "nvidia-cdi starts" in told.stdout) == (1, True), told.stdout
-        # A newer k0s does not start with a drop-in that an older one needs: it goes also without one.
-        node.run(["systemctl", "stop", "k0sworker"])
-        node.installer("uninstall", check=True)
-        assert snapshot(node) == files
-
-
 def test_an_install_that_is_stopped_while_it_waits_takes_the_drop_in_back_and_sees_the_restart(
     started: Started,
 ) -> None:
@@ -187,67 +160,20 @@ def test_one_that_its_owner_stops_meanwhile_is_left_stopped_and_nothing_of_ours_
         assert node.show("k0sworker", "ActiveState") == "inactive"
 
 
-@pytest.mark.parametrize("frozen", ["k0s", "containerd"])
-@pytest.mark.night
-def test_a_pods_undo_ends_within_its_grace_though_nothing_moves_and_a_pod_is_live(
-    started: Started, frozen: str
+def test_nvidias_variables_for_it_are_understood_and_it_is_undone_while_it_does_not_run(
+    started: Started,
 ) -> None:
-    with started("1.35", 0.5, 0.5) as k0s:
-        node = k0s.node
-        run = node.start_installer("run", *SOURCE, "--set-as-default")
-        run.wait_for("waiting for a signal")
-        pod = k0s.cri.run_pod("nvidia", "trainer")
-        pid = node.pid_of("k0sworker") if frozen == "k0s" else k0s.containerd()
-        node.run(["kill", "-STOP", str(pid)])
-        began = time.monotonic()
-
-        run.terminate()
-
-        assert run.wait() == 4, run.log
-        lasted = time.monotonic() - began
-        node.run(["kill", "-CONT", str(pid)])
-        assert lasted < GRACE_S, run.log
-        k0s.cri.wait()
-        k0s.cri.remove_pod(pod)
-        done = node.installer("uninstall")
-        assert done.returncode == 0, done.stderr
-        k0s.cri.wait()  # what k0s saw late, it may answer by one more restart of its containerd
-        assert k0s.handlers() == {"runc": ""}
-
-
-def test_after_its_upgrade_doctor_names_the_drop_in_that_keeps_it_from_starting(started: Started) -> None:
-    with started("1.35", 0.2, 0.2) as k0s:
-        node = k0s.node
-        node.installer("install", *SOURCE, check=True)
-        unit = UNIT.format(0.2, 0.2, "").replace("Restart=always", "Restart=no")
-        node.write("/etc/systemd/system/k0sworker.service", unit)
-        node.run(["systemctl", "daemon-reload"])
-        node.run(["systemctl", "restart", "k0sworker"], check=False)
-        node.wait_for("failed", ["systemctl", "show", "-P", "ActiveState", "k0sworker"])
-
-        said = json.loads(node.installer("doctor", "--json").stdout)
-
-        check = next(each for each in said["checks"] if each["name"] == "engine-unit")
-        assert check["level"] == "bad"
-        assert f"{DROP_IN} names io.containerd.grpc.v1.cri, which k0s refuses from 1.36 on" in check["found"]
-
-
-def test_as_a_containerd_it_is_refused_and_nvidias_variables_for_it_are_understood(started: Started) -> None:
     with started("1.36", 0.2, 0.2) as k0s:
         node, files = k0s.node, snapshot(k0s.node)
-
-        done = node.installer(
-            "install", *SOURCE, "--runtime", "containerd", "--socket", SOCKET, "--config", ROOT
-        )
-
-        assert done.returncode == 1
-        assert sentence(done.stderr).endswith("run toolkit-installer with --runtime k0s")
-        assert snapshot(node) == files
         # As k0s's own documentation tells the GPU Operator's users.
         told = {"CONTAINERD_CONFIG": DROP_IN, "CONTAINERD_SOCKET": SOCKET, "HOST_ROOT_MOUNT": "/"}
         told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
+
         node.run([PYTHON, *NVIDIAS], env=told)
+
         assert k0s.handlers() == {"runc": "", **OURS}
         assert k0s.cri.status().config["containerd"]["defaultRuntimeName"] == "nvidia"
+        # A newer k0s does not start with a drop-in that an older one needs: it goes also without one.
+        node.run(["systemctl", "stop", "k0sworker"])
         node.installer("uninstall", check=True)
         assert snapshot(node) == files

@@ -70,13 +70,8 @@ KillMode=process
 Delegate=yes
 Restart=always
 """
-# Neither k3s nor RKE2 is told from the other by its socket, only by its unit.
-KINDS = {
-    "k3s": "k3s.service",
-    "k3s agent": "k3s-agent.service",
-    "rke2": "rke2-server.service",
-    "rke2 agent": "rke2-agent.service",
-}
+# Neither is told from the other by its socket, only by its unit.
+KINDS = {"k3s": "k3s.service", "rke2 agent": "rke2-agent.service"}
 
 
 @dataclass
@@ -157,43 +152,14 @@ def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
     assert rancher.handlers() == {"runc": ""}
 
 
-def test_containerd_is_not_configured_behind_its_back(rancher: Rancher) -> None:
-    files = snapshot(rancher.node)
-
-    done = rancher.node.installer("install", *SOURCE, "--runtime", "containerd", "--socket", SOCKET)
-
-    assert done.returncode == 1
-    assert sentence(done.stderr).endswith("with --runtime k3s or --runtime rke2")
-    assert snapshot(rancher.node) == files
-
-
-def test_the_other_one_is_not_taken_for_it(rancher: Rancher) -> None:
-    other = {"k3s": "rke2", "rke2": "k3s"}[rancher.name]
-    files = snapshot(rancher.node)
-
-    done = rancher.node.installer("install", *SOURCE, "--runtime", other)
-
-    assert done.returncode == 1
-    assert "find a running engine" in sentence(done.stderr)
-    assert snapshot(rancher.node) == files
-
-
-# As the GPU Operator is told of k3s (toolkit.env), and as it hands that on with mounts of the two directories.
+# As the GPU Operator, told of k3s (toolkit.env), hands that on with mounts of the two directories.
 TOLD = {
-    "by its config alone": {
-        "CONTAINERD_CONFIG": "/var/lib/rancher/NAME/agent/etc/containerd/config.toml.tmpl",
-        "HOST_ROOT_MOUNT": "/",
-    },
-    "as it is told": {
-        "CONTAINERD_CONFIG": "/var/lib/rancher/NAME/agent/etc/containerd/config.toml",
-        "CONTAINERD_SOCKET": SOCKET,
-        "HOST_ROOT_MOUNT": "/",
-    },
-    "as it hands it on": {
-        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
-        "HOST_ROOT_MOUNT": "/host",
-    },
+    "RUNTIME": "containerd",
+    "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+    "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+    "HOST_ROOT_MOUNT": "/host",
+    "NO_DAEMON": "true",
+    "TOOLKIT_SOURCE_ROOT": ARTIFACTS,
 }
 MOUNTED = """\
 mkdir -p /host /runtime/config-dir /runtime/sock-dir
@@ -204,32 +170,12 @@ exec "$@"
 """
 
 
-@pytest.mark.parametrize("way", TOLD)
-def test_nvidias_variables_for_it_are_understood(rancher: Rancher, way: str) -> None:
+def test_nvidias_variables_for_it_are_understood(rancher: Rancher) -> None:
     node, before = rancher.node, rancher.node.pid_of(rancher.unit)
-    told = {name: text.replace("NAME", rancher.name) for name, text in TOLD[way].items()}
-    told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
     mounted = ["unshare", "--mount", "sh", "-ec", MOUNTED.replace("NAME", rancher.name), "mounted"]
 
-    done = node.run([*mounted, PYTHON, *NVIDIAS], env=told)
+    done = node.run([*mounted, PYTHON, *NVIDIAS], env=TOLD)
 
     assert "--default-runtime nvidia" in done.stderr, "the default is no business of ours there"
     assert node.pid_of(rancher.unit) != before
     assert rancher.handlers() == {"runc": "", "nvidia": RUNTIME}
-
-
-def test_a_containerd_that_no_known_unit_runs_is_not_guessed_at(rancher: Rancher) -> None:
-    node = rancher.node
-    node.run(["systemctl", "stop", rancher.unit])
-    node.write("/etc/systemd/system/own.service", UNIT.replace("NAME", rancher.name))
-    node.run(["systemctl", "daemon-reload"])
-    node.run(["systemctl", "start", "own.service"])
-    rancher.cri.wait()
-    files = snapshot(node)
-
-    done = node.run([*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE], check=False)
-
-    assert done.returncode == 1
-    units = ", ".join(KINDS.values())
-    assert f"tell whose containerd answers on {SOCKET} (none of {units} runs)" in sentence(done.stderr)
-    assert snapshot(node) == files
