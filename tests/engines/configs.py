@@ -58,9 +58,6 @@ OF_DOCKER = """\
 disabled_plugins = ["cri"]
 
 #root = "/var/lib/containerd"
-#state = "/run/containerd"
-#subreaper = true
-#oom_score = 0
 """
 DAEMON_JSON = """\
 {

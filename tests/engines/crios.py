@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,34 +109,6 @@ def starts(node: Node) -> int:
 def reload(node: Node) -> None:
     node.run(["systemctl", "reload", "crio"])
     time.sleep(0.2)
-
-
-@contextmanager
-def outage(node: Node) -> Iterator[Callable[[], float]]:
-    """Measure the longest time in which CRI did not answer during the block."""
-    import grpc
-
-    over, longest = threading.Event(), [0.0]
-
-    def watch() -> None:
-        answered = time.monotonic()
-        while not over.is_set():
-            try:
-                call(node, "Version", timeout_s=0.5)
-            except grpc.RpcError:
-                time.sleep(0.01)
-                continue
-            longest[0] = max(longest[0], time.monotonic() - answered)
-            answered = time.monotonic()
-            time.sleep(0.01)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield lambda: longest[0]
-    finally:
-        over.set()
-        watcher.join()
 
 
 def bundle(node: Node, name: str, annotations: dict[str, str], pid: int | None = None) -> None:

@@ -49,13 +49,11 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
         method = details.method.rsplit("/", 1)[1]
         if not hasattr(self, method):
             return None
-        return grpc.unary_unary_rpc_method_handler(lambda _, context: self.answer(method, context))
+        return grpc.unary_unary_rpc_method_handler(lambda _, __: self.answer(method))
 
-    def answer(self, method: str, context: Any) -> bytes:
+    def answer(self, method: str) -> bytes:
         if self.behaviour == "hang":
             time.sleep(60)
-        if self.behaviour == "cri-down" and method != "Plugins":
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown service runtime.v1.RuntimeService")
         said: bytes = getattr(self, method)()
         return said
 
@@ -70,14 +68,9 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
         for name, runtime in self.containerd["runtimes"].items():
             if self.behaviour == "lie" and name != "runc":
                 continue
-            options = dict(runtime.get("options") or {})
-            if self.behaviour == "other-binary" and name == "nvidia":
-                options["BinaryName"] = "/usr/bin/nvidia-container-runtime"
-            if self.behaviour == "other-cgroups" and name != "runc":
-                options["SystemdCgroup"] = not options.get("SystemdCgroup", False)
             config["containerd"]["runtimes"][name] = {
                 "runtimeType": runtime["runtime_type"],
-                "options": options,
+                "options": runtime.get("options") or {},
             }
         return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
 
@@ -85,18 +78,13 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
         return b""
 
     def Plugins(self) -> bytes:  # noqa: N802
-        error = (
-            text(7, number(1, 2) + text(2, "the stars are wrong")) if self.behaviour == "cri-down" else b""
-        )
-        return text(1, text(1, "io.containerd.grpc.v1") + text(2, "cri") + error)
+        return text(1, text(1, "io.containerd.grpc.v1") + text(2, "cri"))
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, b"containerd", 0, 0, 0)
     config = tomllib.loads(Path(CONFIG).read_text())["plugins"][PLUGIN]["containerd"]
     behaviour = Path("/run/fake/behaviour").read_text().strip() if "nvidia" in config["runtimes"] else ""
-    if behaviour == "die":
-        sys.exit("level=fatal the fake has had enough")
     Path(SOCKET).unlink(missing_ok=True)
     server = grpc.server(ThreadPoolExecutor(8), handlers=[Fake(behaviour, config)])
     server.add_insecure_port(f"unix:{SOCKET}")

@@ -122,41 +122,6 @@ def test_what_containerd_makes_of_all_files_is_inherited_and_left_alone(
     assert node.files() == untouched
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        pytest.param(
-            {"drop_in": "etc/conf.d/50-gpu.toml", "default": True}, {}, id="drop-in, then root file"
-        ),
-        pytest.param(
-            {"drop_in": "etc/conf.d/50-gpu.toml", "default": True},
-            {"drop_in": "etc/conf.d/60-gpu.toml"},
-            id="another drop-in",
-        ),
-    ],
-)
-def test_a_place_that_is_not_wanted_any_more_holds_nothing_of_ours(
-    containerd: Containerd, tmp_path: Path, first: Mapping[str, object], then: Mapping[str, object]
-) -> None:
-    version, table = schema_of(containerd)
-    node = a_node(
-        containerd,
-        tmp_path,
-        f'version = {version}\nimports = ["@/conf.d/*.toml"]\n[{table}.runtimes.runc]\n{RUNC}\n',
-    )
-    untouched, before = node.files(), node.truth()
-    node.install(**first)  # type: ignore[arg-type]  # a table of keywords
-
-    node.install(**then)  # type: ignore[arg-type]
-
-    assert node.truth().default == before.default
-    assert node.truth().handlers.keys() >= OURS
-    holders = [path for path, content in node.files().items() if b"/usr/local/nvidia/toolkit" in content]
-    assert len(holders) == 1
-    node.uninstall()
-    assert node.files() == untouched
-
-
 def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_dumps(
     containerd: Containerd, tmp_path: Path
 ) -> None:
@@ -233,29 +198,6 @@ def test_what_is_added_to_a_config_that_we_began_stays_in_force(
     assert not OURS & left.handlers.keys()
     assert [*find_disturbances(edited, left, OURS)] == []
     assert tomllib.loads(node.config.read_text())["version"] == 2
-
-
-def test_what_stood_below_a_deleted_header_of_options_goes_with_its_runtime(
-    containerd: Containerd, tmp_path: Path
-) -> None:
-    node = a_node(containerd, tmp_path, DRIVER)
-    before = node.truth()
-    node.install()
-    installed, held, proper = node.config.read_text(), node.held, node.truth().handlers["nvidia"]
-    edited = re.sub(r"(?m)^[ \t]*\[[^\n]*runtimes\.nvidia[^\n]*\.options\]\n", "", installed)
-    assert edited.count(".options]") == installed.count(".options]") - len(OURS)
-    node.config.write_text(edited)
-
-    undone = node.uninstall()
-
-    assert (undone.needed, undone.final) == ((), None)
-    assert node.config.read_text().strip() == DRIVER.strip()
-    assert node.truth().handlers == before.handlers
-    node.config.write_text(edited)
-    node.held = held
-    assert writes(node.install())
-    assert node.truth().handlers["nvidia"].shows(proper)
-    assert writes(node.install()) == []
 
 
 def without_each(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from tests.engines.crios import ASKED, DROP_INS, OURS, SANDBOX, STATE, bundle, call, reload, run_pod, starts
+from tests.engines.crios import ASKED, DROP_INS, OURS, call, reload, run_pod, starts
 from tests.engines.doctors import bad, doctor, warned
 from tests.engines.nodes import Node
 from tests.engines.running import Running
@@ -132,19 +132,6 @@ def test_what_ours_inherited_stays_over_another_default_and_a_drop_in_that_is_go
     assert (told.returncode, plan.returncode) == (1, 10), plan.stdout
     assert again.returncode == 0, again.stderr
     assert after == before
-
-
-def test_a_stopped_pod_on_a_handler_of_before_the_install_keeps_what_it_is_removed_by(crio: Node) -> None:
-    crio.write(OWNERS, f'[crio.runtime.runtimes.gpu]\nruntime_path = "{RUNTIME}"\n')
-    crio.installer("install", *ASKED, check=True)
-    bundle(crio, SANDBOX, {"SandboxID": SANDBOX, "RuntimeHandler": "gpu"})
-
-    kept = crio.installer("uninstall", "--in-use", "keep")
-    there = (crio.root / RUNTIME[1:]).exists()
-
-    crio.run(["rm", "-rf", OWNERS, STATE])
-    crio.restart("crio")
-    assert (kept.returncode, there) == (4, True), kept.stderr
 
 
 def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(crio: Node) -> None:

@@ -30,39 +30,34 @@ def _host(node: Node) -> None:
     node.run(["cp", "-r", ARTIFACTS, "/opt/nvidia-toolkit"])
 
 
-def test_plan_install_a_container_status_uninstall(docker_node: Node) -> None:
-    _host(docker_node)
+def test_plan_install_a_container_status_uninstall_and_the_service(docker_node: Node) -> None:
+    node = docker_node
+    _host(node)
     for root in ("", "/run/nvidia/driver"):  # which doctor would miss
-        docker_node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
-    files, before = snapshot(docker_node), served(docker_node)
+        node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
+    files, before = snapshot(node), served(node)
 
-    planned = docker_node.run(_typed("toolkit-installer plan").split(), check=False)
-    installed = docker_node.run(_typed("toolkit-installer install").split())
+    planned = node.run(_typed("toolkit-installer plan").split(), check=False)
+    installed = node.run(_typed("toolkit-installer install").split())
     container = _typed("docker run --rm --runtime")
-    docker_node.run(container.replace("ubuntu nvidia-smi", f"{IMAGE} true").split())
-    docker_node.run(_typed("toolkit-installer status").split())
-    docker_node.run(_typed("toolkit-installer verify").split())
-    docker_node.run(_typed("toolkit-installer doctor").split())
-    mark = docker_node.read(MARK)
-    docker_node.run(_typed("toolkit-installer uninstall").split())
+    node.run(container.replace("ubuntu nvidia-smi", f"{IMAGE} true").split())
+    for verb in ("status", "verify", "doctor"):
+        node.run(_typed(f"toolkit-installer {verb}").split())
+    mark = node.read(MARK)
+    node.run(_typed("toolkit-installer uninstall").split())
 
     assert planned.returncode == WOULD_CHANGE
     assert f'"command": "{container}", "event": "next step"' in installed.stderr
     assert "nvidia-container-runtime" in mark, "the container ran on our runtime"
-    assert served(docker_node) == before
-    assert {path: what for path, what in snapshot(docker_node).items() if path != MARK} == files
-
-
-def test_the_service(docker_node: Node) -> None:
-    _host(docker_node)
-    before = served(docker_node)
+    assert served(node) == before
+    assert {path: what for path, what in snapshot(node).items() if path != MARK} == files
 
     for command in (_typed("cp deploy/systemd"), _typed("systemctl enable")):
-        docker_node.run(["sh", "-c", f"cd {PROJECT} && {command}"])
-    docker_node.wait_for("ready: yes", ["toolkit-installer", "status"], timeout_s=60)
-    docker_node.run(["systemctl", "disable", "--now", UNIT])
+        node.run(["sh", "-c", f"cd {PROJECT} && {command}"])
+    node.wait_for("ready: yes", ["toolkit-installer", "status"], timeout_s=60)
+    node.run(["systemctl", "disable", "--now", UNIT])
 
-    assert served(docker_node) == before
+    assert served(node) == before
 
 
 def test_every_command_of_the_document_is_one_of_these() -> None:

@@ -33,27 +33,34 @@ def newest(engines_today: list[EngineSet]) -> EngineSet:
     return next(row for row in engines_today if row.suite == "sid" and row.docker is None)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["undone at once", "installed again"])
 @pytest.mark.parametrize(
-    ("root", "default"),
+    ("root", "default", "again"),
     [
-        pytest.param("schema 2", "--set-as-default", id="as default"),
-        pytest.param("schema 2 with a wildcard", "--no-set-as-default", id="imported by a wildcard"),
+        pytest.param("schema 2", "--set-as-default", False, id="as default, undone at once"),
+        pytest.param(
+            "schema 2 with a wildcard", "--no-set-as-default", True, id="by a wildcard, installed again"
+        ),
+        pytest.param("", "--set-as-default", False, id="over a config that an install began"),
     ],
 )
 def test_an_older_containerd_gets_what_it_understands_and_its_own_configs_back(  # noqa: PLR0913 - a table
     booted: Boot, roots: Roots, newest: EngineSet, root: str, default: str, *, again: bool
 ) -> None:
+    asked = (*(ASKED if root else ASKED[:4]), default)
     with booted(newest, start=False) as node:
-        node.write(CONTAINERD, ROOTS[root])
+        if root:
+            node.write(CONTAINERD, ROOTS[root])
+        else:
+            node.run(["rm", CONTAINERD])
         node.start_engines()
         files = snapshot(node)
-        node.installer("install", *ASKED, default, check=True)
+        node.installer("install", *asked, check=True)
         exchange(node, roots, "trixie")
 
         if again:
-            installed = node.installer("install", *ASKED, default)
-            assert installed.returncode == 0, installed.stderr
+            node.installer("install", *asked, check=True)
+        if again or not root:
+            node.cri.wait()
             assert served(node)[0] == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
         undone = node.installer("uninstall")
 
@@ -87,24 +94,3 @@ def test_our_texts_go_from_a_containerd_that_does_not_start_any_more(
         node.restart("containerd")
         node.cri.wait()
         assert served(node) == ({"runc"}, "runc")
-
-
-@pytest.mark.parametrize("default", ["--set-as-default", "--no-set-as-default"])
-def test_an_older_containerd_loads_cri_over_a_config_that_an_install_began(
-    booted: Boot, roots: Roots, newest: EngineSet, default: str
-) -> None:
-    with booted(newest, start=False) as node:
-        node.run(["rm", CONTAINERD])
-        node.start_engines()
-        files = snapshot(node)
-        node.installer("install", *ASKED[:4], default, check=True)
-        exchange(node, roots, "trixie")
-
-        node.cri.wait()
-        assert served(node)[0] == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
-        undone = node.installer("uninstall")
-
-        assert undone.returncode == 0, undone.stderr
-        node.cri.wait()
-        assert served(node) == ({"runc"}, "runc")
-        assert snapshot(node) == files

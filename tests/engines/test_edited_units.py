@@ -17,10 +17,7 @@ SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/site.conf"
 EDITS = {
     "[Service]\nEnvironmentFile=/opt/flag\n": "its EnvironmentFile /opt/flag is not there",
-    "[Service]\nExecStart=\nExecStart=/opt/flag\n": "its ExecStart /opt/flag is no program",
-    "[Service]\nExecStartPre=/opt/flag\n": "its ExecStartPre /opt/flag is no program",
     "[Unit]\nConditionPathExists=/opt/flag\n": "ConditionPathExists=/opt/flag does not hold",
-    "[Unit]\nAssertPathExists=/opt/flag\n": "AssertPathExists=/opt/flag does not hold",
 }
 HARMLESS = (
     "[Unit]\nConditionPathExists=!/opt/flag\nConditionPathExists=|/opt/flag\nConditionPathExists=|/etc\n"

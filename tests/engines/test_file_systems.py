@@ -1,6 +1,5 @@
 """File systems as nodes have them: full, read-only, mounted file by file, with labels and ACLs. Root, but no engine."""
 
-import json
 import os
 import struct
 from collections.abc import Iterator
@@ -28,30 +27,11 @@ def site(tmp_path: Path) -> Iterator[MountedSite]:
         yield MountedSite(tmp_path, holder)
 
 
-@pytest.mark.parametrize("pages", range(0, 60, 4))
-def test_a_payload_that_does_not_fit_leaves_the_host_as_it_was(site: MountedSite, pages: int) -> None:
-    (site.root / "usr").mkdir()
-    site.mount("usr", "-t", "tmpfs", "-o", "size=1m", "tmpfs")
-    fill(site.root / "usr", pages)
-    before = site.tree()
-
-    done = site.call("install")
-
-    if done.returncode == 0:
-        assert pages > 10, "a payload takes more than that"
-        assert site.call("uninstall").returncode == 0
-    else:
-        assert done.returncode == 1, done.stderr
-        assert "free some space" in sentence(done.stderr)
-        assert pages < 50, "a payload takes less than that"
-    assert site.tree() == before
-
-
 def test_a_config_on_a_full_disk_is_intact_and_the_remedy_is_named(site: MountedSite) -> None:
     text = (site.root / DAEMON_JSON).read_bytes()
     site.mount("etc/docker", "-t", "tmpfs", "-o", "size=64k", "tmpfs")
     (site.root / DAEMON_JSON).write_bytes(text)
-    fill(site.root / "etc/docker", 0)
+    stuffing = fill(site.root / "etc/docker", 0)
     before = site.tree()
 
     done = site.call("install")
@@ -61,27 +41,14 @@ def test_a_config_on_a_full_disk_is_intact_and_the_remedy_is_named(site: Mounted
         "cannot write /etc/docker/daemon.json (no space left on device); free some space there"
     )
     assert site.tree() == before
-    assert (site.root / DAEMON_JSON).read_bytes() == text
-
-
-def test_an_undo_on_a_full_disk_can_be_finished_when_there_is_space(site: MountedSite) -> None:
-    text = (site.root / DAEMON_JSON).read_bytes()
-    site.mount("etc/docker", "-t", "tmpfs", "-o", "size=64k", "tmpfs")
-    (site.root / DAEMON_JSON).write_bytes(text)
+    stuffing.unlink()
     before = site.tree()
     assert site.call("install").returncode == 0
-    installed = (site.root / DAEMON_JSON).read_bytes()
-    stuffing = fill(site.root / "etc/docker", 0)
-
+    installed, stuffing = (site.root / DAEMON_JSON).read_bytes(), fill(site.root / "etc/docker", 0)
     full = site.call("uninstall")
-    left = (site.root / DAEMON_JSON).read_bytes()
+    assert (full.returncode, (site.root / DAEMON_JSON).read_bytes()) == (4, installed)
     stuffing.unlink()
-    finished = site.call("uninstall")
-
-    assert full.returncode == 4
-    assert sentence(full.stderr).endswith("free some space there")
-    assert left == installed
-    assert finished.returncode == 0, finished.stderr
+    assert site.call("uninstall").returncode == 0
     assert site.tree() == before
 
 
@@ -141,33 +108,6 @@ def _what_else(path: Path) -> dict[str, object]:
     return {"mode": f"{status.st_mode:o}", "owner": (status.st_uid, status.st_gid), **xattrs}
 
 
-@pytest.mark.parametrize("path", ["usr/local", "etc/docker"])
-def test_a_file_system_that_became_read_only_is_told_before_a_repair_fails(
-    site: MountedSite, path: str
-) -> None:
-    before = (site.root / DAEMON_JSON).read_bytes()
-    (site.root / "usr/local").mkdir(parents=True)
-    site.mount(path, "-t", "tmpfs", "tmpfs")
-    (site.root / DAEMON_JSON).write_bytes(before)
-    assert site.call("install").returncode == 0
-    well = site.status()
-    site.mount(path, "-o", "remount,ro")
-
-    told = site.status()
-
-    where = f"/{path}" if path == "etc/docker" else "/usr/local/nvidia"
-    assert (well.returncode, told.returncode) == (0, 1), well.stdout
-    (line,) = (line for line in told.stdout.splitlines() if line.startswith("BAD"))
-    assert line.split(maxsplit=2)[1:] == [
-        where,
-        f"read-only: a repair or an uninstall would fail; mount /{path} with -o remount,rw",
-    ]
-    site.mount(path, "-o", "remount,rw")
-    assert site.status().returncode == 0
-    assert site.call("uninstall").returncode == 0
-    assert (site.root / DAEMON_JSON).read_bytes() == before
-
-
 def test_mode_owner_acl_label_and_attributes_stay_and_come_back(site: MountedSite) -> None:
     site.mount("etc/docker", "-t", "tmpfs", "tmpfs")
     config = site.root / DAEMON_JSON
@@ -216,42 +156,6 @@ def test_a_new_file_takes_the_label_of_its_neighbour_and_a_binary_that_of_the_ru
     found = (site.root / TOOLKIT).glob("libnvidia-container.so*")
     library = next(path for path in found if not path.is_symlink())
     assert LABEL not in os.listxattr(library)
-    assert site.call("uninstall").returncode == 0
-    assert site.tree() == before
-
-
-def test_a_ledger_and_its_backups_are_for_root_alone(site: MountedSite) -> None:
-    (site.root / DAEMON_JSON).chmod(0o640)
-    assert site.call("install").returncode == 0
-
-    home = site.root / "usr/local/nvidia/.toolkit-installer"
-    modes = {path.name: path.stat().st_mode & 0o777 for path in home.iterdir()}
-    assert modes == {"ledger": 0o600, "lock": 0o600, "backups": 0o700, "versions": 0o755}
-    assert {path.stat().st_mode & 0o777 for path in (home / "backups").iterdir()} == {0o600}
-    assert len(list((home / "backups").iterdir())) == 2
-    assert json.loads((home / "ledger").read_text())["version"] == 1
-    assert (site.root / DAEMON_JSON).stat().st_mode & 0o777 == 0o640
-    assert site.call("uninstall").returncode == 0
-
-
-def test_a_root_config_on_a_read_only_file_system_stays_where_a_drop_in_is_enough(site: MountedSite) -> None:
-    """Flatcar's /usr/share/containerd/config.toml imports what is below /etc."""
-    place = site.root / "usr/share/containerd"
-    place.mkdir(parents=True)
-    imports = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
-    (place / "config.toml").write_text(imports)
-    site.mount("usr/share/containerd", "--bind", ".")
-    site.mount("usr/share/containerd", "-o", "remount,ro,bind")
-    config, drop_in = "/usr/share/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
-    words = (f"--config=containerd={site.root}{config}", f"--drop-in-config=containerd={site.root}{drop_in}")
-    before = site.tree()
-
-    done = site.call("install", "--runtime", "containerd", *words)
-
-    assert done.returncode == 0, done.stderr
-    assert "nvidia-container-runtime" in (site.root / drop_in[1:]).read_text()
-    assert (place / "config.toml").read_text() == imports
-    assert site.call("install", "--runtime", "containerd", *words, "--set-as-default").returncode == 0
     assert site.call("uninstall").returncode == 0
     assert site.tree() == before
 

@@ -61,15 +61,14 @@ def test_dockerd_accepts_each_golden_config_and_the_intermediate_text_of_its_und
         assert "unknown flag: --validate" in unknown.stderr  # the one that cannot be asked
         return
 
+    place = docker_node.root / "run/candidates"
+    place.mkdir()
     for case in _accepted("docker"):
-        if case.path.name in NOT_READ:
-            continue
         for folder in ("after", "undoing"):
             source = case.path / folder / "etc/docker/daemon.json"
-            if not source.exists():
-                continue
-            shutil.copyfile(source, docker_node.root / "run/candidate.json")
-            command = ["dockerd", "--validate", "--config-file", "/run/candidate.json"]
-            done = docker_node.run(command, check=False)
+            if source.exists() and case.path.name not in NOT_READ:
+                shutil.copyfile(source, place / f"{case.path.name}-{folder}.json")
+    each = 'for file in *; do dockerd --validate --config-file "$file" >/dev/null || echo "$file"; done'
+    done = docker_node.run(["sh", "-c", f"cd /run/candidates && {each}"], timeout_s=300)
 
-            assert done.returncode == 0, f"{case.path.name} {folder}: {done.stderr}"
+    assert done.stdout == "", done.stderr
