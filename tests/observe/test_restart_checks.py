@@ -107,6 +107,7 @@ def test_drop_ins_that_the_next_start_of_a_crio_reads_elsewhere_are_told() -> No
 @pytest.mark.parametrize("what", ["RefuseManualStop", "RefuseManualStart"])
 def test_a_unit_that_systemd_restarts_for_nobody_is_told(host: Host, what: str) -> None:
     assert f"containerd.service has {what}=yes" in reason(host, changed={what: True})
+    assert "its unit containerd.service is masked" in reason(host, changed={"LoadState": "masked"})
     assert not reason(host)
 
 
