@@ -26,9 +26,9 @@ from installer.model.facts import CdiRow, ConfigRow, EngineState, GpuSpecificati
 from installer.model.files import File, Layout
 from installer.model.options import Cdi, Mode, Options
 from installer.model.steps import RemoveDeviceNodes
+from tests.support.cdi_site import OWN, TOOL, CdiSite
 
 HOOK = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
-OWN = "run/cdi/nvidia.com-gpu.json"
 PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 ENGINE = EngineState(
@@ -40,30 +40,15 @@ ENGINE = EngineState(
 THEIRS = (
     "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A=b]}\n"
 )
-# What v1.20.0 says with --format=json, less what is not looked at.
-TOOL = """#!/bin/sh
-for word; do case "$word" in --driver-root=*) root="${word#*=}";; --dev-root=*) dev="${word#*=}";; esac; done
-test -e "$root/usr/lib64/libcuda.so.1" || { echo "level=error msg=no driver" >&2; exit 1; }
-printf '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"deviceNodes":['
-printf '{"path":"/dev/nvidia0","hostPath":"%s/dev/nvidia0"}]}}],"containerEdits":{"mounts":[{"hostPath":' "$dev"
-printf '"%s/usr/lib64/libcuda.so.1","containerPath":"/usr/lib64/libcuda.so.1"}]}}' "$root"
-"""
 
 
-class Node:
+class Node(CdiSite):
     """A host below a directory, with a driver, and a toolkit whose nvidia-ctk is a script."""
 
     def __init__(self, directory: Path) -> None:
-        self.root, self.source = directory / "node", directory / "artifacts"
-        self.write("driver/usr/lib64/libcuda.so.1")
-        self.write("dev/nvidia0")
-        (self.root / "var").mkdir()
-        (self.root / "var/run").symlink_to("../run")
+        super().__init__(directory)
         self.host = Host.under(PurePosixPath(self.root))
-        tool = self.source / "usr/bin/nvidia-ctk"
-        tool.parent.mkdir(parents=True)
-        tool.write_text(TOOL)
-        tool.chmod(0o755)
+        self.tool = next(self.source.rglob("nvidia-ctk"))
 
     def write(self, path: str, text: str = "") -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +122,6 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
     ("files", "others", "missing"),
     [
         pytest.param({}, "", "", id="nobody else"),
-        pytest.param({"etc/cdi/a.yaml": theirs("team-a")}, "", "", id="other devices"),
         pytest.param({"etc/cdi/a.yaml": ALL}, "a.yaml", "", id="all"),
         pytest.param({"etc/cdi/a.yaml": theirs("all")}, "a.yaml", "0", id="all GPUs by one name"),
         pytest.param({"etc/cdi/a.yaml": theirs("0")}, "a.yaml", "all", id="one GPU"),
@@ -165,7 +149,7 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
 def test_each_device_has_one_owner_and_what_nobody_has_is_told(
     node: Node, files: dict[str, str], others: str, missing: str
 ) -> None:
-    (node.source / "usr/bin/nvidia-ctk").write_text(ALL_OF_OURS)
+    node.tool.write_text(ALL_OF_OURS)
     for name, text in files.items():
         node.write(name, text)
 
@@ -181,7 +165,7 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
 
 
 def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
-    (node.source / "usr/bin/nvidia-ctk").write_text(ALL_OF_OURS)
+    node.tool.write_text(ALL_OF_OURS)
     node.write("etc/cdi/a.yaml", theirs("0", "all"))
     other = replace(ENGINE, name="docker", serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS[1:]))
 
@@ -194,7 +178,7 @@ def test_who_has_none_of_their_devices_is_told_where_engines_read_other_director
 def test_where_nvidia_ctk_fails_a_file_of_somebody_else_is_enough_if_it_has_all(
     node: Node, names: tuple[str, ...], *, serves: bool
 ) -> None:
-    (node.source / "usr/bin/nvidia-ctk").write_text("#!/bin/sh\nexit 1\n")
+    node.tool.write_text("#!/bin/sh\nexit 1\n")
     node.write("etc/cdi/a.yaml", theirs(*names))
     node.write("proc/driver/nvidia/version")
 
@@ -243,10 +227,9 @@ def test_what_stood_in_its_place_before_us_and_gives_no_device_is_not_replaced(n
 
 
 def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_was_there(node: Node) -> None:
-    tool = node.source / "usr/bin/nvidia-ctk"
     written = node.root / OWN
     somebody = f"test $1 = cdi && mkdir -p {written.parent} && printf theirs > {written}\n"
-    tool.write_text(TOOL.replace("#!/bin/sh\n", f"#!/bin/sh\n{somebody}"))
+    node.tool.write_text(TOOL.replace("#!/bin/sh\n", f"#!/bin/sh\n{somebody}"))
     node.write("etc/containerd/config.toml")
 
     facts = observe_install(
@@ -260,8 +243,7 @@ def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_wa
 
 
 def test_a_stop_ends_an_nvidia_ctk_that_hangs(node: Node) -> None:
-    tool = node.source / "usr/bin/nvidia-ctk"
-    tool.write_text("#!/bin/sh\nexec sleep 1000\n")
+    node.tool.write_text("#!/bin/sh\nexec sleep 1000\n")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     began = time.monotonic()
     try:
@@ -319,8 +301,7 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
 def test_paths_of_managements_specification_are_the_hosts(
     node: Node, driver: str, dev: str, transformed: list[str]
 ) -> None:
-    tool = node.source / "usr/bin/nvidia-ctk"
-    tool.write_text('#!/bin/sh\ntest "$2" = transform && cat\necho "$*"\n')  # says how it was called
+    node.tool.write_text('#!/bin/sh\ntest "$2" = transform && cat\necho "$*"\n')  # says how it was called
     cdi = Cdi(PurePosixPath("/var/run/cdi"), "nvidia.com/x", "/run/driver", driver, "/", dev, nodes=False)
 
     said = management_specification(PurePosixPath(node.source), Layout(), cdi).splitlines()

@@ -20,7 +20,7 @@ from installer.cdi.plan import (
 )
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
-from installer.lifecycle.drift import Drifted, select_specification
+from installer.lifecycle.drift import Drifted
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import (
     OWNER,
@@ -43,7 +43,6 @@ from installer.model.options import Cdi, Mode, Options
 from installer.model.steps import (
     FindRuntimes,
     InstallVersion,
-    MakeDirectory,
     Reload,
     RemoveDeviceNodes,
     WriteConfig,
@@ -268,26 +267,6 @@ def test_a_roll_back_brings_no_stale_one_back_and_tells_that_there_is_none(
 
     assert writes(back) == does
     assert back.final == replace(found.held, configs=left, cdi=CdiRow(CONTAINERD, lacks))
-
-
-def test_a_specification_that_follows_the_driver_is_replaced_alone_where_the_rest_has_drifted() -> None:
-    found = facts(STALE_ONE, OLD_FILE, row())
-    before = replace(found.held, finished=True)
-    plan = plan_install(replace(found, held=before), OPTIONS)
-    assert Drifted.of(plan, Record()).things, "the toolkit is not there"
-
-    alone = select_specification(plan, before)
-
-    assert alone is not None
-    assert done(alone) == [(None, STALE), *AFRESH]
-    assert {type(step) for step in alone.steps} <= {WriteConfig, MakeDirectory}
-    assert alone.final is not None
-    assert alone.final == replace(before, configs=WRITTEN, directories=alone.final.directories)
-    assert alone.in_progress.configs[0].ours == (NEW_FILE.digest, OLD_FILE.digest)
-    assert not alone.in_progress.finished
-    assert select_specification(replace(plan, parts=alone.parts[:1]), before) is None
-    removed = facts(MADE, None, row())
-    assert select_specification(plan_install(removed, OPTIONS), removed.held) is None, "it is drift"
 
 
 # The mode

@@ -18,7 +18,6 @@ from installer.nri.session import (
     PLUGIN,
     REQUEST,
     RESPONSE,
-    Configured,
     ForbiddenError,
     Given,
     Message,
@@ -79,13 +78,6 @@ def test_the_first_words_register_the_plugin() -> None:
     assert b"\x12\x0205" in Session(Identity("a", "5"), ()).opening(), "an index has two digits"
 
 
-def test_a_configured_plugin_asks_for_the_creation_of_containers_alone() -> None:
-    reply, news = _hear(_asked("Configure", message((2, "containerd"), (3, "v2.1.9"), (4, 5000))))
-
-    assert reply == _bytes("00000001 0000000e | 00000004 00000001 02 00 | 12 02 10 08")
-    assert news == Configured("containerd", "v2.1.9")
-
-
 def test_a_device_is_given_and_a_method_refused_in_these_bytes() -> None:
     adjustment: Schema = {4: ("env", [ENTRY]), 8: session.ADJUSTMENT[8]}
     adjust = {"env": [{"key": "A", "value": "b"}], "devices": [{"name": "nvidia.com/gpu=0"}]}
@@ -97,10 +89,6 @@ def test_a_device_is_given_and_a_method_refused_in_these_bytes() -> None:
     assert sent == head + b"nvidia.com/gpu=0"
     refused = {"status": {"code": session.UNIMPLEMENTED, "message": "no"}}
     assert pack(session.ANSWERED, refused) == _bytes("0a06 080c 1202 6e6f")
-
-
-def test_an_answer_without_a_change_is_an_ok_without_a_byte() -> None:
-    assert _hear(_create({}))[0] == _bytes("00000001 0000000a | 00000000 00000005 02 00")
 
 
 @pytest.mark.parametrize("method", sorted(session.TOLD_ONLY))
@@ -151,12 +139,6 @@ def test_messages_come_out_whole_however_the_bytes_come_in(sent: list[Message], 
 def test_what_is_longer_than_the_protocol_allows_is_refused_before_it_is_read(content: bytes) -> None:
     with pytest.raises(WireError, match="cannot understand the engine"):
         [*Messages().of(content)]
-
-
-def test_unknown_fields_of_every_type_are_skipped() -> None:
-    unknown = b"\x98\x06\x05" + b"\x99\x06" + bytes(8) + b"\x9a\x06\x02ab" + b"\x9d\x06" + bytes(4)
-
-    assert unpack(session.POD, unknown + message((4, "team")))["namespace"] == "team"
 
 
 @pytest.mark.parametrize(
