@@ -209,10 +209,3 @@ def expected(case: Case, folder: str, found: Disk) -> Disk:
 def sentence(case: Case, said: str) -> str:
     """Return the golden sentence of a refusal."""
     return golden(case.path / "refused.txt", f"{said}\n").rstrip("\n")
-
-
-def shape(case: Case) -> tuple[Any, ...]:
-    """Return what makes a case differ from the others: its texts and what is asked for."""
-    texts = tuple((path, file.content) for path, file in case.before.items() if file)
-    asked = tuple(sorted((key, str(value)) for key, value in case.said.items() if key != "why"))
-    return texts, asked

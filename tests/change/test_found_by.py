@@ -7,9 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
-from installer.cli.flags import FLAGS, options_from
 from installer.engines import ENGINES
-from installer.errors import UsageError
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Container, ContainerFacts, EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import Kind
@@ -92,39 +90,24 @@ def test_an_undo_or_a_roll_back_takes_the_toolkit_away_and_restarts_nothing(name
     assert reloads(plan) == reloads(back) == []
 
 
-@NAMES
-def test_one_that_starts_every_pod_with_it_keeps_it(name: str) -> None:
-    _, held = installed(name)
-    default = served({"runc": "", "nvidia": str(OURS)}, "nvidia")
+def test_one_that_starts_every_pod_with_it_keeps_it() -> None:
+    _, held = installed("k3s")
 
-    plan = plan_undo(facts(name, default, held), Options(engines=(name,)))
+    plan = plan_undo(facts("k3s", replace(AFTER, default="nvidia"), held), Options(engines=("k3s",)))
 
     assert [each.problem for each in plan.obstacles] == [
-        f"remove the toolkit of {ENGINES[name].title} (its default runtime is nvidia)"
+        "remove the toolkit of k3s (its default runtime is nvidia)"
     ]
 
 
-@NAMES
-@pytest.mark.parametrize("in_use", [InUse.KEEP, InUse.WAIT])
-def test_what_containers_run_on_stays(name: str, in_use: InUse) -> None:
-    _, held = installed(name)
-    live = (Container(name, "3f6c0d5e8a9b", "train/bert-0", OURS),)
-    node = replace(facts(name, AFTER, held), containers=ContainerFacts(live))
+def test_what_containers_run_on_stays() -> None:
+    _, held = installed("k3s")
+    live = (Container("k3s", "3f6c0d5e8a9b", "train/bert-0", OURS),)
+    node = replace(facts("k3s", AFTER, held), containers=ContainerFacts(live))
 
-    plan = plan_undo(node, replace(Options(engines=(name,)), in_use=in_use))
+    plan = plan_undo(node, Options(engines=("k3s",), in_use=InUse.KEEP))
 
     assert plan.in_use == live
     assert plan.final is not None
-    assert [row.name for row in plan.final.engines] == [name]
+    assert [row.name for row in plan.final.engines] == ["k3s"]
     assert not any(isinstance(step, SwitchToolkit) for step in plan.steps)
-
-
-@pytest.mark.parametrize("flag", ["config", "drop_in_config"])
-def test_a_config_for_it_makes_no_sense(flag: str) -> None:
-    values = {
-        each.field: list(each.default) if isinstance(each.default, tuple) else each.default for each in FLAGS
-    }
-    values |= {"runtime": ["k3s"], flag: ["/etc/containerd/config.toml"]}
-
-    with pytest.raises(UsageError, match="give k3s a config"):
-        options_from(values, frozenset())

@@ -1,27 +1,34 @@
-"""What an install makes of configs as people have them, reviewed by eye, and back to the byte."""
+"""What an install makes of configs as people have them, reviewed by eye, and back to the byte; and what it tells."""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import plan_undo
+from installer.change.plan import Plan, plan_install, plan_undo
 from installer.config_text.change import undo
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of
 from installer.errors import InstallerError
-from installer.model.options import RestartMode
-from installer.model.steps import WriteConfig
+from installer.model.facts import Container, ContainerFacts, Facts, Record
+from installer.model.options import InUse, Options, RestartMode
+from installer.model.steps import WriteConfig, describe
 from tests.change.golden import (
+    GOLDEN,
     Case,
+    binaries_of,
     cases,
     expected,
     installed,
     sentence,
     served,
-    shape,
     undo_facts,
     with_engines,
     written,
 )
+from tests.support.golden import golden
 
 ALL = [case for engine in ENGINES for case in cases(engine)]
 ACCEPTED = [case for case in ALL if not case.said.get("refused")]
@@ -38,9 +45,9 @@ def test_an_install_writes_exactly_the_reviewed_text(case: Case) -> None:
     _, after, _ = installed(case)
 
     changed = {path: file for path, file in after.items() if case.before.get(path) != file}
-    golden = expected(case, "after", changed)
+    reviewed = expected(case, "after", changed)
     assert {path: file.content for path, file in changed.items() if file} == {
-        path: file.content for path, file in golden.items() if file
+        path: file.content for path, file in reviewed.items() if file
     }
 
 
@@ -103,9 +110,65 @@ def test_docker_undo_writes_a_reviewed_intermediate_text_and_ends_as_before(case
     assert written(after, back) == case.before
 
 
-@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
-def test_each_engine_has_many_cases_and_no_two_are_alike(engine: str) -> None:
-    found = [shape(case) for case in cases(engine)]
+# What an owner is told of an install, of another one and of an undo, for each config that people have.
 
-    assert len(found) >= 25
-    assert len(set(found)) == len(found)
+VERSION = re.compile(r"\b[0-9a-f]{16}\b")  # of a toolkit: it differs with each of its files
+
+
+def _serving(facts: Facts, options: Options, *, ours: bool) -> Facts:
+    """Return the facts of an engine that runs, and serves runc, and what is ours where it has read that."""
+    binaries = {"runc": "runc"} | (binaries_of(options) if ours else {})
+    default = options.runtime_name if ours and options.set_as_default else "runc"
+    return with_engines(facts, serving=served(binaries, default), stopped=False)
+
+
+def _lines(title: str, plan: Plan) -> Iterator[str]:
+    yield title
+    for step, why in plan.planned:
+        yield f"    {describe(step).text}: {why}"
+    yield from (f"    note: {note}" for note in plan.notes)
+    yield from (f"    obstacle: {error}" for error in plan.obstacles)
+    yield from (f"    stays: {error}" for error in plan.needed)
+    yield from [f"    saved: {len(plan.backups)}"] if plan.backups else []
+    for row in plan.final.configs if plan.final else ():
+        held = {"as it was": row.original, "our keys": row.edits, "what it named": row.named}
+        yield f"    held: {row.path}: {', '.join(word for word, there in held.items() if there)}"
+
+
+def _told(case: Case) -> str:
+    options = replace(case.options, restart_mode=RestartMode.AUTO)
+    first = plan_install(_serving(case.facts(case.before, Record(), {}), options, ours=False), options)
+    disk = written(case.before, first)
+    assert first.final is not None
+    saved = {row.path: case.before.get(row.path) for row in first.final.configs}
+    again = case.facts(disk, first.final, saved)
+    back = _serving(undo_facts(case, disk, first.final), options, ours=True)
+    runs = Container(
+        case.engine,
+        "3f6c0d5e8a9b",
+        "train/bert-0",
+        PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime"),
+    )
+    keeps = replace(options, in_use=InUse.KEEP)
+    lines = [
+        *_lines("install", first),
+        *_lines("install again", plan_install(_serving(again, options, ours=True), options)),
+        *_lines("undo", plan_undo(back, options)),
+        *_lines(
+            "undo while a container needs us",
+            plan_undo(replace(back, containers=ContainerFacts((runs,))), keeps),
+        ),
+    ]
+    return "\n".join(VERSION.sub("VERSION", line) for line in lines)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_owner_is_told_what_was_reviewed(engine: str) -> None:
+    by_text: dict[str, list[str]] = {}
+    for case in cases(engine):
+        if not case.said.get("refused"):
+            by_text.setdefault(_told(case), []).append(case.path.name)
+    text = "\n\n".join(f"{chr(10).join(sorted(names))}\n{told}" for told, names in by_text.items())
+
+    if by_text:
+        assert f"{text}\n" == golden(GOLDEN / f"told-{engine}.txt", f"{text}\n")

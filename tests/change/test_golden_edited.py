@@ -1,6 +1,5 @@
 """An administrator adds to each reviewed config after an install: it stays what it is, and leads back to his text."""
 
-import re
 from pathlib import PurePosixPath
 
 import pytest
@@ -10,11 +9,11 @@ from installer.change.plan import entries_for, plan_install, plan_undo
 from installer.config_text import Want, same, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
-from installer.engines.config_edits import Texts, syntax_of, text_of, texts_alone, tree_of
+from installer.engines.config_edits import syntax_of, text_of, texts_alone, tree_of
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig, find_disturbances
-from installer.model.facts import EngineState, Record
+from installer.model.engine_spec import find_disturbances
+from installer.model.facts import Record
 from installer.model.files import File
 from tests.change.golden import Case, Disk, accepted, cases, undo_facts, written
 
@@ -108,31 +107,3 @@ def check_addition(case: Case, added: Want) -> None:
             if "runc" not in his and "runc" in ours:
                 assert ours.pop("runc") == {"runtime_type": SHIM}
         assert same(left, wanted), (added, name)
-
-
-def printed(engine: EngineState, texts: Texts) -> EffectiveConfig:
-    """Answer as the program does: it prints a runtime type that nobody has set, as empty."""
-    said = texts_alone(engine, texts)
-    handlers = {
-        name: replace(one, table={"runtime_type": "", **one.table}) for name, one in said.handlers.items()
-    }
-    return replace(said, handlers=handlers, rest_digest="printed")
-
-
-def test_a_runtime_type_of_ours_that_is_gone_is_written_again() -> None:
-    case = next(one for one in cases("containerd") if one.path.name == "kubeadm-tabs")
-    plan = accepted(plan_install(case.facts(case.before, Record(), {}), case.options, printed))
-    assert plan.final is not None
-    installed = written(case.before, plan)
-    (row,) = plan.final.configs
-    now = installed[row.path]
-    assert now is not None
-    head, table, rest = now.content.partition(b"runtimes.nvidia-cdi]")
-    less = head + table + re.sub(rb"\s*runtime_type.*", b"", rest, count=1)
-    gone = {**installed, row.path: replace(now, content=less)}
-    assert gone != installed
-    held = originals(plan.final, {file.digest: file for file in plan.backups})
-
-    again = accepted(plan_install(case.facts(gone, plan.final, held), case.options, printed))
-
-    assert tree_of(written(gone, again)[row.path], row.path) == tree_of(now, row.path)

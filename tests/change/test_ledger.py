@@ -16,7 +16,6 @@ from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.lifecycle.installation import read_installation
 from installer.model.facts import (
     ADOPTED,
     OWNER,
@@ -30,7 +29,6 @@ from installer.model.facts import (
     ToolkitRow,
 )
 from installer.model.files import File, Layout, Meta
-from installer.model.options import Options
 
 LAYOUT = Layout()
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
@@ -129,62 +127,6 @@ def test_rows_are_written_once_and_again_where_their_file_has_gone(tmp_path: Pat
     assert read_record(host, LAYOUT) == held
 
 
-def test_status_reads_a_ledger_again_that_changes_while_it_looks(tmp_path: Path) -> None:
-    """As an install does meanwhile: it saves what it has found, writes that down, and drops the copy of before."""
-
-    class Busy(Host):
-        def read(self, path: PurePosixPath) -> File | None:
-            if path == LAYOUT.backups / THEIRS.digest:
-                with hold(lambda: Ledger.open(Host.under(PurePosixPath(tmp_path)), LAYOUT)) as ledger:
-                    _save(ledger, OTHER)
-            return super().read(path)
-
-    host = Busy.under(PurePosixPath(tmp_path))
-    at(tmp_path, CONFIG).parent.mkdir(parents=True)
-    at(tmp_path, CONFIG).write_text("ours")
-    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-        _save(ledger, THEIRS)
-
-    told = {line.what: line.state for line in read_installation(host, Options()).files}
-
-    assert told[str(CONFIG)] == "as we wrote it"
-
-
-def test_a_config_that_no_install_with_a_ledger_has_written_was_not_edited_since(tmp_path: Path) -> None:
-    """As after a loss of the ledger, where the next install finds all in place."""
-    host = Host.under(PurePosixPath(tmp_path))
-    at(tmp_path, CONFIG).parent.mkdir(parents=True)
-    at(tmp_path, CONFIG).write_text("{}")
-    found = replace(row(None), syntax=Syntax.JSON)
-    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-        ledger.write(replace(ledger.held, configs=(found,), finished=True))
-
-    told = {line.what: line.state for line in read_installation(host, Options()).files}
-
-    assert told[str(CONFIG)] == "not written by the last install"
-
-
-def test_the_link_of_an_install_whose_ledger_was_lost_is_not_called_anothers(tmp_path: Path) -> None:
-    """As an act that was cut short leaves the rows that were made of what the configs show."""
-    host, version = Host.under(PurePosixPath(tmp_path)), at(tmp_path, LAYOUT.version("0123456789abcdef"))
-    version.mkdir(parents=True)
-    (version / "nvidia-container-runtime").touch()
-    at(tmp_path, LAYOUT.toolkit).symlink_to(version.relative_to(at(tmp_path, LAYOUT.install_dir)))
-    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-        ledger.write(replace(ledger.held, toolkit=ToolkitRow(ADOPTED, None, "")))
-
-    told = {line.what: line.state for line in read_installation(host, Options()).files}
-
-    assert told[str(LAYOUT.toolkit)] == "toolkit adopted"
-
-
-def _save(ledger: Ledger, file: File) -> None:
-    ledger.save([file])
-    rows = (replace(row(file), ours=(File(b"ours").digest,)),)
-    ledger.write(replace(ledger.held, configs=rows, finished=True))
-    ledger.drop_backups()
-
-
 # What the kernel takes for a name, UTF-8 or not.
 NAMES = st.binary(min_size=1, max_size=20).filter(
     lambda name: not {0, ord("/")} & set(name) and name not in {b".", b".."}
@@ -238,26 +180,14 @@ def test_whatever_is_held_is_read_back_as_it_was(held: Record) -> None:
     [
         pytest.param(lambda rows: rows, id="the ledger"),
         pytest.param(lambda rows: rows["toolkit"], id="the toolkit"),
-        pytest.param(lambda rows: rows["engines"][0], id="an engine"),
-        pytest.param(lambda rows: rows["configs"][0], id="a config"),
-        pytest.param(lambda rows: rows["configs"][0]["original"], id="a saved copy"),
         pytest.param(lambda rows: rows["configs"][0]["edits"][0], id="an edit"),
     ],
 )
 def test_a_field_of_a_later_version_is_refused_wherever_it_stands(spoil: Callable[[Any], Any]) -> None:
-    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", {})
-    edit = Edit(("a",), None, "1")
-    config = ConfigRow(
-        "docker", PurePosixPath("/c"), Syntax.JSON, Saved("d", "0644", None, None, {}), (), (edit,)
-    )
-    held = Record(engines=(engine,), toolkit=ToolkitRow("1", None, ""), configs=(config,))
+    config = ConfigRow("docker", PurePosixPath("/c"), Syntax.JSON, None, (), (Edit(("a",), None, "1"),))
+    held = Record(toolkit=ToolkitRow("1", None, ""), configs=(config,))
     rows = json.loads(dumps(held))
     spoil(rows)["later"] = True
 
     with pytest.raises(ValueError, match="later"):
         loads(json.dumps(rows).encode())
-
-
-def test_a_ledger_that_is_nested_without_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="nested too deeply"):
-        loads(b"[" * 100_000)

@@ -37,7 +37,6 @@ def _linked(facts: Facts) -> Facts:
     ("name", "key"),
     [
         pytest.param("docker-com-package-absent", ("debug",), id="a file that we have made"),
-        pytest.param("ansible-role-empty-object", ("debug",), id="an object that was empty"),
         pytest.param("docker-com-package-absent", ("runtimes", "x", "path"), id="a table that we have made"),
     ],
 )

@@ -24,7 +24,7 @@ from installer.model.facts import (
 )
 from installer.model.files import VERSIONS, Copy, File, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
-from installer.model.steps import InstallVersion, Reload, WriteConfig
+from installer.model.steps import InstallVersion, Reload
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
 from tests.change.golden import (
@@ -91,45 +91,19 @@ def test_an_undo_tells_of_each_engine_that_it_cannot_undo() -> None:
     assert [part.id for part in plan.parts if part.refused][:2] == ["engine-containerd", "engine-docker"]
 
 
-def _why(plan: Plan) -> list[str]:
-    return [reason for step, reason in plan.planned if isinstance(step, WriteConfig)]
-
-
-def test_a_write_is_told_with_what_the_file_does_not_hold_or_what_was_changed_there() -> None:
-    first, disk, held = installed(CASE)
-    ((path, file),) = disk.items()
-    assert file is not None
-    edited = File(file.content.replace(OURS["nvidia-cdi"].encode() + b'"', b'/foreign"'))
-    renamed = replace(CASE, said=CASE.said | {"runtime_name": "mine"})
-    without = replace(CASE, said=CASE.said | {"set_as_default": False})
-    missing = "missing there, or with another value: {}, the default runtime"
-
-    assert _why(first) == [missing.format("gpu, nvidia-cdi, nvidia-legacy")]
-    assert _why(installed(renamed, disk, held)[0]) == [missing.format("mine")]
-    assert _why(installed(CASE, {path: edited}, held)[0]) == ["our keys there differ from what is asked for"]
-    assert _why(installed(without, disk, held)[0]) == [
-        "it still has the default runtime, which this install does not ask for"
-    ]
-    assert _why(plan_undo(undo_facts(CASE, disk, held), CASE.options)) == ["reverts what install changed"]
-
-
 def test_space_for_two_payloads_is_just_enough() -> None:
     facts = _facts()
     (step,) = _versions(plan_install(facts, CASE.options))
     need = ROOM_FOR * sum(file.size_bytes for file in step.files if isinstance(file, Copy))
     assert need > 0
 
-    def obstacles(free: int) -> list[tuple[str, str]]:
-        found = plan_install(
-            replace(facts, payload=PayloadFacts(artifacts(), free_bytes=free)), CASE.options
-        ).obstacles
-        return [(each.problem, str(each.remedy)) for each in found]
+    def obstacles(free: int) -> list[str]:
+        found = replace(facts, payload=PayloadFacts(artifacts(), free_bytes=free))
+        return [each.problem for each in plan_install(found, CASE.options).obstacles]
 
     assert obstacles(need) == []
     assert obstacles(need - 1)
-    ((problem, remedy),) = obstacles(1)
-    assert problem.startswith("install into /usr/local/nvidia (0 KiB are free")
-    assert remedy == "free some space there, or choose another --install-dir"
+    assert obstacles(1)[0].startswith("install into /usr/local/nvidia (0 KiB are free")
 
 
 def test_an_admins_edit_of_config_toml_is_part_of_the_version_that_takes_its_place() -> None:
@@ -145,25 +119,21 @@ def test_an_admins_edit_of_config_toml_is_part_of_the_version_that_takes_its_pla
     plan = plan_install(replace(facts, held=held, toolkit=toolkit), CASE.options)
 
     (second,) = _versions(plan)
-    changed = [file for file, before in zip(second.files, first.files, strict=True) if file != before]
-    assert [file.path for file in changed] == [CONFIG]
-    assert ['debug = "/var/log/x"' in file.content for file in changed if isinstance(file, Text)] == [True]
+    (changed,) = (file for file, before in zip(second.files, first.files, strict=True) if file != before)
+    assert isinstance(changed, Text)
+    assert changed.path == CONFIG
+    assert 'debug = "/var/log/x"' in changed.content
     assert "kept an administrator's edit of config.toml: debug" in plan.notes
 
 
 @pytest.mark.parametrize(
     ("silent", "first"),
     [
-        pytest.param(
-            {"stopped": True},
-            "start containerd, name what runs here with --runtime or its socket with --socket, or",
-            id="nobody listens",
-        ),
-        pytest.param(
-            {}, "correct what the log of containerd says, or configure it", id="it runs without CRI"
-        ),
-        pytest.param({"remedy": "run as root"}, "run as root, or configure it", id="it is not for us to ask"),
+        ({"stopped": True}, "start containerd, name what runs here with --runtime or its socket"),
+        ({}, "correct what the log of containerd says, or configure it"),
+        ({"remedy": "run as root"}, "run as root, or configure it"),
     ],
+    ids=["nobody listens", "it runs without CRI", "it is not for us to ask"],
 )
 def test_an_engine_that_cannot_be_asked_is_started_or_mended_unless_nothing_is_to_be_proven(
     silent: dict[str, Any], first: str
@@ -172,28 +142,16 @@ def test_an_engine_that_cannot_be_asked_is_started_or_mended_unless_nothing_is_t
 
     (obstacle,), unasked = plan_install(facts, AUTO).obstacles, plan_install(facts, CASE.options)
 
-    assert obstacle.problem == "verify that containerd serves our runtimes (why)"
+    assert str(obstacle).startswith("cannot verify that containerd serves our runtimes (why); ")
     assert str(obstacle.remedy).startswith(first)
     assert (unasked.obstacles, unasked.unproven) == ((), ("containerd",))
 
 
-@pytest.mark.parametrize(
-    ("name", "names", "default"),
-    [
-        pytest.param("nvidia", ["nvidia", "nvidia-cdi", "nvidia-legacy"], "nvidia", id="the standard ones"),
-        pytest.param("gpu", ["gpu", "nvidia-cdi", "nvidia-legacy"], "gpu", id="a name of one's own"),
-        pytest.param(
-            "nvidia-cdi", ["nvidia", "nvidia-cdi", "nvidia-legacy"], "nvidia-cdi", id="only default"
-        ),
-    ],
-)
-def test_a_runtime_name_takes_the_first_place_or_chooses_the_default(
-    name: str, names: list[str], default: str
-) -> None:
-    entries = entries_for(Options(runtime_name=name, set_as_default=True))
+def test_the_name_of_a_second_runtime_chooses_the_default_alone() -> None:
+    entries = entries_for(Options(runtime_name="nvidia-cdi", set_as_default=True))
 
-    assert [entry.name for entry in entries] == names
-    assert [entry.name for entry in entries if entry.default] == [default]
+    assert [entry.name for entry in entries] == ["nvidia", "nvidia-cdi", "nvidia-legacy"]
+    assert [entry.name for entry in entries if entry.default] == ["nvidia-cdi"]
 
 
 def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
@@ -221,9 +179,7 @@ def _failed() -> Facts:
         pytest.param({}, {}, True, id="nothing has changed"),
         pytest.param({"retry": True}, {}, False, id="asked to try again"),
         pytest.param({"timeout_s": 60.0}, {}, False, id="more time"),
-        pytest.param({"runtime_name": "gpu2"}, {}, False, id="another name"),
         pytest.param({}, {"build": "1 2"}, False, id="another engine binary"),
-        pytest.param({}, {"version": (1, 7, 25)}, False, id="another engine version"),
         pytest.param({"toolkit": ToolkitConfig(accept_volume_mounts=True)}, {}, False, id="another payload"),
         pytest.param({}, {"serving": SERVING}, False, id="the engine serves it by now"),
     ],
@@ -263,7 +219,6 @@ ITS = EngineRow("containerd", SOCKET, "containerd.service", {}, PurePosixPath("/
     ("serving", "held", "state"),
     [
         (None, (DOCKERS,), None),
-        (None, (DOCKERS, ITS), ITS.state),
         (EffectiveConfig({}, "runc"), (DOCKERS, ITS), ITS.state),
         (EffectiveConfig({}, "runc", state=STATE), (DOCKERS, ITS), STATE),
     ],

@@ -11,9 +11,8 @@ from installer.change.plan import plan_install, plan_rollback, plan_undo
 from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
-from installer.engines.reloading import not_idle
 from installer.errors import InstallerError
-from installer.model.facts import Container, ContainerFacts, Facts, Record, names_of
+from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import (
@@ -120,7 +119,6 @@ def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/
     ("case", "version", "stays"),
     [
         pytest.param(DOCKER, (28, 5), False, id="Docker"),
-        pytest.param(CONTAINERD, (1, 7), False, id="containerd 1.x"),
         pytest.param(CONTAINERD, (2, 1), True, id="containerd 2.x, for exec"),
         pytest.param(CRIO, (1, 31), True, id="CRI-O, for stop and remove"),
     ],
@@ -192,18 +190,6 @@ def test_a_roll_back_leaves_containers_that_have_just_been_started_what_they_nee
     assert back.final == back.in_progress
     assert back.in_use
     assert plan_rollback(plan, plan.steps, Record()).steps
-
-
-def test_only_a_few_containers_are_named() -> None:
-    containers = [Container("docker", str(number), f"c{number:02}", OURS) for number in range(20)]
-    (engine,) = DOCKER.facts(DOCKER.before, Record(), {}).engines
-
-    assert names_of(containers[:2]) == "c00 (docker), c01 (docker)"
-    assert names_of(containers).endswith("c07 (docker) and 12 more")
-    for count, last in ((8, "c7)"), (9, "c7 and 1 more)")):
-        said = not_idle(engine, [f"c{each}" for each in range(count)]).problem
-        assert said.startswith("restart Docker yet (it has created containers that are not started: c0, c1,")
-        assert said.endswith(last)
 
 
 def test_an_undo_leaves_a_microk8s_alone_whose_template_is_gone() -> None:

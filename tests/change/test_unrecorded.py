@@ -1,110 +1,68 @@
-"""Where an installation is, and what is ours, as far as files tell: no ledger says so."""
+"""What is ours or NVIDIA's own installer's, and where, as far as files tell: no ledger says so."""
 
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.plan import SPECIFICATION
-from installer.change.unrecorded import find_install_dir, find_lost_specification, find_toolkits
+from installer.change.unrecorded import find_install_dir, find_leftovers, find_toolkits
+from installer.engines import ENGINES
 from installer.host.files import Host
-from installer.model.files import Layout
+from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
+from installer.model.files import File, Kind, Layout
 from installer.model.options import Options, Places
 from tests.support.site import Site
 
 USUAL, OTHER, THIRD = "/usr/local/nvidia", "/opt/nvidia", "/srv/nvidia"
-DAEMON, TOML = "etc/docker/daemon.json", "etc/containerd/config.toml"
+DOCKER = "etc/docker/daemon.json"
 
 
-def names(place: str) -> str:
-    return f'{{"path": "{place}/toolkit/nvidia-container-runtime"}}'
-
-
-def node(root: Path, homes: tuple[str, ...], **files: str) -> Host:
+def node(root: Path, *homes: str, **named: str) -> Host:
+    """Return a node with a ledger in each of ``homes``, and files that each name a toolkit."""
     for home in homes:
         (root / str(Layout(PurePosixPath(home)).home)[1:]).mkdir(parents=True)
-    for name, text in files.items():
-        path = root / {"docker": DAEMON, "containerd": TOML}.get(name, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    for name, place in named.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f'{{"path": "{place}/toolkit/nvidia-container-runtime"}}')
     return Host.under(PurePosixPath(root))
 
 
 @pytest.mark.parametrize(
-    ("homes", "files", "asked", "found"),
+    ("named", "asked"),
     [
-        pytest.param((OTHER,), {}, USUAL, USUAL, id="there, and not named"),
-        pytest.param((USUAL, OTHER), {"docker": names(OTHER)}, USUAL, USUAL, id="the usual one is there"),
-        pytest.param(
-            (OTHER,),
-            {"docker": names(OTHER), "containerd": names(THIRD)},
-            THIRD,
-            THIRD,
-            id="its ledger is lost",
-        ),
-        pytest.param(
-            (), {"docker": names(OTHER)}, THIRD, THIRD, id="nothing where it was said, nor elsewhere"
-        ),
+        pytest.param({}, USUAL, id="another is there, and not named"),
+        pytest.param({DOCKER: OTHER, "etc/containerd/config.toml": THIRD}, THIRD, id="its ledger is lost"),
+        pytest.param({DOCKER: "/gone"}, THIRD, id="nothing where it was said, nor elsewhere"),
     ],
 )
-def test_which_installation_is_meant(
-    tmp_path: Path, homes: tuple[str, ...], files: dict[str, str], asked: str, found: str
+def test_the_installation_that_was_asked_for_is_meant(
+    tmp_path: Path, named: dict[str, str], asked: str
 ) -> None:
-    host = node(tmp_path, homes, **files)
+    host = node(tmp_path, OTHER, **named)
     options = replace(Options(), install_dir=PurePosixPath(asked))
 
-    assert str(find_install_dir(host, options).install_dir) == found
+    assert str(find_install_dir(host, options).install_dir) == asked
     adopting = replace(options, adopt=True)
     assert find_install_dir(host, adopting) is adopting
 
 
 def test_configs_name_a_toolkit_where_engines_read_them(tmp_path: Path) -> None:
-    host = node(
-        tmp_path,
-        (),
-        docker=names(OTHER),
-        **{
-            "etc/containerd/conf.d/x.toml": names(OTHER),
-            "etc/containerd/conf.d/x.toml.bak": names(THIRD),
-            "etc/crio/crio.conf.d/x.conf": names(USUAL),
-            "srv/daemon.json": names(THIRD),
-        },
-    )
+    read = {
+        DOCKER: OTHER,
+        "etc/containerd/conf.d/x.toml": OTHER,
+        "etc/crio/crio.conf.d/x.conf": USUAL,
+        "srv/daemon.json": THIRD,
+    }
+    host = node(tmp_path, **read, **{"etc/containerd/conf.d/x.toml.bak": THIRD})
     (tmp_path / "etc/containerd/config.toml").mkdir()
 
-    found = find_toolkits(host, {})
-    told = find_toolkits(host, {"docker": Places(config=PurePosixPath("/srv/daemon.json"))})
+    def found(places: dict[str, Places]) -> dict[str, str]:
+        named = find_toolkits(host, places)
+        return {str(path)[1:]: str(place) for place, each in named.items() for path in each}
 
-    assert {
-        str(place): {str(path): name for path, name in each.items()} for place, each in found.items()
-    } == {
-        OTHER: {"/etc/docker/daemon.json": "docker", "/etc/containerd/conf.d/x.toml": "containerd"},
-        USUAL: {"/etc/crio/crio.conf.d/x.conf": "crio"},
-    }
-    assert {str(path): name for path, name in told[PurePosixPath(THIRD)].items()} == {
-        "/srv/daemon.json": "docker"
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "directory", "ours"),
-    [
-        (f'{{"path": "{Layout().cdi_hook}"}}', False, True),
-        (f'{{"path": "{Layout().cdi_hook}"}}', True, False),  # NVIDIA's toolkit has that name
-        (f'{{"path": "{Layout().cdi_hook}.old"}}', False, False),
-    ],
-)
-def test_a_specification_is_ours_that_names_our_hook(
-    tmp_path: Path, text: str, *, directory: bool, ours: bool
-) -> None:
-    host = node(tmp_path, (), **{str(SPECIFICATION)[1:]: text})
-    if directory:
-        (tmp_path / str(Layout().toolkit)[1:]).mkdir(parents=True)
-
-    found = find_lost_specification(host, Layout())
-
-    assert (found is not None) == ours
-    assert found is None or found.path == SPECIFICATION
+    assert found({}) == {name: read[name] for name in read if name != "srv/daemon.json"}
+    told = found({"docker": Places(config=PurePosixPath("/srv/daemon.json"))})
+    assert told == {name: read[name] for name in read if name != DOCKER}
 
 
 def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
@@ -116,3 +74,102 @@ def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path:
     done, told = site.call("uninstall"), site.status()
 
     assert (done.returncode, told.returncode) == (0, 3), told.stdout
+
+
+# What NVIDIA's own installer left: what an undo takes back, and what it leaves.
+
+TOOLKIT = "/usr/local/nvidia/toolkit"
+RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
+
+CONFIG, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
+CRI = 'plugins."io.containerd.grpc.v1.cri".containerd'
+THEIRS = f'[{CRI}.runtimes.nvidia.options]\nBinaryName = "{RUNTIME}"\n'
+GLOB = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
+OWN_GLOB = 'imports = ["/etc/containerd/conf.d/99-nvidia*.toml", "/x/*.toml", 7]\n'
+DAEMON = "/etc/docker/daemon.json"
+CRIO = "/etc/crio/crio.conf"
+HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+
+
+def facts(engine: str, texts: dict[str, str], toolkit: ToolkitFacts | None = None) -> Facts:
+    files = tuple(PurePosixPath(path) for path in texts if path != HOOK)
+    hooks = (PurePosixPath(HOOK),) if HOOK in texts else ()
+    found = replace(EngineState.usual(ENGINES[engine]), files=files, hooks=hooks)
+    contents = {PurePosixPath(path): File(text.encode()) for path, text in texts.items()}
+    return Facts((found,), contents, {}, frozenset(), toolkit or ToolkitFacts(), Record())
+
+
+@pytest.mark.parametrize(
+    ("engine", "texts", "notes", "edits"),
+    [
+        pytest.param(
+            *("containerd", {CONFIG: OWN_GLOB, DROP_IN: THEIRS}),
+            [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
+            ['imports "/etc/containerd/conf.d/99-nvidia*.toml"'],
+            id="an import beside others",
+        ),
+        pytest.param(
+            *("containerd", {CONFIG: f'imports = ["{DROP_IN}"]\n', DROP_IN: THEIRS}),
+            [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
+            [f'imports "{DROP_IN}"'],
+            id="an import by its name",
+        ),
+        pytest.param("containerd", {CONFIG: GLOB, DROP_IN: "version = 2\n"}, [], [], id="no runtime in it"),
+        pytest.param(
+            "docker",
+            {
+                DAEMON: f'{{"runtimes": {{"b": {{"path": "{RUNTIME}", "a": {{"c": ["d"]}}}},'
+                f' "a": {{"path": "{RUNTIME}.cdi"}}, "mine": {{"path": "/mine"}},'
+                f' "other": {{"path": "{TOOLKIT}/other"}}, "far": {{"path": "/x/nvidia-container-runtime"}}}}}}'
+            },
+            [f"a, b in {DAEMON}"],
+            [f'path "{RUNTIME}"', 'c ["d"]', f'path "{RUNTIME}.cdi"'],
+            id="two runtimes among others",
+        ),
+        pytest.param(
+            *("docker", {DAEMON: f'{{"x": {{"path": "{RUNTIME}"}}, "runtimes": "{RUNTIME}"}}'}, [], []),
+            id="names in other places",
+        ),
+        pytest.param(
+            "crio",
+            {CRIO: "", HOOK: f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-runtime-hook"}}}}'},
+            *([f"the hook {HOOK}"], []),
+            id="a hook",
+        ),
+        pytest.param("crio", {HOOK: '{"hook": {"path": 7}}'}, [], [], id="a hook of nothing"),
+    ],
+)
+def test_what_nvidias_installer_left_is_found_and_nothing_else(
+    engine: str, texts: dict[str, str], notes: list[str], edits: list[str]
+) -> None:
+    part = find_leftovers(facts(engine, texts), Options())
+
+    assert list(part.notes) == notes
+    told = [edit for row in part.rows.configs for edit in row.edits if edit.after != "{}"]
+    assert [f"{edit.key[-1]} {edit.after}" for edit in told] == edits
+    assert {edit.key for edit in told if edit.member} <= {("imports",)}
+    assert all(row.ours for row in part.rows.configs if not row.edits), "a digest tells that it is theirs"
+    # Where a runtime starts the toolkit, containers on it are looked for.
+    named = any("an import" not in note for note in notes)
+    assert (part.rows.toolkit is not None, bool(part.rows.engines)) == (named, named)
+
+
+USED = f'{{"runtimes": {{"nvidia": {{"path": "{RUNTIME}"}}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "notes"),
+    [
+        (ToolkitFacts(Kind.LINK, config="# x"), "{}", []),
+        (ToolkitFacts(Kind.DIRECTORY, config="# x"), "{}", [TOOLKIT]),
+        (ToolkitFacts(Kind.DIRECTORY), USED, [f"nvidia in {DAEMON}", TOOLKIT]),
+    ],
+    ids=["a link, which is ours", "with a config", "without a config, and used"],
+)
+def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
+    toolkit: ToolkitFacts, text: str, notes: list[str]
+) -> None:
+    part = find_leftovers(facts("docker", {DAEMON: text}, toolkit), Options())
+
+    assert list(part.notes) == notes
+    assert (part.rows.toolkit is not None) is bool(notes)

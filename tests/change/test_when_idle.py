@@ -12,7 +12,7 @@ from installer.lifecycle.drift import Drifted, find_refusal
 from installer.model.facts import EngineState, Facts, Failure, Record
 from installer.model.files import ROOT
 from installer.model.options import Drift, Options, RestartMode
-from installer.model.steps import FindRuntimes, Reload, WriteConfig, describe
+from installer.model.steps import FindRuntimes, Reload, WriteConfig
 from installer.payload import plan as toolkit
 from tests.change.golden import Case, Disk, binaries_of, cases, served, undo_facts, with_engines, written
 
@@ -56,18 +56,6 @@ def test_configs_are_written_and_the_restart_is_pending_while_containers_are_cre
         "224748f27151); "
     )
     assert [note for note in plan.notes if note.startswith("containerd, pending: cannot restart")]
-
-
-def test_an_engine_that_is_idle_is_restarted_as_with_auto() -> None:
-    facts = _facts(CONTAINERD, CONTAINERD.before, Record(), ())
-
-    idle = plan_install(facts, _options(CONTAINERD))
-    auto = plan_install(facts, replace(CONTAINERD.options, restart_mode=RestartMode.AUTO))
-
-    assert [describe(step) for step in idle.steps] == [describe(step) for step in auto.steps]
-    assert (idle.final, idle.digest) == (auto.final, auto.digest)
-    assert [step.when_idle for step in idle.steps if isinstance(step, Reload)] == [True]
-    assert idle.pending == {}
 
 
 def test_docker_which_is_only_signalled_waits_for_nothing() -> None:
