@@ -341,13 +341,6 @@ def test_a_specification_is_of_a_version_that_all_engines_read(
         ),
         pytest.param((), Record(), AUTO, Mode.RUNTIME, "no engine is to be asked", id="no engine"),
         pytest.param((engine(),), Record(), Options(), Mode.RUNTIME, "", id="a runtime by default"),
-        *(
-            pytest.param((engine(),), Record(), asked, Mode.RUNTIME, "a runtime is asked for", id=name)
-            for name, asked in {
-                "the default": replace(AUTO, set_as_default=True),
-                "a name": replace(AUTO, runtime_name="gpu"),
-            }.items()
-        ),
     ],
 )
 def test_auto_takes_what_costs_the_node_least(

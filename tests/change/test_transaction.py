@@ -11,7 +11,7 @@ from installer.change.ledger import Ledger
 from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install, plan_rollback
 from installer.change.transaction import Context, apply, carry_out, never_stop
-from installer.errors import InstallerError, NotIdleError, PendingError, StoppedError, UndoIncompleteError
+from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Record
@@ -27,7 +27,7 @@ from installer.model.steps import (
     WriteConfig,
     describe,
 )
-from tests.support.live import CREATED, ONE, Live, containerd, live
+from tests.support.live import Live, containerd, live
 from tests.support.site import DAEMON_JSON, Site
 from tests.support.stand_in import CONFIGS
 from tests.support.tree import tree
@@ -212,20 +212,6 @@ def carried_out(
     context = Context(node.host, Layout(), ledger, 0.5, rolls_back=rolls_back)
     carry_out(context, plan_of(ledger, *steps), never_stop)
     return [*ledger.reloaded]
-
-
-@pytest.mark.parametrize("when_idle", [True, False])
-def test_a_restart_waits_for_idle_where_that_was_asked_for(
-    node: Live, ledger: Ledger, *, when_idle: bool
-) -> None:
-    node.answers[CREATED] = ONE
-
-    if when_idle:
-        with pytest.raises(NotIdleError):
-            carried_out(node, ledger, replace(GIVEN, when_idle=True))
-    else:
-        assert carried_out(node, ledger, GIVEN) == ["containerd"]
-    assert node.restarted is not when_idle
 
 
 def test_on_the_way_back_a_restart_does_not_wait_for_idle() -> None:

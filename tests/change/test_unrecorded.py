@@ -1,82 +1,19 @@
-"""What is ours or NVIDIA's own installer's, and where, as far as files tell: no ledger says so."""
+"""What NVIDIA's own installer left, found in texts alone: what an undo takes back, and what it leaves.
+
+tests/test_lost.py has what is found of ours where the ledger is lost.
+"""
 
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
-from installer.change.unrecorded import find_install_dir, find_leftovers, find_toolkits
+from installer.change.unrecorded import find_leftovers
 from installer.engines import ENGINES
-from installer.host.files import Host
 from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
-from installer.model.files import File, Kind, Layout
-from installer.model.options import Options, Places
+from installer.model.files import File, Kind
+from installer.model.options import Options
 from tests.support.site import Site
-
-USUAL, OTHER, THIRD = "/usr/local/nvidia", "/opt/nvidia", "/srv/nvidia"
-DOCKER = "etc/docker/daemon.json"
-
-
-def node(root: Path, *homes: str, **named: str) -> Host:
-    """Return a node with a ledger in each of ``homes``, and files that each name a toolkit."""
-    for home in homes:
-        (root / str(Layout(PurePosixPath(home)).home)[1:]).mkdir(parents=True)
-    for name, place in named.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f'{{"path": "{place}/toolkit/nvidia-container-runtime"}}')
-    return Host.under(PurePosixPath(root))
-
-
-@pytest.mark.parametrize(
-    ("named", "asked"),
-    [
-        pytest.param({}, USUAL, id="another is there, and not named"),
-        pytest.param({DOCKER: OTHER, "etc/containerd/config.toml": THIRD}, THIRD, id="its ledger is lost"),
-        pytest.param({DOCKER: "/gone"}, THIRD, id="nothing where it was said, nor elsewhere"),
-    ],
-)
-def test_the_installation_that_was_asked_for_is_meant(
-    tmp_path: Path, named: dict[str, str], asked: str
-) -> None:
-    host = node(tmp_path, OTHER, **named)
-    options = replace(Options(), install_dir=PurePosixPath(asked))
-
-    assert str(find_install_dir(host, options).install_dir) == asked
-    adopting = replace(options, adopt=True)
-    assert find_install_dir(host, adopting) is adopting
-
-
-def test_configs_name_a_toolkit_where_engines_read_them(tmp_path: Path) -> None:
-    read = {
-        DOCKER: OTHER,
-        "etc/containerd/conf.d/x.toml": OTHER,
-        "etc/crio/crio.conf.d/x.conf": USUAL,
-        "srv/daemon.json": THIRD,
-    }
-    host = node(tmp_path, **read, **{"etc/containerd/conf.d/x.toml.bak": THIRD})
-    (tmp_path / "etc/containerd/config.toml").mkdir()
-
-    def found(places: dict[str, Places]) -> dict[str, str]:
-        named = find_toolkits(host, places)
-        return {str(path)[1:]: str(place) for place, each in named.items() for path in each}
-
-    assert found({}) == {name: read[name] for name in read if name != "srv/daemon.json"}
-    told = found({"docker": Places(config=PurePosixPath("/srv/daemon.json"))})
-    assert told == {name: read[name] for name in read if name != DOCKER}
-
-
-def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    assert site.call("install").returncode == 0
-    drop_in = site.root / "etc/crio/crio.conf.d/99-nvidia.toml"
-    drop_in.write_text("".join(f"#{line}\n" for line in drop_in.read_text().splitlines()))
-
-    done, told = site.call("uninstall"), site.status()
-
-    assert (done.returncode, told.returncode) == (0, 3), told.stdout
-
-
-# What NVIDIA's own installer left: what an undo takes back, and what it leaves.
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -173,3 +110,14 @@ def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
 
     assert list(part.notes) == notes
     assert (part.rows.toolkit is not None) is bool(notes)
+
+
+def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    assert site.call("install").returncode == 0
+    drop_in = site.root / "etc/crio/crio.conf.d/99-nvidia.toml"
+    drop_in.write_text("".join(f"#{line}\n" for line in drop_in.read_text().splitlines()))
+
+    done, told = site.call("uninstall"), site.status()
+
+    assert (done.returncode, told.returncode) == (0, 3), told.stdout

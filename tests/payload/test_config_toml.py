@@ -61,13 +61,6 @@ def test_a_text_is_rendered_anew_unless_it_says_what_is_wanted(before: str, *, s
     assert rendered(before=before) == (before if stays else DEFAULT)
 
 
-@pytest.mark.parametrize(("driver_root", "at"), [("/run/driver", "/run/driver"), ("/", ""), ("/d/", "/d")])
-def test_ldconfig_is_the_drivers_own_while_the_root_stays_as_given(driver_root: str, at: str) -> None:
-    cli = tomllib.loads(rendered(driver=DriverFacts(driver_root)))[CLI]
-
-    assert (cli["root"], cli["ldconfig"]) == (driver_root, f"@{at}/sbin/ldconfig")
-
-
 @pytest.mark.parametrize("features", [("a", "a.b"), ("a.b", "a")])
 def test_a_feature_inside_another_is_refused(features: tuple[str, ...]) -> None:
     with pytest.raises(InstallerError, match=r"features a and a\.b .*to a alone, or to a\.b alone"):
