@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.site import Site
+
 # Machines are shared and noisy: how long an example takes says nothing.
 settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("noisy")
@@ -33,6 +35,25 @@ ONE_IN = {
     "tests/test_references.py": 4,
 }
 _skipped: set[str] = set()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a node as its owner has it."""
+    return Site(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def _once_installed(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    site = Site(tmp_path_factory.mktemp("installed"))
+    site.install()
+    return site
+
+
+@pytest.fixture
+def installed(site: Site, _once_installed: Site) -> Site:
+    """Return a node on which an install of ours has ended, without the time of one."""
+    return site.copy_of(_once_installed)
 
 
 @cache

@@ -77,7 +77,7 @@ class Node(Site):
         }
         return compat.run([], environment)
 
-    def install(self, prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
+    def install_in_child(self, prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
         """Install in a child that is prepared; return its exit code and what it said."""
         child = os.fork()
         if child:
@@ -96,7 +96,7 @@ class Node(Site):
             faults.begin(None)
             os._exit(code)
 
-    def uninstall(self) -> int:
+    def undo(self) -> int:
         return faults.call(["uninstall", "--host-root", str(self.root), "--restart-mode", "none"])
 
 
@@ -128,7 +128,7 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
     node = Node(tmp_path)
     before = node.tree()
 
-    code, said = node.install(lambda: _failing(PARTS[part], kind))
+    code, said = node.install_in_child(lambda: _failing(PARTS[part], kind))
 
     last = said.splitlines()[-1]
     assert code == 1, said
@@ -143,7 +143,7 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
         assert "report it with this log" in last
     assert "Traceback" not in said
     assert "hunter2" not in said
-    assert node.uninstall() == 0
+    assert node.undo() == 0
     assert node.tree() == before
 
 
@@ -167,13 +167,13 @@ def test_what_is_killed_behind_a_part_is_known_to_the_next_run(
 ) -> None:
     node = Node(tmp_path)
     before = node.tree()
-    assert node.install(lambda: _dying(PARTS[part]))[0] == faults.KILLED
+    assert node.install_in_child(lambda: _dying(PARTS[part]))[0] == faults.KILLED
 
     if goes_on:
-        assert node.install()[0] == 0
+        assert node.install_in_child()[0] == 0
         assert (node.root / SPECIFICATION).exists()
 
-    assert node.uninstall() == 0
+    assert node.undo() == 0
     assert node.tree() == before
 
 
@@ -186,11 +186,11 @@ def test_a_specification_that_somebody_has_edited_since_stays_and_theirs_comes_b
     theirs.write_text("kind: theirs\n")
     before = node.tree()
 
-    assert node.install(lambda: _failing(PARTS["the engine's config"], KINDS[0]))[0] == 1
+    assert node.install_in_child(lambda: _failing(PARTS["the engine's config"], KINDS[0]))[0] == 1
     assert node.tree() == before
-    assert node.install()[0] == 0
+    assert node.install_in_child()[0] == 0
     theirs.write_text("kind: theirs now\n")
-    assert node.uninstall() == 0
+    assert node.undo() == 0
     assert theirs.read_text() == "kind: theirs now\n"
 
 
@@ -198,12 +198,12 @@ def test_without_a_failure_all_of_it_is_installed_and_undone(tmp_path: Path) -> 
     node = Node(tmp_path)
     before = node.tree()
 
-    assert node.install()[0] == 0
+    assert node.install_in_child()[0] == 0
     assert (node.root / SPECIFICATION).exists()
     assert len(list((node.root / "run/nvidia/driver/dev").iterdir())) == 4
     installed = (node.root / LEDGER).read_bytes()
-    assert "nothing changed" in node.install()[1]
+    assert "nothing changed" in node.install_in_child()[1]
     assert (node.root / LEDGER).read_bytes() == installed
 
-    assert node.uninstall() == 0
+    assert node.undo() == 0
     assert node.tree() == before

@@ -1,11 +1,14 @@
 """A host below a directory, a toolkit for it, and the real program as a child process."""
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.support import preloaded
 from tests.support.stand_in import CONFIGS, stand_in_payload
@@ -14,7 +17,12 @@ from tests.support.tree import USUAL, Aspect, tree
 PROJECT = Path(__file__).parents[2]
 ENGINES = ("--runtime", "docker", "--runtime", "containerd", "--runtime", "crio", "--restart-mode", "none")
 DAEMON_JSON = "etc/docker/daemon.json"
-LEDGER = "usr/local/nvidia/.toolkit-installer/ledger"
+CONTAINERD = "etc/containerd/config.toml"
+CRIO = "etc/crio/crio.conf.d/99-nvidia.toml"
+TOOLKIT = "usr/local/nvidia/toolkit"
+HOME = "usr/local/nvidia/.toolkit-installer"
+LEDGER = f"{HOME}/ledger"
+CONFIG_TOML = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 PIDFILE = "run/nvidia/toolkit/toolkit.pid"
 STATE = "run/nvidia/toolkit/toolkit.pid.state"
 
@@ -37,14 +45,34 @@ class Site:
     def call(self, verb: str, *more: str, env: dict[str, str] | None = None) -> preloaded.Done:
         return preloaded.run(self.command(verb, *more), preloaded.ENVIRONMENT | (env or {}))
 
+    def install(self, *more: str) -> preloaded.Done:
+        """Install, and see that it succeeds."""
+        done = self.call("install", *more)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def uninstall(self, *more: str, code: int = 0) -> preloaded.Done:
+        """Uninstall, and see that it ends with ``code``."""
+        done = self.call("uninstall", *more)
+        assert done.returncode == code, done.stderr
+        return done
+
+    def refuses(self, verb: str, *more: str, code: int = 1) -> str:
+        """Return the sentence by which a verb is refused; the node is as it was."""
+        before = self.tree()
+        done = self.call(verb, *more)
+        assert done.returncode == code, done.stderr
+        assert self.tree() == before
+        return sentence(done)
+
     def status(self, *more: str) -> preloaded.Done:
         command = [sys.executable, "-m", "installer", "status", "--host-root", str(self.root), *more]
         return preloaded.run(command)
 
     @contextmanager
-    def running(self, *more: str) -> Iterator["subprocess.Popen[str]"]:
-        """Start ``run`` and yield it once it waits."""
-        command, environment = self.command("run", *more), preloaded.ENVIRONMENT
+    def running(self, *more: str, env: dict[str, str] | None = None) -> Iterator["subprocess.Popen[str]"]:
+        """Start ``run`` and yield it once it waits; it is killed if it has not ended by then."""
+        command, environment = self.command("run", *more), preloaded.ENVIRONMENT | (env or {})
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as child:
             try:
                 assert child.stderr is not None
@@ -52,6 +80,28 @@ class Site:
                 yield child
             finally:
                 child.kill()
+
+    def read(self, path: str) -> str:
+        """Return the text of a file below the root, "" where there is none."""
+        return (self.root / path).read_text() if (self.root / path).exists() else ""
+
+    def write(self, path: str, text: str) -> Path:
+        """Write a file below the root, and make what it stands in."""
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+        return self.root / path
+
+    def rewrite(self, path: str, change: Callable[[Any], object]) -> None:
+        """Change what a file of JSON says."""
+        said = json.loads(self.read(path))
+        change(said)
+        self.write(path, json.dumps(said))
+
+    def copy_of(self, other: "Site") -> "Site":
+        """Become a copy of another node, which has the same payload."""
+        shutil.rmtree(self.root)
+        shutil.copytree(other.root, self.root, symlinks=True)
+        return self
 
     def tree(self, *, times: bool = False) -> dict[str, str]:
         """Return what each path is; with ``times`` also its inode and the time of its last change."""
@@ -61,6 +111,15 @@ class Site:
 def waits(child: "subprocess.Popen[str]") -> None:
     assert child.stderr is not None
     assert any("waiting for a signal" in line for line in child.stderr), child.wait(10)
+
+
+def ended(child: "subprocess.Popen[str]", number: int = signal.SIGTERM, code: int = 0) -> str:
+    """Signal a run, see that it ends with ``code``, and return what it has said since it was read last."""
+    assert child.stderr is not None
+    child.send_signal(number)
+    said = child.stderr.read()
+    assert child.wait(60) == code, said
+    return said
 
 
 def sentence(done: preloaded.Done) -> str:
