@@ -1,181 +1,23 @@
-"""What an admin's own links lead to: the toolkit outlives every text that names it, by whatever path."""
+"""The toolkit outlives whatever names it: texts, by whatever path, programs, other engines and containers."""
 
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.site import DAEMON_JSON, Site, sentence
+from tests.support.site import CONFIG_TOML, CONTAINERD, CRIO, DAEMON_JSON, TOOLKIT, Site, sentence
+from tests.support.stand_in import CONFIGS
 
-TOOLKIT = "usr/local/nvidia/toolkit"
 PROGRAM = f"/{TOOLKIT}/nvidia-container-runtime"
-LINK = "usr/local/bin/nv"
-CONTAINERD = "etc/containerd/config.toml"
-OLD = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpu'
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
-def link(site: Site, target: str = PROGRAM) -> None:
-    path = site.root / LINK
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(target)
-
-
-def in_docker(site: Site, name: str) -> str:
-    path = site.root / DAEMON_JSON
-    said = json.loads(path.read_text())
-    said["runtimes"]["gpu"] = {"path": name}
-    path.write_text(json.dumps(said))
-    return DAEMON_JSON
-
-
-def in_containerd(site: Site, name: str) -> str:
-    path = site.root / CONTAINERD
-    runtime = f'\n[{OLD}]\nruntime_type = "io.containerd.runc.v2"\n[{OLD}.options]\nBinaryName = "{name}"\n'
-    path.write_text(path.read_text() + runtime)
-    return CONTAINERD
-
-
-def in_crio(site: Site, name: str) -> str:
-    drop_in = "etc/crio/crio.conf.d/50-gpu.conf"
-    text = f'[crio.runtime]\ndefault_runtime = "gpu"\n[crio.runtime.runtimes.gpu]\nruntime_path = "{name}"\n'
-    (site.root / drop_in).write_text(text)
-    return drop_in
-
-
-@pytest.mark.parametrize("edit", [in_docker, in_containerd, in_crio])
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [
-        pytest.param(f"/{LINK}", PROGRAM, id="a link"),
-        pytest.param(f"/{LINK}", "../nvidia/toolkit/nvidia-container-runtime", id="a relative link"),
-        pytest.param("nv", PROGRAM, id="a word that is found in PATH"),
-    ],
-)
-def test_the_toolkit_stays_while_a_text_names_it_by_a_link(
-    site: Site, edit: Callable[[Site, str], str], name: str, target: str
-) -> None:
-    assert site.call("install").returncode == 0
-    link(site, target)
-    path = edit(site, name)
-
-    kept = site.call("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit (/{path} names {name}, which leads to /usr/local/nvidia/" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    assert site.call("uninstall").returncode == 4
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    if path.endswith("50-gpu.conf"):
-        (site.root / path).unlink()
-    else:
-        text = (site.root / path).read_text()
-        (site.root / path).write_text(text.replace(f'"{name}"', '"/usr/bin/other"'))
-    assert site.call("uninstall").returncode == 0
-    assert not (site.root / TOOLKIT).exists()
-
-
-def test_the_toolkit_stays_while_a_runtime_of_crio_is_found_by_its_name(site: Site) -> None:
-    assert site.call("install").returncode == 0
-    link(site)
-    text = '[crio.runtime]\ndefault_runtime = "nv"\n[crio.runtime.runtimes.nv]\nruntime_type = "oci"\n'
-    (site.root / "etc/crio/crio.conf.d/50-gpu.conf").write_text(text)
-
-    kept = site.call("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert "50-gpu.conf names nv, which leads to /usr/local/nvidia/" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-
-
-def test_a_link_to_something_else_keeps_nothing(site: Site) -> None:
-    assert site.call("install").returncode == 0
-    link(site, "/usr/bin/runc")
-    in_docker(site, f"/{LINK}")
-
-    assert site.call("uninstall").returncode == 0
-
-    assert not (site.root / TOOLKIT).exists()
-
-
-def test_a_default_that_leads_to_ours_is_not_what_ours_wraps(site: Site) -> None:
-    assert site.call("install", "--runtime", "docker").returncode == 0
-    link(site)
-    in_docker(site, f"/{LINK}")
-    said = json.loads((site.root / DAEMON_JSON).read_text())
-    (site.root / DAEMON_JSON).write_text(json.dumps(said | {"default-runtime": "gpu"}))
-
-    assert site.call("install", "--runtime", "docker").returncode == 0
-
-    config = (site.root / TOOLKIT / ".config/nvidia-container-runtime/config.toml").read_text()
-    assert LINK not in config
-
-
-@pytest.mark.parametrize("name", ["/opt/a\0b", "/opt/\ud800"], ids=["a zero byte", "half a character"])
-def test_a_name_that_no_file_can_have_is_nobodys_reference(site: Site, name: str) -> None:
-    installed = site.call("install")
-    path = site.root / in_docker(site, name)
-
-    again = site.call("install")
-    done = site.call("uninstall")
-
-    assert [each.returncode for each in (installed, again, done)] == [0, 0, 0], again.stderr + done.stderr
-    assert json.loads(path.read_text())["runtimes"] == {"gpu": {"path": name}}
-
-
-def copied_for_docker(site: Site) -> tuple[str, list[str]]:
-    copy = "srv/docker/daemon.json"
-    (site.root / copy).parent.mkdir(parents=True)
-    (site.root / copy).write_text((site.root / DAEMON_JSON).read_text())
-    return copy, ["--config", f"docker={site.root / copy}"]
-
-
-def copied_for_containerd(site: Site) -> tuple[str, list[str]]:
-    copy = "srv/containerd/config.toml"
-    (site.root / copy).parent.mkdir(parents=True)
-    (site.root / copy).write_text((site.root / CONTAINERD).read_text())
-    return copy, ["--config", f"containerd={site.root / copy}"]
-
-
-def renamed_for_crio(site: Site) -> tuple[str, list[str]]:
-    renamed = "etc/crio/crio.conf.d/50-gpu.conf"
-    (site.root / "etc/crio/crio.conf.d/99-nvidia.toml").rename(site.root / renamed)
-    return renamed, []
-
-
-@pytest.mark.parametrize("move", [copied_for_docker, copied_for_containerd, renamed_for_crio])
-def test_our_own_text_in_another_file_is_nobodys_original(
-    site: Site, move: Callable[[Site], tuple[str, list[str]]]
-) -> None:
-    assert site.call("install", "--set-as-default").returncode == 0
-    path, options = move(site)
-
-    assert site.call("install", "--set-as-default", *options).returncode == 0
-    kept = site.call("uninstall", *options)
-
-    assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit (/{path} names /{TOOLKIT}/" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    assert site.call("install", "--set-as-default", *options).returncode == 0
-    assert site.call("uninstall", *options).returncode == 4
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    (site.root / path).unlink()
-    assert site.call("uninstall", *options).returncode == 0
-    assert not (site.root / TOOLKIT).exists()
-
-
 HOOK = f"/{TOOLKIT}/nvidia-container-runtime-hook"
 CDI_HOOK = f"/{TOOLKIT}/nvidia-cdi-hook"
-PRESTART = json.dumps(
-    {"ociVersion": "1.1.0", "hooks": {"prestart": [{"path": HOOK, "args": ["x", "prestart"]}]}}
-)
+LINK = "usr/local/bin/nv"
+# A name is a file with a text, or a link.
+Files = dict[str, str | Path]
+PRESTART = json.dumps({"hooks": {"prestart": [{"path": HOOK, "args": ["x", "prestart"]}]}})
 CRIO_HOOK = json.dumps({"version": "1.0.0", "hook": {"path": HOOK}, "when": {"always": True}})
 # As `nvidia-ctk cdi generate` writes it.
 GENERATED = f"""---
@@ -195,377 +37,340 @@ containerEdits:
     path: {CDI_HOOK}
 """
 GENERATED_JSON = json.dumps(
-    {"cdiVersion": "0.5.0", "containerEdits": {"hooks": [{"hookName": "createContainer", "path": CDI_HOOK}]}}
+    {"containerEdits": {"hooks": [{"hookName": "createContainer", "path": CDI_HOOK}]}}
 )
+CRI, CRI_OF_2 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 
 
-def written(site: Site, path: str, text: str) -> Path:
-    place = site.root / path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
-    return place
+def docker(name: str, *words: str) -> Files:
+    """Return Docker's config with one runtime."""
+    runtime = {"path": name} | ({"runtimeArgs": [*words]} if words else {})
+    return {DAEMON_JSON: json.dumps({"runtimes": {"gpu": runtime}})}
 
 
-def with_base_spec(site: Site, plugin: str) -> None:
-    runtime = f'\n[plugins."{plugin}".containerd.runtimes.gpu]\nruntime_type = "io.containerd.runc.v2"\n'
-    path = site.root / CONTAINERD
-    path.write_text(f'{path.read_text()}{runtime}base_runtime_spec = "/etc/containerd/base.json"\n')
+def containerd(lines: str, plugin: str = CRI) -> Files:
+    runtime = f'[plugins."{plugin}".containerd.runtimes.gpu]\nruntime_type = "io.containerd.runc.v2"\n'
+    return {CONTAINERD: f"{CONFIGS[CONTAINERD]}\n{runtime}{lines}"}
 
 
-def with_cri(site: Site) -> None:
-    with_base_spec(site, "io.containerd.grpc.v1.cri")
+def crio(name: str, line: str) -> Files:
+    text = f'[crio.runtime]\ndefault_runtime = "{name}"\n[crio.runtime.runtimes.{name}]\n{line}\n'
+    return {"etc/crio/crio.conf.d/50-gpu.conf": text}
 
 
-def with_cri_of_2(site: Site) -> None:
-    with_base_spec(site, "io.containerd.cri.v1.runtime")
+BINARY = f'[plugins."{CRI}".containerd.runtimes.gpu.options]\nBinaryName = "{{}}"\n'
+BASE_SPEC = 'base_runtime_spec = "/etc/containerd/base.json"\n'
+CDI_OF_DOCKER: Files = {DAEMON_JSON: '{"cdi-spec-dirs": ["/srv/cdi"]}'}
+CDI_OF_CONTAINERD: Files = {
+    CONTAINERD: CONFIGS[CONTAINERD].replace("sandbox_image", 'cdi_spec_dirs = ["/srv/cdi"]\nsandbox_image')
+}
+PLACES_OF_CRIO: Files = {
+    "etc/crio/crio.conf.d/50-places.conf": '[crio.runtime]\nhooks_dir = ["/srv/hooks"]\ncdi_spec_dirs = ["/srv/cdi"]\n'
+}
+SCRIPT = f'#!/bin/sh\n# starts it\nexec {PROGRAM} "$@"\n'
+BY_LINK: Files = {LINK: Path(PROGRAM)}
+RELATIVE: Files = {LINK: Path("../nvidia/toolkit/nvidia-container-runtime")}
+CONF = "etc/containers/containers.conf"
+PACKAGES = "etc/nvidia-container-runtime/config.toml"
+# What is there, and which of it is told to name which program.
+NAMED: dict[str, tuple[Files, str, str]] = {
+    "docker, a link": (BY_LINK | docker(f"/{LINK}"), DAEMON_JSON, f"/{LINK}"),
+    "docker, a word of PATH": (BY_LINK | docker("nv"), DAEMON_JSON, "nv"),
+    "docker, an argument": (docker("/usr/bin/env", "FOO=1", PROGRAM), DAEMON_JSON, PROGRAM),
+    "docker, a flag's value": (docker("/usr/bin/trace", f"--runtime={PROGRAM}"), DAEMON_JSON, PROGRAM),
+    "docker, a script": (docker("/opt/traced") | {"opt/traced": SCRIPT}, DAEMON_JSON, "/opt/traced"),
+    "containerd": (RELATIVE | containerd(BINARY.format(f"/{LINK}")), CONTAINERD, f"/{LINK}"),
+    "crio": (BY_LINK | crio("gpu", 'runtime_path = "nv"'), "etc/crio/crio.conf.d/50-gpu.conf", "nv"),
+    "crio, by the name of a runtime": (
+        *(BY_LINK | crio("nv", 'runtime_type = "oci"'), "etc/crio/crio.conf.d/50-gpu.conf", "nv"),
+    ),
+    "a base spec": (
+        *(containerd(BASE_SPEC) | {"etc/containerd/base.json": PRESTART}, "etc/containerd/base.json", HOOK),
+    ),
+    "a base spec of containerd 2": (
+        containerd(BASE_SPEC, CRI_OF_2) | {"etc/containerd/base.json": PRESTART},
+        *("etc/containerd/base.json", HOOK),
+    ),
+    "CDI": ({"etc/cdi/nvidia.yaml": GENERATED}, "etc/cdi/nvidia.yaml", CDI_HOOK),
+    "CDI until the next boot": ({"var/run/cdi/a.json": GENERATED_JSON}, "var/run/cdi/a.json", CDI_HOOK),
+    "CDI of Docker's": (CDI_OF_DOCKER | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
+    "CDI of containerd's": (CDI_OF_CONTAINERD | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
+    "CDI of CRI-O's": (PLACES_OF_CRIO | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
+    "a hook": ({"etc/containers/oci/hooks.d/a.json": CRIO_HOOK}, "etc/containers/oci/hooks.d/a.json", HOOK),
+    "a hook elsewhere": (PLACES_OF_CRIO | {"srv/hooks/a.json": CRIO_HOOK}, "srv/hooks/a.json", HOOK),
+    "Podman": ({CONF: f'[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n'}, CONF, PROGRAM),
+    "Podman's drop-in": (
+        {f"{CONF}.d/50.conf": f'[engine.runtimes]\nnvidia = [\n  "{PROGRAM}",\n]\n'},
+        *(f"{CONF}.d/50.conf", PROGRAM),
+    ),
+    "a package's config": (
+        {PACKAGES: f'[nvidia-ctk]\npath = "/{TOOLKIT}/nvidia-ctk"\n'},
+        *(PACKAGES, f"/{TOOLKIT}/nvidia-ctk"),
+    ),
+}
 
 
-def with_places_of_docker(site: Site) -> None:
-    path = site.root / DAEMON_JSON
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cdi-spec-dirs": ["/srv/cdi"]}))
-
-
-def with_places_of_containerd(site: Site) -> None:
-    path = site.root / CONTAINERD
-    path.write_text(path.read_text().replace("sandbox_image", 'cdi_spec_dirs = ["/srv/cdi"]\nsandbox_image'))
-
-
-def with_places_of_crio(site: Site) -> None:
-    text = '[crio.runtime]\nhooks_dir = ["/srv/hooks"]\ncdi_spec_dirs = ["/srv/cdi"]\n'
-    written(site, "etc/crio/crio.conf.d/50-places.conf", text)
-
-
-def as_it_is(site: Site) -> None:
-    """Leave the engines' places as they are without a word."""
-
-
-@pytest.mark.parametrize(
-    ("configure", "path", "text", "program"),
-    [
-        pytest.param(with_cri, "etc/containerd/base.json", PRESTART, HOOK, id="a base spec"),
-        pytest.param(with_cri_of_2, "etc/containerd/base.json", PRESTART, HOOK, id="one of containerd 2"),
-        pytest.param(as_it_is, "etc/cdi/nvidia.yaml", GENERATED, CDI_HOOK, id="CDI"),
-        pytest.param(as_it_is, "etc/cdi/nvidia.json", GENERATED_JSON, CDI_HOOK, id="CDI in JSON"),
-        pytest.param(as_it_is, "var/run/cdi/nvidia.yaml", GENERATED, CDI_HOOK, id="CDI until the next boot"),
-        pytest.param(with_places_of_docker, "srv/cdi/x.yaml", GENERATED, CDI_HOOK, id="CDI of Docker's"),
-        pytest.param(with_places_of_containerd, "srv/cdi/x.yaml", GENERATED, CDI_HOOK, id="of containerd's"),
-        pytest.param(with_places_of_crio, "srv/cdi/x.json", GENERATED_JSON, CDI_HOOK, id="of CRI-O's"),
-        pytest.param(as_it_is, "usr/share/containers/oci/hooks.d/a.json", CRIO_HOOK, HOOK, id="a hook"),
-        pytest.param(as_it_is, "etc/containers/oci/hooks.d/a.json", CRIO_HOOK, HOOK, id="a hook in /etc"),
-        pytest.param(with_places_of_crio, "srv/hooks/a.json", CRIO_HOOK, HOOK, id="a hook elsewhere"),
-    ],
-)
-def test_the_toolkit_stays_while_what_an_engine_gives_its_containers_names_it(
-    site: Site, configure: Callable[[Site], None], path: str, text: str, program: str
-) -> None:
-    configure(site)
-    assert site.call("install").returncode == 0
-    link(site)
-    file = written(site, path, text)
-
-    kept = site.call("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit (/{path} names {program}, which leads to /usr/local/nvidia/" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    assert site.call("uninstall").returncode == 4
-    assert file.read_text() == text
-    file.unlink()
-    assert site.call("uninstall").returncode == 0
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Return a node whose configs are as before us, with the toolkit that a text needed; without one it goes."""
+    site = Site(tmp_path_factory.mktemp("kept"))
+    site.install()
+    reference = site.write("etc/cdi/nvidia.yaml", GENERATED)
+    site.uninstall(code=4)
+    reference.unlink()
+    yield site
+    site.uninstall()
     assert not (site.root / TOOLKIT).exists()
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("etc/cdi/nvidia.yaml", GENERATED.replace(f"/{TOOLKIT}", "/usr/bin")),
-        ("etc/cdi/nvidia.yaml", GENERATED.replace(f"/{TOOLKIT}", f"/host/{TOOLKIT}")),
-        ("etc/cdi/nvidia.yaml", GENERATED.replace(f"    path: /{TOOLKIT}", f"#   path: /{TOOLKIT}")),
-        ("etc/cdi/nvidia.yaml.bak", GENERATED),
-        ("usr/share/containers/oci/hooks.d/oci-nvidia-hook.json.off", CRIO_HOOK),
-        ("srv/base.json", PRESTART),
-    ],
-    ids=["other programs", "another tree", "a comment", "no specification", "no hook", "nobody's base spec"],
-)
-def test_what_no_engine_would_start_the_toolkit_by_keeps_nothing(site: Site, path: str, text: str) -> None:
-    assert site.call("install").returncode == 0
-    file = written(site, path, text)
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert not (site.root / TOOLKIT).exists()
-    assert file.read_text() == text
+def lay_down(site: Site, files: Files) -> None:
+    for path, content in files.items():
+        place = site.write(path, content if isinstance(content, str) else "")
+        if isinstance(content, Path):
+            place.unlink()
+            place.symlink_to(content)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\0", b"{", b"- [" * 10_000], ids=["no text", "torn", "deep"])
-def test_a_specification_that_nobody_can_read_ends_nothing(site: Site, content: bytes) -> None:
-    assert site.call("install").returncode == 0
-    written(site, "etc/cdi/a.yaml", "").write_bytes(content)
-    (site.root / "etc/cdi/b.yaml").mkdir()
-    (site.root / "etc/cdi/c.yaml").symlink_to("/nowhere")
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert not (site.root / TOOLKIT).exists()
-
-
-def test_a_specification_may_name_the_toolkit_that_comes_back(site: Site) -> None:
-    theirs = written(site, f"{TOOLKIT}/nvidia-cdi-hook", "theirs")
-    file = written(site, "etc/cdi/nvidia.yaml", GENERATED)
-    installed = site.call("install")
-    assert installed.returncode == 0, installed.stderr
-    assert theirs.read_bytes() != b"theirs"
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert theirs.read_text() == "theirs"
-    assert file.read_text() == GENERATED
+def uninstall_beside(site: Site, files: Files) -> str:
+    """Return by which sentence an uninstall keeps the toolkit while some files are there."""
+    lay_down(site, files)
+    try:
+        done = site.uninstall(code=4)
+        assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    finally:
+        for path in files:
+            site.write(path, CONFIGS[path]) if path in CONFIGS else (site.root / path).unlink()
+    return sentence(done)
 
 
-def named_before_us(site: Site) -> str:
-    """Have a daemon.json that names a program of the toolkit before we come, by its owner's own link."""
-    link(site)
-    site.root.joinpath(DAEMON_JSON).write_text(json.dumps({"runtimes": {"mine": {"path": f"/{LINK}"}}}))
-    return (site.root / DAEMON_JSON).read_text()
+@pytest.mark.parametrize(("files", "path", "program"), NAMED.values(), ids=NAMED)
+def test_the_toolkit_stays_while_a_text_names_it(kept: Site, files: Files, path: str, program: str) -> None:
+    said = uninstall_beside(kept, files)
 
-
-def test_what_a_file_named_before_us_keeps_nothing(site: Site) -> None:
-    before = named_before_us(site)
-    assert site.call("install", "--runtime", "docker").returncode == 0
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert (site.root / DAEMON_JSON).read_text() == before
-
-
-@pytest.mark.parametrize("again", [(), ("install",), ("install", "--runtime-name", "gpu2")])
-@pytest.mark.parametrize("name", [PROGRAM, f"/{LINK}"], ids=["by its path", "by the name of before"])
-def test_what_a_file_names_since_our_install_keeps_the_toolkit(
-    site: Site, again: tuple[str, ...], name: str
-) -> None:
-    before = named_before_us(site)
-    assert site.call("install", "--runtime", "docker").returncode == 0
-    path = in_docker(site, name)
-    assert not again or site.call(*again, "--runtime", "docker").returncode == 0
-
-    kept = site.call("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit (/{path} names {name}, which leads to " in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    said = json.loads((site.root / path).read_text())
-    del said["runtimes"]["gpu"]
-    (site.root / path).write_text(json.dumps(said))
-    assert site.call("uninstall").returncode == 0
-    assert json.loads((site.root / path).read_text()) == json.loads(before)
-    assert not (site.root / TOOLKIT).exists()
-
-
-def a_list(site: Site) -> str:
-    """As in ``env FOO=1 T``: a runtime that starts ours by its arguments."""
-    path = site.root / DAEMON_JSON
-    said = json.loads(path.read_text())
-    said["runtimes"]["gpu"] = {"path": "/usr/bin/env", "runtimeArgs": ["FOO=1", PROGRAM]}
-    path.write_text(json.dumps(said))
-    return f"/{DAEMON_JSON} names {PROGRAM}"
-
-
-def an_argument(site: Site) -> str:
-    path = site.root / DAEMON_JSON
-    said = json.loads(path.read_text())
-    said["runtimes"]["gpu"] = {"path": "/usr/bin/trace", "runtimeArgs": [f"--runtime={PROGRAM}"]}
-    path.write_text(json.dumps(said))
-    return f"/{DAEMON_JSON} names {PROGRAM}"
-
-
-def a_hard_link(site: Site) -> str:
-    """Another name of the same script, which names what it starts."""
-    place = written(site, "opt/nv/runtime", "")
-    place.unlink()
-    place.hardlink_to((site.root / TOOLKIT / "nvidia-container-runtime").resolve())
-    return f"/{in_docker(site, '/opt/nv/runtime')} names /opt/nv/runtime"
-
-
-def a_script(site: Site) -> str:
-    written(site, "opt/traced", f'#!/bin/sh\n# starts it\nexec {PROGRAM} "$@"\n')
-    return f"/{in_docker(site, '/opt/traced')} names /opt/traced"
-
-
-def podmans(site: Site) -> str:
-    path = "etc/containers/containers.conf"
-    written(site, path, f'[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n')
-    return f"/{path} names {PROGRAM}"
-
-
-def podmans_drop_in(site: Site) -> str:
-    path = "etc/containers/containers.conf.d/50-nvidia.conf"
-    written(site, path, f'[engine.runtimes]\nnvidia = [\n  "{PROGRAM}",\n]\n')
-    return f"/{path} names {PROGRAM}"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        a_list,
-        an_argument,
-        a_hard_link,
-        a_script,
-        podmans,
-        podmans_drop_in,
-    ],
-)
-def test_the_toolkit_outlives_what_starts_it_otherwise(site: Site, name: Callable[[Site], str]) -> None:
-    before = (site.root / DAEMON_JSON).read_text()
-    assert site.call("install").returncode == 0
-    said = name(site)
-
-    kept = site.call("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit ({said}, which leads to /usr/local/nvidia/" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    (site.root / DAEMON_JSON).write_text(before)
-    for path in ("opt", "etc/containers"):
-        shutil.rmtree(site.root / path, ignore_errors=True)
-    done = site.call("uninstall")
-    assert done.returncode == 0, done.stderr
-    assert not (site.root / TOOLKIT).exists()
-
-
-def test_scripts_that_start_each_other_for_ever_are_followed_to_an_end(site: Site) -> None:
-    written(site, "opt/a", "#!/bin/sh\nexec /opt/b\n")
-    written(site, "opt/b", "#!/bin/sh\nexec /opt/a\n")
-    assert site.call("install").returncode == 0
-    in_docker(site, "/opt/a")
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert not (site.root / TOOLKIT).exists()
+    assert f"remove the toolkit (/{path} names {program}, which leads to /usr/local/nvidia/" in said
 
 
 @pytest.mark.parametrize(
     "program",
     [
-        "usr/sbin/runc",
-        "usr/bin/containerd-shim-gpu-v2",
-        "usr/bin/containerd-shim-runc-v2",
-        "usr/bin/docker-init",
-        "usr/bin/docker-proxy",
-        "usr/bin/nvidia-container-runtime-hook",
-        "usr/bin/nvidia-container-runtime",
-        "usr/local/bin/nvidia-ctk",
-        "usr/bin/conmon",
+        *("usr/sbin/runc", "usr/bin/conmon", "usr/bin/docker-init", "usr/bin/docker-proxy"),
+        *("usr/bin/containerd-shim-gpu-v2", "usr/bin/containerd-shim-runc-v2", "usr/local/bin/nvidia-ctk"),
+        *("usr/bin/nvidia-container-runtime", "usr/bin/nvidia-container-runtime-hook"),
     ],
 )
-@pytest.mark.parametrize("script", [False, True], ids=["a link", "a script"])
-def test_the_toolkit_outlives_a_program_that_no_config_has_to_name(
-    site: Site, program: str, *, script: bool
+def test_the_toolkit_outlives_a_program_that_no_config_has_to_name(kept: Site, program: str) -> None:
+    said = [uninstall_beside(kept, {program: content}) for content in (SCRIPT, Path(PROGRAM))]
+
+    told = f"remove the toolkit (/{program}, which is started though no config names it, leads to /usr/local"
+    assert [told in each for each in said] == [True, True], said
+
+
+def test_a_hard_link_of_a_script_of_ours_keeps_the_toolkit(installed: Site) -> None:
+    installed.write("opt/nv/runtime", "").unlink()
+    (installed.root / "opt/nv/runtime").hardlink_to((installed.root / PROGRAM[1:]).resolve())
+    lay_down(installed, docker("/opt/nv/runtime"))
+
+    assert "names /opt/nv/runtime, which leads to" in sentence(installed.uninstall(code=4))
+
+    lay_down(installed, docker("/usr/bin/runc"))
+    installed.uninstall()
+    assert not (installed.root / TOOLKIT).exists()
+
+
+BUNDLES = {
+    "containerd": "run/containerd/io.containerd.runtime.v2.task/k8s.io/3f6c0d5e8a9{}",
+    "crio": "run/containers/storage/overlay-containers/3f6c0d5e8a9{}/userdata",
+}
+PODS = {
+    "containerd": {"io.kubernetes.cri.sandbox-namespace": "train", "io.kubernetes.cri.sandbox-name": "bert"},
+    "crio": {"io.kubernetes.pod.namespace": "train", "io.kubernetes.pod.name": "bert"},
+}
+
+
+def container(engine: str, hooks: object, number: int = 0) -> Files:
+    spec = json.dumps({"annotations": PODS[engine], "hooks": hooks})
+    return {f"{BUNDLES[engine].format(number)}/config.json": spec}
+
+
+RUNTIMES = {"a": "/opt/a\0b", "b": "/opt/\ud800", "c": "/opt/a", "d": "/fifo", "e": "/usr/local/bin/other"}
+# Of each it is known why no engine would start the toolkit by it.
+HARMLESS: Files = {
+    "etc/cdi/other-programs.yaml": GENERATED.replace(f"/{TOOLKIT}", "/usr/bin"),
+    "etc/cdi/another-tree.yaml": GENERATED.replace(f"/{TOOLKIT}", f"/host/{TOOLKIT}"),
+    "etc/cdi/a-comment.yaml": GENERATED.replace(f"    path: /{TOOLKIT}", f"#   path: /{TOOLKIT}"),
+    "etc/cdi/no-specification.yaml.bak": GENERATED,
+    "etc/cdi/torn.yaml": "{",
+    "etc/cdi/deep.yaml": "- [" * 10_000,
+    "etc/cdi/to-nowhere.yaml": Path("/nowhere"),
+    "etc/cdi/a-directory.yaml/file": "",
+    "usr/share/containers/oci/hooks.d/no-hook.json.off": CRIO_HOOK,
+    "srv/nobodys-base-spec.json": PRESTART,
+    "opt/a": "#!/bin/sh\nexec /opt/b\n",
+    "opt/b": "#!/bin/sh\nexec /opt/a\n",
+    "usr/local/bin/other": Path("/usr/bin/runc"),
+    **container("containerd", {"poststop": [{"path": "/usr/bin/other"}]}, 1),
+    **container("containerd", {"createContainer": [{"path": CDI_HOOK}]}, 2),  # it has run
+    **container("containerd", {"poststop": [None, {"path": 7}, {"path": "a"}, {"path": "/a\0"}]}, 3),
+    **container("containerd", [], 4),
+    **container("crio", {"prestart": [{"path": HOOK}]}, 5),  # CRI-O gives it to each container
+}
+
+
+def test_what_no_engine_would_start_the_toolkit_by_keeps_nothing_and_ends_nothing(installed: Site) -> None:
+    lay_down(installed, HARMLESS)
+    (installed.root / "etc/cdi/no-text.yaml").write_bytes(b"\xff\xfe\0")
+    os.mkfifo(installed.root / "fifo")
+    runtimes = {name: {"path": path} for name, path in RUNTIMES.items()}
+    installed.rewrite(DAEMON_JSON, lambda said: said["runtimes"].update(runtimes))
+
+    installed.install()
+    installed.uninstall("--in-use", "keep")
+
+    assert not (installed.root / TOOLKIT).exists()
+    assert json.loads(installed.read(DAEMON_JSON))["runtimes"] == runtimes
+    assert [
+        path for path, text in HARMLESS.items() if isinstance(text, str) and installed.read(path) != text
+    ] == []
+
+
+@pytest.mark.parametrize("stage", ["prestart", "poststart", "poststop"])
+@pytest.mark.parametrize("path", [HOOK, f"/{LINK}"], ids=["by its path", "by a link"])
+def test_the_toolkit_outlives_a_container_that_has_it_as_a_hook(
+    installed: Site, stage: str, path: str
 ) -> None:
-    assert site.call("install").returncode == 0
-    place = written(site, program, f'#!/bin/sh\nexec {PROGRAM} "$@"\n')
-    if not script:
-        place.unlink()
-        place.symlink_to(PROGRAM)
+    engine = "crio" if stage == "poststop" else "containerd"
+    files = container(engine, {stage: [{"path": "/bin/true"}, {"path": path}]})
+    lay_down(installed, {LINK: Path(HOOK), **files})
 
-    kept = site.call("uninstall")
+    kept = installed.uninstall("--in-use", "keep", code=4)
 
-    assert kept.returncode == 4, kept.stderr
-    said = f"remove the toolkit (/{program}, which is started though no config names it, leads to /usr/local"
-    assert said in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    place.unlink()
-    place.write_text("the node's own")
-    assert site.call("uninstall").returncode == 0
+    assert f"(our runtime runs train/bert ({engine}))" in sentence(kept)
+    assert (installed.root / HOOK[1:]).exists()
+    shutil.rmtree((installed.root / next(iter(files))).parent)
+    installed.uninstall()
+    assert not (installed.root / TOOLKIT).exists()
+
+
+def test_a_default_that_leads_to_ours_is_not_what_ours_wraps(site: Site) -> None:
+    site.install("--runtime", "docker")
+    lay_down(site, BY_LINK)
+    gpu = {"path": f"/{LINK}"}
+    site.rewrite(
+        DAEMON_JSON, lambda said: said["runtimes"].update(gpu=gpu) or said.update({"default-runtime": "gpu"})
+    )
+
+    site.install("--runtime", "docker")
+
+    assert LINK not in site.read(CONFIG_TOML)
+
+
+@pytest.mark.parametrize(("engine", "path"), [("docker", DAEMON_JSON), ("crio", CRIO)])
+def test_our_own_text_in_another_file_is_nobodys_original(site: Site, engine: str, path: str) -> None:
+    site.install("--set-as-default")
+    options: tuple[str, ...] = ()
+    if engine == "docker":
+        copy = "srv/docker/daemon.json"
+        options = ("--config", f"docker={site.root}/{copy}")
+        site.write(copy, site.read(path))
+    else:
+        copy = str(Path(path).with_name("50-gpu.conf"))
+        (site.root / path).rename(site.root / copy)
+
+    for _ in range(2):
+        site.install("--set-as-default", *options)
+        kept = site.uninstall(*options, code=4)
+        assert f"remove the toolkit (/{copy} names /{TOOLKIT}/" in sentence(kept)
+        assert (site.root / PROGRAM[1:]).exists()
+    (site.root / copy).unlink()
+    site.uninstall(*options)
     assert not (site.root / TOOLKIT).exists()
 
 
-def test_a_program_that_leads_to_the_toolkit_that_comes_back_keeps_nothing(site: Site) -> None:
-    theirs = written(site, f"{TOOLKIT}/nvidia-container-runtime", "theirs")
-    written(site, "usr/sbin/runc", "").unlink()
-    (site.root / "usr/sbin/runc").symlink_to(PROGRAM)
-    installed = site.call("install")
-    assert installed.returncode == 0, installed.stderr
+def test_what_stands_aside_for_ours_and_comes_back_may_be_named(site: Site) -> None:
+    theirs = [site.write(program[1:], "theirs") for program in (CDI_HOOK, PROGRAM)]
+    lay_down(site, {"etc/cdi/nvidia.yaml": GENERATED, "usr/sbin/runc": Path(PROGRAM)})
+    before = site.tree()
+    site.install()
+    assert [each.read_bytes() == b"theirs" for each in theirs] == [False, False]
 
-    done = site.call("uninstall")
+    site.uninstall()
 
-    assert done.returncode == 0, done.stderr
-    assert theirs.read_text() == "theirs"
+    assert site.tree() == before
 
 
-def test_what_is_no_plain_file_is_not_opened(site: Site) -> None:
-    os.mkfifo(site.root / "fifo")
-    assert site.call("install").returncode == 0
-    in_docker(site, "/fifo")
+@pytest.mark.parametrize(
+    ("again", "name"),
+    [
+        pytest.param((), "", id="nothing more"),
+        pytest.param((), PROGRAM, id="by its path"),
+        pytest.param(("install",), f"/{LINK}", id="by the name of before, and installed again"),
+        pytest.param(("install", "--runtime-name", "gpu2"), PROGRAM, id="and installed by another name"),
+    ],
+)
+def test_only_what_a_file_names_since_our_install_keeps_the_toolkit(
+    site: Site, again: tuple[str, ...], name: str
+) -> None:
+    lay_down(site, BY_LINK | docker(f"/{LINK}"))
+    before = site.read(DAEMON_JSON)
+    site.install("--runtime", "docker")
+    if name:
+        site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].update(more={"path": name}))
+        assert not again or site.call(*again, "--runtime", "docker").returncode == 0
+        kept = site.uninstall(code=4)
+        assert f"remove the toolkit (/{DAEMON_JSON} names {name}, which leads to " in sentence(kept)
+        assert (site.root / PROGRAM[1:]).exists()
+        site.rewrite(DAEMON_JSON, lambda said: said["runtimes"].pop("more"))
 
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
 
+    assert json.loads(site.read(DAEMON_JSON)) == json.loads(before)
     assert not (site.root / TOOLKIT).exists()
 
 
 def a_process(
-    site: Site, number: int, *words: str, namespace: str = "mnt:[1]", name: str = "", exe: str = "/bin/true"
-) -> Path:
+    site: Site, *words: str, number: int = 50, name: str = "", exe: str = "/bin/true", elsewhere: bool = False
+) -> None:
     """Lay down what /proc has of a process of root's, the program of which root has written."""
     process = site.root / f"proc/{number}"
     (process / "ns").mkdir(parents=True)
     (process / "exe").symlink_to(exe)
-    (process / "ns/mnt").symlink_to(namespace)
-    (process / "root").symlink_to(site.root if namespace == "mnt:[1]" else site.root / "other")
+    (process / "ns/mnt").symlink_to("mnt:[2]" if elsewhere else "mnt:[1]")
+    (process / "root").symlink_to(site.root / "other" if elsewhere else site.root)
     uids = "\t".join([str(os.geteuid())] * 4)
     (process / "status").write_text(f"Name:\t{name or words[0]}\nUid:\t{uids}\n")
     (process / "comm").write_text(f"{name or words[0]}\n")
     (process / "cmdline").write_text("".join(f"{word}\0" for word in words))
     (process / "environ").write_text("PATH=/usr/bin\0")
     (process / "cgroup").write_text("0::/system.slice/second.service\n")
-    return process
 
 
 @pytest.mark.parametrize(
-    ("words", "config"),
+    ("words", "config", "program"),
     [
-        (("dockerd", "--config-file", "/etc/second/daemon.json"), DAEMON_JSON),
-        (("dockerd", "--config-file=/etc/second/daemon.json"), DAEMON_JSON),
-        (("containerd", "-c", "/etc/second/config.toml"), CONTAINERD),
-        (("crio", "--config-dir", "/etc/second"), "etc/crio/crio.conf.d/99-nvidia.toml"),
+        (("dockerd", "--config-file", "/etc/second/daemon.json"), DAEMON_JSON, ""),
+        (("dockerd", "--config-file=/etc/second/daemon.json"), DAEMON_JSON, ""),
+        (("containerd", "-c", "/etc/second/config.toml"), CONTAINERD, ""),
+        (("crio", "--config-dir", "/etc/second"), CRIO, ""),
+        (("gpud", "--config", "/etc/second/config.toml"), CONTAINERD, "containerd"),
     ],
+    ids=["docker", "docker, one word", "containerd", "crio", "started by a link"],
 )
 def test_the_toolkit_outlives_a_second_engine_that_names_it(
-    site: Site, words: tuple[str, ...], config: str
+    installed: Site, words: tuple[str, ...], config: str, program: str
 ) -> None:
-    assert site.call("install").returncode == 0
     second = f"etc/second/{Path(config).name}"
-    written(site, second, (site.root / config).read_text())
-    a_process(site, 1, "systemd")
-    a_process(site, 50, *words)
+    installed.write(second, installed.read(config))
+    a_process(installed, "systemd", number=1)
+    a_process(installed, *words, exe=str(shutil.copy("/bin/true", installed.root / (program or words[0]))))
 
-    kept = site.call("uninstall")
+    kept = installed.uninstall(code=4)
 
-    assert kept.returncode == 4, kept.stderr
     assert f"of second.service runs and reads /{second}, which names /{TOOLKIT}/" in sentence(kept)
     assert "restart second.service" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
-    shutil.rmtree(site.root / "proc/50")
-    assert site.call("uninstall").returncode == 0
-    assert not (site.root / TOOLKIT).exists()
-
-
-def test_the_toolkit_outlives_a_second_engine_that_is_started_by_a_link(site: Site) -> None:
-    assert site.call("install").returncode == 0
-    written(site, "etc/second/config.toml", (site.root / CONTAINERD).read_text())
-    a_process(site, 1, "systemd")
-    exe = str(shutil.copy("/bin/true", site.root / "containerd"))
-    a_process(site, 50, "/opt/gpud", "--config", "/etc/second/config.toml", name="gpud", exe=exe)
-
-    kept = site.call("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert "of second.service runs and reads /" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    assert (installed.root / PROGRAM[1:]).exists()
+    shutil.rmtree(installed.root / "proc/50")
+    installed.uninstall()
+    assert not (installed.root / TOOLKIT).exists()
 
 
 @pytest.mark.parametrize(
@@ -577,103 +382,26 @@ def test_the_toolkit_outlives_a_second_engine_that_is_started_by_a_link(site: Si
         ("containerd-star", "containerd-stargz-grpc"),
     ],
 )
-def test_what_is_called_alike_and_is_no_engine_keeps_nothing(site: Site, name: str, program: str) -> None:
-    assert site.call("install").returncode == 0
-    written(site, "etc/second/config.toml", (site.root / CONTAINERD).read_text())
-    a_process(site, 1, "systemd")
-    exe = str(shutil.copy("/bin/true", site.root / program))
-    a_process(site, 50, f"/usr/bin/{program}", "--config", "/etc/second/config.toml", name=name, exe=exe)
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert not (site.root / TOOLKIT).exists()
-
-
-BUNDLES = {
-    "containerd": "run/containerd/io.containerd.runtime.v2.task/k8s.io/3f6c0d5e8a9b",
-    "crio": "run/containers/storage/overlay-containers/3f6c0d5e8a9b/userdata",
-}
-PODS = {
-    "containerd": {"io.kubernetes.cri.sandbox-namespace": "train", "io.kubernetes.cri.sandbox-name": "bert"},
-    "crio": {"io.kubernetes.pod.namespace": "train", "io.kubernetes.pod.name": "bert"},
-}
-
-
-@pytest.mark.parametrize(
-    ("engine", "stage"),
-    [
-        ("containerd", "prestart"),
-        ("containerd", "poststart"),
-        ("containerd", "poststop"),
-        ("crio", "poststop"),
-    ],
-)
-@pytest.mark.parametrize("path", [HOOK, f"/{LINK}"], ids=["by its path", "by a link"])
-def test_the_toolkit_outlives_a_container_that_has_it_as_a_hook(
-    site: Site, engine: str, stage: str, path: str
+def test_what_is_called_alike_and_is_no_engine_keeps_nothing(
+    installed: Site, name: str, program: str
 ) -> None:
-    assert site.call("install").returncode == 0
-    link(site, HOOK)
-    spec = {"annotations": PODS[engine], "hooks": {stage: [{"path": "/bin/true"}, {"path": path}]}}
-    written(site, f"{BUNDLES[engine]}/config.json", json.dumps(spec))
+    installed.write("etc/second/config.toml", installed.read(CONTAINERD))
+    a_process(installed, "systemd", number=1)
+    exe = str(shutil.copy("/bin/true", installed.root / program))
+    words = (f"/usr/bin/{program}", "--config", "/etc/second/config.toml")
+    a_process(installed, *words, name=name, exe=exe)
 
-    kept = site.call("uninstall", "--in-use", "keep")
+    installed.uninstall()
 
-    assert kept.returncode == 4, kept.stderr
-    assert f"(our runtime runs train/bert ({engine}))" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-container-runtime-hook").exists()
-    shutil.rmtree(site.root / BUNDLES[engine])
-    assert site.call("uninstall").returncode == 0
-    assert not (site.root / TOOLKIT).exists()
+    assert not (installed.root / TOOLKIT).exists()
 
 
-@pytest.mark.parametrize(
-    ("engine", "hooks"),
-    [
-        ("containerd", {"poststop": [{"path": "/usr/bin/other"}]}),
-        ("containerd", {"createContainer": [{"path": CDI_HOOK}]}),
-        ("containerd", {"poststop": [None, {"path": 7}, {"path": "a"}, {"path": "/a\0"}], "prestart": 7}),
-        ("containerd", []),
-        ("crio", {"prestart": [{"path": HOOK}]}),
-    ],
-    ids=["another program", "what has run", "no hooks", "no stages", "what CRI-O gives each container"],
-)
-def test_a_container_whose_hooks_do_not_need_the_toolkit_keeps_nothing(
-    site: Site, engine: str, hooks: object
-) -> None:
-    assert site.call("install").returncode == 0
-    written(site, f"{BUNDLES[engine]}/config.json", json.dumps({"annotations": PODS[engine], "hooks": hooks}))
+def test_an_engine_with_other_files_at_the_same_paths_keeps_nothing(installed: Site) -> None:
+    installed.write(f"other/{DAEMON_JSON}", installed.read(DAEMON_JSON))
+    installed.write(f"other{PROGRAM}", "theirs")
+    a_process(installed, "systemd", number=1)
+    a_process(installed, "dockerd", elsewhere=True)
 
-    done = site.call("uninstall", "--in-use", "keep")
+    installed.uninstall()
 
-    assert done.returncode == 0, done.stderr
-    assert not (site.root / TOOLKIT).exists()
-
-
-def test_an_engine_with_other_files_at_the_same_paths_keeps_nothing(site: Site) -> None:
-    assert site.call("install").returncode == 0
-    written(site, f"other/{DAEMON_JSON}", (site.root / DAEMON_JSON).read_text())
-    written(site, f"other/{TOOLKIT}/nvidia-container-runtime", "theirs")
-    a_process(site, 1, "systemd")
-    a_process(site, 50, "dockerd", namespace="mnt:[2]")
-
-    done = site.call("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert not (site.root / TOOLKIT).exists()
-
-
-def test_the_toolkit_outlives_the_config_of_a_package_that_names_it(site: Site) -> None:
-    assert site.call("install").returncode == 0
-    text = f'[nvidia-container-runtime]\nruntimes = ["runc"]\n[nvidia-ctk]\npath = "/{TOOLKIT}/nvidia-ctk"\n'
-    place = written(site, "etc/nvidia-container-runtime/config.toml", text)
-
-    kept = site.call("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert f"/etc/nvidia-container-runtime/config.toml names /{TOOLKIT}/nvidia-ctk" in sentence(kept)
-    assert (site.root / TOOLKIT / "nvidia-ctk").exists()
-    place.write_text(text.replace(f"/{TOOLKIT}/", "/usr/bin/"))
-    assert site.call("uninstall").returncode == 0
-    assert not (site.root / TOOLKIT).exists()
+    assert not (installed.root / TOOLKIT).exists()
