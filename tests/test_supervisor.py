@@ -15,84 +15,77 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, STATE, Site, waits
-from tests.support.waiting import acts, command_line, stop, until, until_asked, until_it_sleeps
-
-ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
-def _open_files(pid: int) -> list[Path]:
-    found = []
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed since it was listed
-            found.append(path.readlink())
-    return found
+from tests.support import preloaded
+from tests.support.site import (
+    CONTAINERD,
+    DAEMON_JSON,
+    HOME,
+    LEDGER,
+    PIDFILE,
+    PROJECT,
+    STATE,
+    Site,
+    ended,
+    waits,
+)
+from tests.support.stand_in import CONFIGS
+from tests.support.waiting import acts, command_line, until, until_it_sleeps
 
 
 def test_run_waits_in_a_bare_interpreter_and_holds_both_locks_for_its_life(site: Site) -> None:
     with site.running() as child:
         until_it_sleeps(child.pid)
 
-        words = command_line(child.pid)
-        below = [path for path in _open_files(child.pid) if path.is_relative_to(site.root)]
+        words, below = command_line(child.pid), set[str]()
+        for path in Path(f"/proc/{child.pid}/fd").iterdir():
+            with suppress(FileNotFoundError, ValueError):  # closed since it was listed, or not of the node
+                below.add(str(path.readlink().relative_to(site.root)))
         options = site.root / f"{PIDFILE}.options"
         mode, told = stat.S_IMODE(options.stat().st_mode), json.loads(options.read_text())["options"]
         other = site.call("install")
         elsewhere = site.call("run", "--install-dir", "/opt/other")
-        child.terminate()
-
-        assert child.wait(30) == 0
+        (site.root / PIDFILE).unlink()
+        until(lambda: site.read(PIDFILE) == f"{child.pid}\n")  # it is there again
+        alive = site.status("--alive").returncode
+        ended(child)
     assert words[1:3] == ["-I", "-S"]
-    held = {str(path.relative_to(site.root)) for path in below}
-    assert held == {PIDFILE, f"{PIDFILE}.options", "usr/local/nvidia/.toolkit-installer/lock"}
+    assert below == {PIDFILE, f"{PIDFILE}.options", f"{HOME}/lock"}
     assert (mode, told["host_root"]) == (0o600, str(site.root))
-    assert (other.returncode, elsewhere.returncode) == (3, 3)
+    assert (other.returncode, elsewhere.returncode, alive) == (3, 3, 0)
 
 
-def test_what_was_asked_for_is_read_once(site: Site) -> None:
+def test_what_was_asked_for_is_read_once_and_a_hangup_during_a_check_is_kept(site: Site) -> None:
     before = site.tree()
-    environment = ENVIRONMENT | {"TOOLKIT_INSTALLER_RUNTIME_NAME": "other"}
-    with subprocess.Popen(site.command("run"), stderr=subprocess.PIPE, text=True, env=environment) as child:
-        waits(child)
-        (site.root / f"{PIDFILE}.options").unlink()  # it has it open
-        (site.root / DAEMON_JSON).write_text("{}\n")
-        child.send_signal(signal.SIGHUP)
-        waits(child)
-        repaired = json.loads((site.root / DAEMON_JSON).read_text())["runtimes"]
-        (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
-        child.terminate()
-
-        assert child.wait(30) == 0
-    assert "other" in repaired
-    assert site.tree() == before
-
-
-def test_a_hangup_during_a_check_is_kept(site: Site) -> None:
-    with site.running("--on-exit", "keep") as child:
+    with site.running(env={"TOOLKIT_INSTALLER_RUNTIME_NAME": "other"}) as child:
         until_it_sleeps(child.pid)
+        (site.root / f"{PIDFILE}.options").unlink()  # it has it open
+        site.write(DAEMON_JSON, "{}\n")
         child.send_signal(signal.SIGHUP)
         until(lambda: "asked" in acts(child.pid))
         child.send_signal(signal.SIGHUP)
         waits(child)
         waits(child)
-        child.kill()
+        repaired = json.loads(site.read(DAEMON_JSON))["runtimes"]
+        site.write(DAEMON_JSON, CONFIGS[DAEMON_JSON])
+        ended(child)
+    assert "other" in repaired
+    assert site.tree() == before
 
 
-def test_a_pidfile_that_somebody_removes_is_there_again(site: Site) -> None:
-    with site.running("--on-exit", "keep") as child:
+def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
         until_it_sleeps(child.pid)
-        (site.root / PIDFILE).unlink()
-        until((site.root / PIDFILE).exists)
-        until(lambda: (site.root / PIDFILE).read_text() == f"{child.pid}\n")
-        alive = site.status("--alive").returncode
-        child.kill()
+        child.terminate()
+        until(lambda: "stop" in acts(child.pid))
+        for each in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
+            if "stop" in command_line(int(each)):
+                os.kill(int(each), signal.SIGKILL)
+        said = ended(child, code=4)
 
-    assert alive == 0
+    assert "cannot start the undo (it has ended with -9), so everything is kept" in said
+    site.uninstall()
+    assert site.tree() == before
 
 
 # Python loads it before the program: a check that was asked for hangs within its first step until it is told to end.
@@ -109,31 +102,27 @@ if "asked" in sys.orig_argv[2:4]:
 """
 
 
-def test_a_check_that_hangs_is_ended_after_its_step_and_the_next_one_does_the_rest(site: Site) -> None:
+def test_a_check_that_hangs_is_ended_after_its_step_and_the_next_one_does_the_rest(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = site.tree()
-    copy, configs = site.root.parent / "copy", [DAEMON_JSON, "etc/containerd/config.toml"]
+    copy, configs = site.root.parent / "copy", [DAEMON_JSON, CONTAINERD]
     shutil.copytree(PROJECT / "installer", copy / "installer")
     text = (copy / "installer/supervisor.py").read_text()
     assert " HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0\n" in text
     (copy / "installer/supervisor.py").write_text(text.replace(" 300.0\n", " 3.0\n"))
     (copy / "sitecustomize.py").write_text(HANGS)
-    others = {name: (site.root / name).read_bytes() for name in configs}
-    environment = ENVIRONMENT | {"PYTHONPATH": str(copy)}
-    with subprocess.Popen(
-        site.command("run"), stderr=subprocess.PIPE, text=True, env=environment, cwd=copy
-    ) as child:
-        waits(child)
-        for name, content in others.items():
-            (site.root / name).write_bytes(content)
+    monkeypatch.chdir(copy)
+    with site.running(env={"PYTHONPATH": str(copy)}) as child:
+        for name in configs:
+            site.write(name, CONFIGS[name])
         child.send_signal(signal.SIGHUP)
         assert child.stderr is not None
         said = list[tuple[str, str]]()
         while ("drift repaired", "") not in said:
             line = json.loads(child.stderr.readline())
             said.append((line["event"], line.get("path", "")))
-        child.terminate()
-
-        assert child.wait(30) == 0
+        ended(child)
     assert said == [
         ("drift found", ""),
         ("config written", f"/{configs[0]}"),
@@ -141,22 +130,6 @@ def test_a_check_that_hangs_is_ended_after_its_step_and_the_next_one_does_the_re
         ("config written", f"/{configs[1]}"),
         ("drift repaired", ""),
     ]
-    assert site.tree() == before
-
-
-def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(site: Site) -> None:
-    before = site.tree()
-    with site.running() as child:
-        until_it_sleeps(child.pid)
-        child.terminate()
-        until(lambda: "stop" in acts(child.pid))
-        kill_act(child.pid, "stop")
-        assert child.stderr is not None
-        said = child.stderr.read()
-
-        assert child.wait(30) == 4
-    assert "cannot start the undo (it has ended with -9), so everything is kept" in said
-    assert site.call("uninstall").returncode == 0
     assert site.tree() == before
 
 
@@ -168,7 +141,7 @@ def test_a_terminal_interrupts_once_and_everything_is_undone(site: Site) -> None
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=ENVIRONMENT,
+        env=preloaded.ENVIRONMENT,
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no thread runs
     ) as child:
@@ -193,7 +166,7 @@ def test_a_terminal_interrupts_once_and_everything_is_undone(site: Site) -> None
 def test_as_pid_1_it_reaps_whatever_is_left_to_it_and_undoes(site: Site) -> None:
     before = site.tree()
     command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *site.command("run")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as outer:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT) as outer:
         waits(outer)
         (inner,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
         until_it_sleeps(int(inner))
@@ -208,51 +181,31 @@ def test_as_pid_1_it_reaps_whatever_is_left_to_it_and_undoes(site: Site) -> None
     assert site.tree() == before
 
 
-def kill_act(pid: int, act: str) -> None:
-    """Kill the child of a run that does something."""
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if act in command_line(int(child)):
-            os.kill(int(child), signal.SIGKILL)
-
-
-def test_a_stop_right_behind_the_line_is_not_lost(site: Site) -> None:
-    before = site.tree()
-    with site.running() as child:
-        child.terminate()  # its line is out, its child has perhaps not ended
-
-        assert child.wait(30) == 0
-    assert site.tree() == before
-
-
 def test_a_program_that_is_gone_when_it_is_needed_is_said_and_uninstall_finishes(site: Site) -> None:
     before = site.tree()
     python = site.root.parent / "python3"
     python.symlink_to(Path(sys.executable).resolve())
-    packages = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, sys.path)])}
+    packages = preloaded.ENVIRONMENT | {
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, sys.path)])
+    }
     command = [str(python), *site.command("run")[1:]]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=packages) as child:
         waits(child)
         until_it_sleeps(child.pid)
         python.unlink()
-        child.terminate()
-        assert child.stderr is not None
-        said = child.stderr.read()
-
-        assert child.wait(30) == 4
+        said = ended(child, code=4)
     assert said.endswith("put it back and run uninstall\n")
     assert (site.root / LEDGER).exists()
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
 
 
 def test_a_stop_that_keeps_leaves_everything_but_pidfile_and_readiness(site: Site) -> None:
     with site.running("--on-exit", "keep") as child:
         during = site.tree()
-        child.terminate()
-
-        assert child.wait(30) == 0
+        ended(child)
     assert set(during) - set(site.tree()) == {PIDFILE, STATE, f"{PIDFILE}.options"}
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
 
 
 def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of_the_run(site: Site) -> None:
@@ -265,8 +218,7 @@ def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of
         again = [sys.executable, start, "undo", str(copy), "", "0"]
         command = [sys.executable, "-I", "-S", start, "successor", str(child.pid), *again]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as unit:
-            child.terminate()
-            assert child.wait(30) == 0
+            ended(child)
             assert unit.stderr is not None
             said = unit.stderr.read()
 
@@ -288,23 +240,3 @@ def test_a_check_that_cannot_even_begin_answers_at_once(site: Site) -> None:
 
     assert done.returncode == 1
     assert "follow the link /usr/local/nvidia/toolkit (a user other than root could have" in done.stderr
-
-
-def test_a_reconcile_that_waits_for_its_answer_ends_when_it_is_told_to(site: Site) -> None:
-    command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]
-    with site.running() as child:
-        until_it_sleeps(child.pid)
-        stop(child.pid)
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
-            until_asked(child.pid)
-            asking.terminate()
-            try:
-                code = asking.wait(20)
-            finally:
-                child.kill()
-                child.wait()
-            assert asking.stderr is not None
-            said = asking.stderr.read()
-
-    assert code == 1
-    assert "a signal asked to stop" in said
