@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.site import LEDGER, Site, sentence
+from tests.support.site import DAEMON_JSON, HOME, LEDGER, Site, sentence
+from tests.support.stand_in import CONFIGS
 from tests.support.tree import Aspect, tree
 
 VERSION = 1  # of the format that this program writes
@@ -28,46 +29,32 @@ def ledger(request: pytest.FixtureRequest) -> Path:
     return LEDGERS / str(request.param)
 
 
-def test_uninstall_undoes_everything_that_an_old_ledger_holds(ledger: Path, tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    shutil.rmtree(site.root)
-    shutil.copytree(ledger / "node", site.root, symlinks=True)
+def test_uninstall_undoes_everything_that_an_old_ledger_holds_also_after_an_install_over_it(
+    ledger: Path, site: Site
+) -> None:
+    for again in (False, True):
+        shutil.rmtree(site.root)
+        shutil.copytree(ledger / "node", site.root, symlinks=True)
+        if again:
+            site.install("--set-as-default")
+            assert site.status().returncode == 0
+            upgraded = site.tree(times=True)
+            site.install("--set-as-default")
+            assert site.tree(times=True) == upgraded, "nothing is left to do"
 
-    done = site.call("uninstall")
+        site.uninstall()
 
-    assert done.returncode == 0, done.stderr
-    assert _tree(site.root) == _tree(ledger / "before")
-
-
-def test_an_install_over_it_takes_over(ledger: Path, tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    shutil.rmtree(site.root)
-    shutil.copytree(ledger / "node", site.root, symlinks=True)
-
-    assert site.call("install", "--set-as-default").returncode == 0
-    assert site.status().returncode == 0
-    upgraded = site.tree(times=True)
-    assert site.call("install", "--set-as-default").returncode == 0
-    assert site.tree(times=True) == upgraded, "nothing is left to do"
-    assert site.call("uninstall").returncode == 0
-    # An engine that was not configured then was configured now, and has nothing to leave either.
-    assert _tree(site.root) == _tree(ledger / "before")
+        # An engine that was not configured then was configured now, and has nothing to leave either.
+        assert _tree(site.root) == _tree(ledger / "before")
 
 
-def test_a_ledger_of_a_later_format_is_refused_and_names_the_backups(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    assert site.call("install").returncode == 0
-    rows = json.loads((site.root / LEDGER).read_text())
-    rows["version"] = VERSION + 1
-    (site.root / LEDGER).write_text(json.dumps(rows))
-    before = site.tree(times=True)
+def test_a_ledger_of_a_later_format_is_refused_and_names_the_backups(installed: Site) -> None:
+    installed.rewrite(LEDGER, lambda rows: rows.update(version=VERSION + 1))
 
-    done = site.call("uninstall")
+    said = installed.refuses("uninstall")
 
-    assert done.returncode == 1
-    assert f"version {VERSION + 1}" in done.stderr
-    assert "/usr/local/nvidia/.toolkit-installer/backups" in done.stderr
-    assert site.tree(times=True) == before
+    assert f"version {VERSION + 1}" in said
+    assert f"/{HOME}/backups" in said
 
 
 def _spoilt(site: Site, flaw: str) -> None:
@@ -85,92 +72,67 @@ def _spoilt(site: Site, flaw: str) -> None:
         backups.rmdir()
 
 
-FLAWS = pytest.mark.parametrize("flaw", ["missing", "damaged", "a link", "all gone"])
+FLAWS = ("missing", "damaged", "a link", "all gone")
 
 
-@FLAWS
-def test_configs_come_back_without_their_saved_copies_by_our_keys(tmp_path: Path, flaw: str) -> None:
-    site = Site(tmp_path)
-    before = site.tree()
-    assert site.call("install").returncode == 0
-    _spoilt(site, flaw)
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_configs_come_back_without_their_saved_copies_by_our_keys(installed: Site, flaw: str) -> None:
+    _spoilt(installed, flaw)
 
-    told, done = site.status(), site.call("uninstall")
+    told, _ = installed.status(), installed.uninstall()
 
     assert told.returncode == 1
     assert told.stdout.count("is missing or damaged: install puts it right") == 2
-    assert done.returncode == 0, done.stderr
-    assert site.tree() == before
+    assert {path: installed.read(path) for path in CONFIGS} == CONFIGS
+    assert not (installed.root / "usr").exists()
 
 
-@FLAWS
-def test_an_install_saves_a_lost_copy_anew_and_changes_nothing_else(tmp_path: Path, flaw: str) -> None:
-    site = Site(tmp_path)
-    assert site.call("install").returncode == 0
-    before = site.tree()
-    _spoilt(site, flaw)
+# The config as it is since the install, but for the size that somebody gives.
+@pytest.mark.parametrize(("flaw", "size"), [*((flaw, "100m") for flaw in FLAWS), ("missing", "200m")])
+def test_an_install_saves_a_lost_copy_anew_and_changes_nothing_else(
+    installed: Site, flaw: str, size: str
+) -> None:
+    installed.write(DAEMON_JSON, installed.read(DAEMON_JSON).replace("100m", size))
+    assert installed.status().returncode == 0
+    _spoilt(installed, flaw)
 
-    done = site.call("install")
+    told, done = installed.status(), installed.install()
 
-    assert done.returncode == 0, done.stderr
-    assert "nothing changed" in done.stderr
-    assert site.tree() == before
-    assert site.status().returncode == 0
-
-
-@FLAWS
-def test_a_lost_copy_is_told_though_the_config_was_edited_since(tmp_path: Path, flaw: str) -> None:
-    site = Site(tmp_path)
-    before = site.tree()
-    assert site.call("install").returncode == 0
-    config = site.root / "etc/docker/daemon.json"
-    config.write_text(config.read_text().replace('"100m"', '"200m"'))
-    edited = site.status().returncode
-    _spoilt(site, flaw)
-
-    told = site.status()
-    done = site.call("install")
-
-    assert (edited, told.returncode, done.returncode) == (0, 1, 0)
+    assert told.returncode == 1
     assert told.stdout.count("is missing or damaged: install puts it right") == 2
-    assert site.status().returncode == 0, site.status().stdout
-    assert site.call("uninstall").returncode == 0
-    config.write_text(config.read_text().replace('"200m"', '"100m"'))
-    assert site.tree() == before
+    assert "nothing changed" in done.stderr
+    assert installed.status().returncode == 0
+    installed.uninstall()
+    theirs = CONFIGS | {DAEMON_JSON: CONFIGS[DAEMON_JSON].replace("100m", size)}
+    assert {path: installed.read(path) for path in CONFIGS} == theirs
 
 
-def test_a_file_that_we_wrote_whole_stays_until_somebody_says_what_was_there(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+def test_a_file_that_we_wrote_whole_stays_until_somebody_says_what_was_there(site: Site) -> None:
     before = site.tree()
-    assert site.call("install").returncode == 0
-    ours = site.root / "etc/cdi/nvidia.yaml"
-    ours.parent.mkdir()
-    ours.write_text("ours\n")
-    rows = json.loads((site.root / LEDGER).read_text())
-    rows["configs"].append(
-        {
-            "engine": "cdi",
-            "path": "/etc/cdi/nvidia.yaml",
-            "syntax": None,
-            "original": rows["configs"][0]["original"] | {"digest": hashlib.sha256(b"theirs").hexdigest()},
-            "ours": [hashlib.sha256(b"ours\n").hexdigest()],
-            "target": None,
-            "edits": [],
-        }
-    )
-    (site.root / LEDGER).write_text(json.dumps(rows))
+    site.install()
+    ours = site.write("etc/cdi/nvidia.yaml", "ours\n")
+    digests = [hashlib.sha256(text).hexdigest() for text in (b"theirs", b"ours\n")]
+    rows = json.loads(site.read(LEDGER))
+    original = rows["configs"][0]["original"] | {"digest": digests[0]}
+    row: dict[str, object] = {
+        "engine": "cdi",
+        "path": "/etc/cdi/nvidia.yaml",
+        "syntax": None,
+        "target": None,
+        "edits": [],
+    }
+    rows["configs"].append(row | {"original": original, "ours": digests[1:]})
+    site.write(LEDGER, json.dumps(rows))
 
-    told, done = site.status(), site.call("uninstall")
-    left = site.tree()
-    ours.write_text("theirs\n")
-    again = site.call("uninstall")
+    told, done = site.status(), site.uninstall(code=4)
 
     assert told.returncode == 1
     assert "write the right file there, then uninstall" in told.stdout
-    assert done.returncode == 4
     assert sentence(done).startswith("cannot restore /etc/cdi/nvidia.yaml (its saved copy")
-    assert {name: left[name] for name in before if before[name] != left[name]} == {}
-    assert bytes.fromhex(left["etc/cdi/nvidia.yaml"].split()[1]) == b"ours\n"
-    assert again.returncode == 0, again.stderr
+    left = site.tree()
+    assert [name for name in before if before[name] != left[name]] == []
+    assert ours.read_text() == "ours\n"
+    ours.write_text("theirs\n")
+    site.uninstall()
     assert ours.read_text() == "theirs\n"
     assert site.tree().keys() - before.keys() == {"etc/cdi", "etc/cdi/nvidia.yaml"}
