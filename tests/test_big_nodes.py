@@ -16,7 +16,7 @@ from installer.config_text.toml import DEEP
 from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
 from tests.support.big import OURS, config, shims
-from tests.support.site import PROJECT, Site, sentence
+from tests.support.site import CONTAINERD, PROJECT, Site, sentence
 
 RUNTIMES = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes")
 WANTS = [
@@ -72,7 +72,6 @@ def test_a_big_config_is_edited_and_undone_in_seconds(text: str, wants: list[Wan
     [
         pytest.param("".join(f"k{number}=1\n" for number in range(4_000)), id="keys before any table"),
         pytest.param(f"x = [{'1,' * 20_000}]\n", id="one array"),
-        pytest.param(f"x = [\n{'[1],' * 8_000}\n]\n", id="arrays in an array of many lines"),
         pytest.param(f"x = {{ {', '.join(f'k{number}=1' for number in range(4_000))} }}\n", id="inline"),
     ],
 )
@@ -103,9 +102,8 @@ def calls(act: Callable[[], object]) -> int:
     return count
 
 
-def test_a_config_of_a_megabyte_is_installed_within_64_mebibytes(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    (site.root / "etc/containerd/config.toml").write_text(config(1_000_000))
+def test_a_config_of_a_megabyte_is_installed_within_64_mebibytes(site: Site) -> None:
+    site.write(CONTAINERD, config(1_000_000))
     code = (
         "import sys; from pathlib import Path; from installer.cli.app import main; main(sys.argv[1:])\n"
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
@@ -115,7 +113,7 @@ def test_a_config_of_a_megabyte_is_installed_within_64_mebibytes(tmp_path: Path)
 
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
 
-    assert "nvidia" in (site.root / "etc/containerd/config.toml").read_text()
+    assert "nvidia" in site.read(CONTAINERD)
     assert int(done.stdout.split()[-1]) < 64 * 1024
 
 
@@ -142,17 +140,15 @@ def test_what_a_shim_left_may_be_nested_without_an_end(tmp_path: Path) -> None:
     assert list(list_shim_containers(Host.under(PurePosixPath(tmp_path)), states, frozenset({OURS}))) == []
 
 
-@pytest.mark.parametrize("verb", ["install", "plan", "uninstall"])
-def test_a_key_of_twenty_thousand_parts_is_refused_in_a_sentence(tmp_path: Path, verb: str) -> None:
-    site = Site(tmp_path)
-    if verb == "uninstall":
-        assert site.call("install").returncode == 0
-    config = site.root / "etc/containerd/config.toml"
-    config.write_text(config.read_text() + "a." * 20_000 + "b = 1\n")
+@pytest.mark.parametrize(("verb", "code"), [("install", 1), ("uninstall", 4)])
+def test_a_key_of_twenty_thousand_parts_is_refused_in_a_sentence(
+    installed: Site, verb: str, code: int
+) -> None:
+    installed.write(CONTAINERD, installed.read(CONTAINERD) + "a." * 20_000 + "b = 1\n")
 
-    done = _within(1024, site.command(verb))
+    done = _within(1024, installed.command(verb))
 
-    assert done.returncode in {1, 4}
+    assert done.returncode == code
     assert sentence(done).startswith("cannot read /etc/containerd/config.toml as TOML (nested too deeply)")
 
 
@@ -173,7 +169,6 @@ def _within(mebibytes: int, command: list[str]) -> "subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     ("text", "deep"),
     [
-        pytest.param(".".join(["a"] * 33) + " = 1", True, id="a dotted key"),
         pytest.param("[" + " . ".join(['"a.b"'] * 33) + "]", True, id="a header of quoted parts"),
         pytest.param("x = {" + ".".join(["'a'"] * 33) + " = 1}", True, id="in an inline table"),
         pytest.param(".".join(["a"] * 30) + " = 1", False, id="thirty parts"),
@@ -184,13 +179,11 @@ def test_a_key_is_deep_by_its_parts(text: str, *, deep: bool) -> None:
     assert bool(DEEP.search(text)) is deep
 
 
-@pytest.mark.parametrize("mebibytes", [100, 200])
-def test_an_address_space_without_room_for_threads_is_enough(tmp_path: Path, mebibytes: int) -> None:
-    site = Site(tmp_path)
+def test_an_address_space_without_room_for_threads_is_enough(site: Site) -> None:
     before = site.tree()
 
-    installed = _within(mebibytes, site.command("install", "--restart-mode", "none"))
-    undone = _within(mebibytes, site.command("uninstall", "--restart-mode", "none"))
+    installed = _within(100, site.command("install", "--restart-mode", "none"))
+    undone = _within(100, site.command("uninstall", "--restart-mode", "none"))
 
     assert (installed.returncode, undone.returncode) == (0, 0), installed.stderr + undone.stderr
     assert site.tree() == before

@@ -46,13 +46,6 @@ def test_whoever_raises_an_error_of_any_kind_names_its_code() -> None:
     assert [f"{path}:{line}" for path in named for line in _without_code(path)] == []
 
 
-def test_an_error_without_a_code_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text("raise InstallerError('x', remedy='y')\nraise InstallerError('x', code='locked')\n")
-
-    assert _without_code(path) == [1]
-
-
 def test_the_docs_list_each_code_and_no_other() -> None:
     text = (ROOT / "docs/troubleshooting.md").read_text()
     section = text.partition("## Codes for alerts\n")[2].partition("\n## ")[0]

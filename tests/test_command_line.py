@@ -20,23 +20,18 @@ from installer.cli.flags import FLAGS, GROUPS, Flag, options_from
 from installer.cli.nvidia_flags import rows
 from installer.model.options import Options, Places
 from tests.support import preloaded
-from tests.support.site import PROJECT, Site
-from tests.support.stand_in import CONFIGS, stand_in_payload
+from tests.support.site import CONTAINERD, DAEMON_JSON, PROJECT, Site
 
 NAME = "toolkit-installer"
 VERBS = ("run", "install", "plan", "uninstall")
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> dict[str, str]:
+def host(site: Site) -> dict[str, str]:
     """Return the environment that leads the program to a host with Docker, and to a toolkit."""
-    for name, text in CONFIGS.items():
-        (tmp_path / "node" / name).parent.mkdir(parents=True)
-        (tmp_path / "node" / name).write_text(text)
-    stand_in_payload(tmp_path / "toolkit")
     return {
-        "TOOLKIT_INSTALLER_HOST_ROOT": str(tmp_path / "node"),
-        "TOOLKIT_INSTALLER_TOOLKIT_SOURCE": str(tmp_path / "toolkit"),
+        "TOOLKIT_INSTALLER_HOST_ROOT": str(site.root),
+        "TOOLKIT_INSTALLER_TOOLKIT_SOURCE": str(site.source),
         "TOOLKIT_INSTALLER_RUNTIME": "docker",
         "TOOLKIT_INSTALLER_RESTART_MODE": "none",
     }
@@ -67,25 +62,19 @@ def test_it_tells_its_version() -> None:
     assert call("--version").stdout == f"toolkit-installer {version('node-toolkit-installer')}\n"
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_shows_what_it_heeds_in_groups(verb: str) -> None:
-    said = call(verb, "--help").stdout
-
-    shown = set(re.findall(r"^  (--[\w-]+)", said.replace("--[no-]", "--"), re.MULTILINE))
-    heeded = {flag.name for flag in FLAGS if flag.field not in UNHEEDED[verb]}
-    assert shown - {"--json", "--show-secrets"} == heeded
-    titles = {title for title, fields in GROUPS.items() if not UNHEEDED[verb].issuperset(fields)}
-    assert {title for title in GROUPS if f"\n{title}:\n" in said} == titles
-    assert titles <= {"Engine", "Toolkit", "Paths", "Behaviour", "Monitoring", "NRI", "Output"}
-
-
 @pytest.mark.parametrize("verb", program.commands)
-def test_help_is_short_and_fits_a_terminal(verb: str) -> None:
+def test_help_is_short_fits_a_terminal_and_shows_in_groups_what_a_verb_heeds(verb: str) -> None:
     said = call(verb, "--help", COLUMNS="80").stdout
 
     assert [line for line in said.splitlines() if len(line) > 80] == []
     options = [each for each in program.commands[verb].params if isinstance(each, click.Option)]
     assert [each.help for each in options if len((each.help or "").split()) > 12] == []
+    if verb in VERBS:
+        shown = set(re.findall(r"^  (--[\w-]+)", said.replace("--[no-]", "--"), re.MULTILINE))
+        heeded = {flag.name for flag in FLAGS if flag.field not in UNHEEDED[verb]}
+        assert shown - {"--json", "--show-secrets"} == heeded
+        titles = {title for title, fields in GROUPS.items() if not UNHEEDED[verb].issuperset(fields)}
+        assert {title for title in GROUPS if f"\n{title}:\n" in said} == titles
 
 
 def test_the_help_of_nvidias_command_line_is_short_and_fits_a_terminal() -> None:
@@ -96,12 +85,24 @@ def test_the_help_of_nvidias_command_line_is_short_and_fits_a_terminal() -> None
     assert [row.help for row in rows() if len(row.help.split()) > 12] == []
 
 
-def test_one_environment_serves_every_verb(host: dict[str, str]) -> None:
+def test_one_environment_serves_every_verb_and_plan_and_status_are_told_to_programs(
+    host: dict[str, str],
+) -> None:
     everything = host | {flag.variable: str(flag.default) for flag in FLAGS if isinstance(flag.default, bool)}
-
-    assert call("plan", **everything).returncode == 10
+    nothing, first = call("status", "--json", **everything), call("plan", **everything)
     assert call("install", **everything).returncode == 0
+
+    done, told = call("plan", "--json", **everything), call("status", "--json", **everything)
     assert call("uninstall", **everything).returncode == 0
+
+    assert [each.returncode for each in (nothing, first, done, told)] == [3, 10, 0, 0]
+    plan = _told("plan", done.stdout)
+    assert (plan["would_change"], plan["steps"], plan["configs"]) == (False, [], [])
+    for said, installed in ((nothing, False), (told, True)):
+        status = _told("status", said.stdout)
+        assert status["installed"] is installed
+        assert status["engines"] == (["docker"] if installed else [])
+        assert status["mode"] == ("runtime" if installed else None)
 
 
 def test_a_plan_is_told_to_programs(host: dict[str, str]) -> None:
@@ -131,9 +132,9 @@ def test_an_obstacle_is_told_to_programs_by_its_code(host: dict[str, str]) -> No
     assert {name: failed[name] for name in obstacle} == obstacle
 
 
-def test_all_obstacles_are_told_by_plan_and_by_install(host: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "node/etc/docker/daemon.json").write_text('{"runtimes": []}')
-    (tmp_path / "node/etc/containerd/config.toml").write_text('version = 2\ndisabled_plugins = ["cri"]\n')
+def test_all_obstacles_are_told_by_plan_and_by_install(host: dict[str, str], site: Site) -> None:
+    site.write(DAEMON_JSON, '{"runtimes": []}')
+    site.write(CONTAINERD, 'version = 2\ndisabled_plugins = ["cri"]\n')
     both = host | {"TOOLKIT_INSTALLER_RUNTIME": "docker,containerd"}
 
     planned = call("plan", "--json", **both)
@@ -150,9 +151,9 @@ def test_all_obstacles_are_told_by_plan_and_by_install(host: dict[str, str], tmp
     assert [each["code"] for each in said[main + 1 :]] == [each["code"] for each in obstacles[1:]]
 
 
-def test_a_plan_is_told_to_programs_though_a_text_is_not_valid(host: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "node/etc/docker/daemon.json").write_text('{"runtimes": []}')
-    (tmp_path / "node/etc/containerd/config.toml").write_text("version = \n")
+def test_a_plan_is_told_to_programs_though_a_text_is_not_valid(host: dict[str, str], site: Site) -> None:
+    site.write(DAEMON_JSON, '{"runtimes": []}')
+    site.write(CONTAINERD, "version = \n")
     both = host | {"TOOLKIT_INSTALLER_RUNTIME": "docker,containerd"}
 
     planned = call("plan", "--json", **both)
@@ -173,44 +174,16 @@ def test_a_plan_that_nobody_can_make_is_told_to_programs(host: dict[str, str]) -
     assert "/nowhere" in obstacle["problem"]
 
 
-def test_a_plan_with_nothing_to_do_is_told_to_programs(host: dict[str, str]) -> None:
-    assert call("install", **host).returncode == 0
+def test_a_misspelt_variable_is_named(host: dict[str, str]) -> None:
+    names = {f"TOOLKIT_INSTALLER_{name}": "1" for name in ("RUNTIMES", "ONEXIT", "SHOW_SECRETS")}
 
-    done = call("plan", "--json", **host)
+    events = map(json.loads, call("plan", **host, **names).stderr.splitlines())
 
-    plan = _told("plan", done.stdout)
-    assert (done.returncode, plan["would_change"], plan["steps"], plan["configs"]) == (0, False, [], [])
-
-
-@pytest.mark.parametrize("installed", [False, True])
-def test_the_status_is_told_to_programs(host: dict[str, str], *, installed: bool) -> None:
-    if installed:
-        assert call("install", **host).returncode == 0
-
-    done = call("status", "--json", **host)
-
-    status = _told("status", done.stdout)
-    assert done.returncode == (0 if installed else 3)
-    assert status["installed"] is installed
-    assert status["engines"] == (["docker"] if installed else [])
-    assert status["mode"] == ("runtime" if installed else None)
-
-
-@pytest.mark.parametrize(
-    ("variable", "told"),
-    [
-        pytest.param("RUNTIMES", "TOOLKIT_INSTALLER_RUNTIME", id="a letter too many"),
-        pytest.param("ONEXIT", "TOOLKIT_INSTALLER_ON_EXIT", id="a line too few"),
-        pytest.param("SHOW_SECRETS", None, id="one of ours"),
-    ],
-)
-def test_a_misspelt_variable_is_named(host: dict[str, str], variable: str, told: str | None) -> None:
-    name = f"TOOLKIT_INSTALLER_{variable}"
-
-    events = map(json.loads, call("plan", **host, **{name: "1"}).stderr.splitlines())
-
-    warned = [(each["variable"], each["meant"]) for each in events if "unknown variable" in each["event"]]
-    assert warned == ([(name, told)] if told else [])
+    warned = {each["variable"]: each["meant"] for each in events if "unknown variable" in each["event"]}
+    assert warned == {
+        "TOOLKIT_INSTALLER_RUNTIMES": "TOOLKIT_INSTALLER_RUNTIME",
+        "TOOLKIT_INSTALLER_ONEXIT": "TOOLKIT_INSTALLER_ON_EXIT",
+    }
 
 
 def test_an_install_that_restarts_nothing_ends_with_the_restarts_that_are_left(host: dict[str, str]) -> None:
@@ -292,7 +265,6 @@ def test_words_are_read_as_elsewhere(
     ("words", "variables", "sentence"),
     [
         pytest.param("stauts", {}, "No such command 'stauts'.", id="a verb"),
-        pytest.param("install --retr", {}, "No such option '--retr'.", id="an option"),
         pytest.param("status --dep", {}, "No such option '--dep'.", id="an option of status"),
         pytest.param("status word", {}, "Got unexpected extra argument (word)", id="a word too many"),
         pytest.param("status --mount", {}, "Option '--mount' requires an argument.", id="no value"),
@@ -307,6 +279,7 @@ def test_words_are_read_as_elsewhere(
         ),
         pytest.param("run", {"TIMEOUT": "soon"}, "'soon' is not a valid float.", id="a number's variable"),
         pytest.param("run", {"RUNTIME": "docker,x"}, "'x' is not one of", id="one of a variable's values"),
+        pytest.param("plan --runtime-name runc", {}, "runc", id="the low-level runtime's name"),
         pytest.param("status --mount x", {}, "cannot mount 'x'; write --mount HOST=HERE", id="half a mount"),
         pytest.param(
             "plan --runtime docker --socket foo=/x --log-format text",
@@ -329,9 +302,7 @@ def test_what_makes_no_sense_is_said_in_a_sentence_and_is_code_2(
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("uninst", "plain,uninstall"),
         ("status --de", "plain,--deep"),
-        ("install --toolkit-source /op", "file,/op"),
         ("plan --config /op", "file,/op"),
     ],
 )
@@ -348,15 +319,13 @@ def test_an_error_of_status_is_a_sentence_for_the_event_of_a_probe(tmp_path: Pat
     assert done.stderr.startswith("toolkit-installer: cannot find the host's root ")
 
 
-def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    assert site.call("install").returncode == 0
+def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for(installed: Site) -> None:
     code = "import os, sys; from installer.__main__ import main; heavy = sys.argv.pop(1).split(); end = os._exit\n"
     code += "os._exit = lambda code: (print([name for name in heavy if name in sys.modules], flush=True), end(code)); main()"
     heavy = "asyncio ssl structlog grpc docker requests psutil tarfile argparse installer.report.verify"
     heavy += " concurrent logging shutil tempfile ctypes tomlkit"
 
-    words = site.command("install")[3:]
+    words = installed.command("install")[3:]
     done = subprocess.run(
         [sys.executable, "-c", code, heavy, *words], capture_output=True, text=True, check=True, cwd=PROJECT
     )

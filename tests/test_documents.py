@@ -11,7 +11,8 @@ import pytest
 from installer.cli.demo import demo
 from tests.deploy.rendered import by_name, charted, kubectl, kustomized
 from tests.documents import CHART, DOCUMENTS, PROJECT, Command, anchors, commands, starting
-from tests.support.stand_in import CONFIGS, stand_in_payload
+from tests.support.site import Site
+from tests.support.stand_in import stand_in_payload
 
 # Run somewhere else, by a test that reads them from the document as well.
 ELSEWHERE = {
@@ -99,13 +100,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
 
 def _run(command: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        ["sh", "-c", command],
-        cwd=PROJECT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        ["sh", "-c", command], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
     )
 
 
@@ -124,24 +119,10 @@ def test_a_command_for_a_cluster_fails_only_for_want_of_one(command: Command, sh
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_wrong_command_for_a_cluster_would_be_seen(shell: dict[str, str]) -> None:
-    for wrong in (
-        "kubectl apply -k deploy/kustomize/nowhere",
-        "kubectl apply -k deploy/kustomize/base --forse",
-    ):
-        assert "refused" not in _run(wrong, shell).stderr
-    assert _run("helm install toolkit deploy --namespace x", shell).returncode != 0
-
-
 def test_what_the_commands_name_is_in_the_manifests() -> None:
     words = {word for each in commands() for word in each.text.split()}
-    manifests = by_name(
-        [
-            *kustomized("base"),
-            *kustomized("namespace"),
-            *charted("uninstallNode=gpu-node-7", "planNode=gpu-node-7"),
-        ]
-    )
+    chart = charted("uninstallNode=gpu-node-7", "planNode=gpu-node-7")
+    manifests = by_name([*kustomized("base"), *kustomized("namespace"), *chart])
     known = {f"{kind.lower()}/{name}" for kind, name in manifests} | {"pod/gpu-test"}
 
     named = {word for word in words if re.fullmatch(r"(daemonset|job|pod)/[\w-]+", word)}
@@ -157,15 +138,10 @@ def test_make_has_the_target(command: Command) -> None:
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/host.md", "docs/gpu-operator.md"])
-def test_the_commands_of_a_document_work_in_their_order(document: str, tmp_path: Path) -> None:
-    root, source = tmp_path / "node", tmp_path / "toolkit"
-    for name, text in CONFIGS.items():
-        (root / name).parent.mkdir(parents=True)
-        (root / name).write_text(text)
-    stand_in_payload(source)
+def test_the_commands_of_a_document_work_in_their_order(document: str, site: Site) -> None:
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "TOOLKIT_INSTALLER_HOST_ROOT": str(root),
+        "TOOLKIT_INSTALLER_HOST_ROOT": str(site.root),
         "TOOLKIT_INSTALLER_RUNTIME": "docker",
         "TOOLKIT_INSTALLER_RESTART_MODE": "none",
     }
@@ -178,7 +154,7 @@ def test_the_commands_of_a_document_work_in_their_order(document: str, tmp_path:
 
     assert typed
     for text in typed:
-        command = text.removeprefix("sudo ").replace("/opt/nvidia-toolkit", str(source))
+        command = text.removeprefix("sudo ").replace("/opt/nvidia-toolkit", str(site.source))
         done = _run(command, environment)
         assert done.returncode == (10 if " plan " in command else 0), done.stderr
 

@@ -1,7 +1,6 @@
 """A mistake of ours while the real program runs: one line that asks for a report, and an exit code that is true."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.site import LEDGER, PIDFILE, PROJECT, Site, waits
+from tests.support import preloaded
+from tests.support.site import LEDGER, PIDFILE, PROJECT, Site, ended, waits
 from tests.support.waiting import until_it_sleeps
 
 SECRET = "hunter2"  # noqa: S105 - nobody's
@@ -25,11 +25,8 @@ def site(tmp_path: Path) -> Site:
 
 
 def _environment(site: Site) -> dict[str, str]:
-    return {
-        "PATH": os.defpath,
-        "PYTHONPATH": str(site.root.parent / "program"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    program = str(site.root.parent / "program")
+    return preloaded.ENVIRONMENT | {"PYTHONPATH": program, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _break(site: Site, file: str, function: str) -> None:
@@ -40,13 +37,7 @@ def _break(site: Site, file: str, function: str) -> None:
 
 def _call(site: Site, verb: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        site.command(verb),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=_environment(site),
-        cwd=site.root,
+        site.command(verb), capture_output=True, text=True, check=False, env=_environment(site), cwd=site.root
     )
 
 
@@ -87,7 +78,7 @@ def test_a_verb_ends_in_one_line_and_the_next_one_finishes(
 ) -> None:
     before = site.tree()
     if verb == "uninstall":
-        assert site.call("install").returncode == 0
+        site.install()
     _break(site, file, function)
 
     done = _call(site, verb)
@@ -96,7 +87,7 @@ def test_a_verb_ends_in_one_line_and_the_next_one_finishes(
     _asks_for_a_report(done.stderr, "/".join(file.split("/")[-2:]))
     if code == 1:
         assert site.tree() == before
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
 
 
@@ -109,7 +100,7 @@ def test_an_install_whose_roll_back_goes_wrong_too_is_no_host_as_before(site: Si
     assert done.returncode == 4, done.stderr
     assert "roll back after a failure" in done.stderr
     assert (site.root / LEDGER).exists()
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
 
 
@@ -117,23 +108,17 @@ def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(site: Site)
     before = site.tree()
     with _running(site) as child:
         _break(site, "change/engine_plan.py", "_way_back")
-        child.terminate()
-        assert child.stderr is not None
-        said = child.stderr.read()
-
-        assert child.wait(30) == 4
+        said = ended(child, code=4)
 
     _asks_for_a_report(said, "change/engine_plan.py")
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
 
 
 def test_a_ledger_that_is_damaged_during_the_wait_is_no_host_as_before(site: Site) -> None:
     with _running(site) as child:
-        (site.root / LEDGER).write_text("{}")
-        child.terminate()
-
-        assert child.wait(30) == 4
+        site.write(LEDGER, "{}")
+        ended(child, code=4)
 
 
 @pytest.mark.parametrize("gone", ["lifecycle/install.py", "."], ids=["a part of it", "all of it"])
@@ -145,17 +130,13 @@ def test_a_program_that_is_not_whole_after_the_wait_says_so_and_keeps_all(site: 
             shutil.rmtree(program)
         else:
             (program / gone).write_text(f"raise RuntimeError('{SECRET}')\n")
-        child.terminate()
-        assert child.stderr is not None
-        said = child.stderr.read()
-
-        assert child.wait(30) == 4, said
+        said = ended(child, code=4)
 
     assert said.splitlines()[-1].startswith("toolkit-installer: cannot start ")
     assert "uninstall" in said
     assert "Traceback" not in said
     assert (site.root / LEDGER).exists()
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
 
 
@@ -169,9 +150,7 @@ def test_a_hangup_that_meets_a_mistake_changes_nothing_and_the_wait_goes_on(site
         waits(child)
         until_it_sleeps(child.pid)
         plan.write_text(good)
-        child.terminate()
-
-        assert child.wait(30) == 0
+        ended(child)
     assert site.tree() == before
 
 
@@ -185,5 +164,5 @@ def test_a_run_that_goes_wrong_behind_its_install_says_that_all_is_in_place(site
     _asks_for_a_report(done.stderr, "lifecycle/readiness.py")
     assert (site.root / LEDGER).exists()
     assert not (site.root / PIDFILE).exists()
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before

@@ -4,9 +4,9 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
-from tests.support.site import PROJECT, Site
+from tests.support import preloaded
+from tests.support.site import Site
 from tests.support.waiting import until_it_sleeps
 
 TALK = """
@@ -22,14 +22,9 @@ events.info("said again", path=chr(0xDCFF))
 
 
 def test_a_pipe_that_nobody_empties_holds_nobody_and_what_was_lost_is_counted() -> None:
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+    command, pipe = [sys.executable, "-c", TALK], subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, "-c", TALK],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=preloaded.ENVIRONMENT
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -51,8 +46,7 @@ def test_a_pipe_that_nobody_empties_holds_nobody_and_what_was_lost_is_counted() 
     assert int(lost.strip("(").split()[0]) > 1000
 
 
-def test_a_stop_is_obeyed_though_nobody_reads_the_log(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+def test_a_stop_is_obeyed_though_nobody_reads_the_log(site: Site) -> None:
     before = site.tree()
     reader, writer = os.pipe()
     with open(writer, "wb", buffering=0) as full:  # noqa: PTH123 - it has a number and no path
@@ -61,8 +55,7 @@ def test_a_stop_is_obeyed_though_nobody_reads_the_log(tmp_path: Path) -> None:
             while os.write(writer, b"x" * 4096):
                 pass
         os.set_blocking(writer, True)
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-        with subprocess.Popen(site.command("run"), stderr=full, env=environment) as child:
+        with subprocess.Popen(site.command("run"), stderr=full, env=preloaded.ENVIRONMENT) as child:
             watchdog = threading.Timer(40, child.kill)
             watchdog.daemon = True
             watchdog.start()
@@ -74,8 +67,7 @@ def test_a_stop_is_obeyed_though_nobody_reads_the_log(tmp_path: Path) -> None:
     assert site.tree() == before
 
 
-def test_a_path_that_is_no_utf_8_is_printed_and_used(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+def test_a_path_that_is_no_utf_8_is_printed_and_used(site: Site) -> None:
     before = site.tree()
     strange = os.fsdecode(b"/etc/docker/\xff \xc3\xa9.json")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -107,9 +99,10 @@ error = InstallerError("find it (no such file)", remedy="name it")
 error.others = (InstallerError("do that", remedy="do this"),)
 log.say_failed(error)
 """
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
     call = [sys.executable, "-c", talk]
-    said = subprocess.run(call, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    said = subprocess.run(
+        call, capture_output=True, text=True, env=preloaded.ENVIRONMENT, timeout=60, check=True
+    )
 
     assert said.stderr.splitlines() == [
         'config written path=/etc/x reason="it is\\nnew"',

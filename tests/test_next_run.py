@@ -7,20 +7,15 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.support.site import LEDGER, PIDFILE, PROJECT, Site, waits
+from tests.support import preloaded
+from tests.support.site import LEDGER, PIDFILE, Site, waits
 from tests.support.waiting import until
 
 OWN, NEXT, ANOTHERS = "toolkit-aaaaa", "toolkit-bbbbb", "toolkit-other-ccccc"
 LOCK = "usr/local/nvidia/.toolkit-installer/lock"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
 
 
 def kubelet_makes(site: Site, pod: str, namespace: str = "gpu") -> None:
@@ -30,7 +25,7 @@ def kubelet_makes(site: Site, pod: str, namespace: str = "gpu") -> None:
 
 @contextmanager
 def started(site: Site, pod: str) -> Iterator["subprocess.Popen[str]"]:
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), "HOSTNAME": pod}
+    environment = preloaded.ENVIRONMENT | {"HOSTNAME": pod}
     with subprocess.Popen(site.command("run"), stderr=subprocess.PIPE, text=True, env=environment) as child:
         try:
             yield child
@@ -123,7 +118,7 @@ def test_a_run_that_waits_for_an_undo_tells_that_and_undoes_what_was_left_to_it_
     site: Site,
 ) -> None:
     before = site.tree()
-    assert site.call("install").returncode == 0
+    site.install()
     holder = os.open(site.root / LOCK, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     assert not is_claimed(holder)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -22,55 +23,35 @@ from installer.host.files import Host
 from installer.model.files import File, Meta
 from installer.model.options import Options
 from tests.support import preloaded
-from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence
-
-CONTAINERD = "etc/containerd/config.toml"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+from tests.support.site import CONTAINERD, DAEMON_JSON, LEDGER, PROJECT, Site, sentence
 
 
 def plain(done: "subprocess.CompletedProcess[str]") -> bool:
     return "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 1
 
 
-@pytest.mark.parametrize("depth", [150, 100_000])
 @pytest.mark.parametrize(
-    ("path", "opens", "closes"),
+    ("path", "text"),
     [
-        pytest.param(DAEMON_JSON, '{"a":', "}", id="objects in JSON"),
-        pytest.param(CONTAINERD, "[", "]", id="lists in TOML"),
+        pytest.param(DAEMON_JSON, '{"a":' * 150 + "[]" + "}" * 150, id="objects in JSON"),
+        pytest.param(CONTAINERD, f"version = 2\na = {'[' * 100_000}{']' * 100_000}\n", id="lists in TOML"),
     ],
 )
-def test_a_deep_config_is_refused_in_a_sentence(
-    site: Site, path: str, opens: str, closes: str, depth: int
-) -> None:
-    head = "" if path == DAEMON_JSON else "version = 2\na = "
-    (site.root / path).write_text(f"{head}{opens * depth}[]{closes * depth}\n")
-    before = site.tree()
+def test_a_deep_config_is_refused_in_a_sentence(site: Site, path: str, text: str) -> None:
+    site.write(path, text)
 
-    done = [site.call("plan"), site.call("install")]
-
-    assert [each.returncode for each in done] == [1, 1]
-    assert all(plain(each) and "nested too deeply" in sentence(each) for each in done), done
-    assert site.tree() == before
+    assert "nested too deeply" in site.refuses("install")
 
 
-@pytest.mark.parametrize("number", ["1" * 100_000, "0x" + "f" * 100_000], ids=["decimal", "hexadecimal"])
-def test_a_number_of_a_hundred_thousand_digits_is_no_bug(site: Site, number: str) -> None:
-    (site.root / CONTAINERD).write_text(f"version = 2\nx = {number}\n")
+def test_a_number_of_a_hundred_thousand_digits_is_no_bug(site: Site) -> None:
+    site.write(CONTAINERD, f"version = 2\nx = {'1' * 100_000}\n")
+    assert "a number has more than 4300 digits" in site.refuses("install", "--runtime", "containerd")
 
-    done = site.call("install", "--runtime", "containerd")
-
-    assert done.returncode == 0 if number.startswith("0x") else done.returncode == 1
-    assert "internal error" not in done.stderr
-    assert "sys." not in done.stderr
-    assert number.startswith("0x") or "a number has more than 4300 digits" in sentence(done)
+    site.write(CONTAINERD, f"version = 2\nx = 0x{'f' * 100_000}\n")
+    site.install("--runtime", "containerd")
 
 
-@pytest.mark.parametrize(("most", "code"), [(8, 1), (40, 1), (1024, 0)])
+@pytest.mark.parametrize(("most", "code"), [(8, 1), (1024, 0)])
 def test_few_open_files_are_made_more_or_refused_before_anything_is_written(
     site: Site, most: int, code: int
 ) -> None:
@@ -87,7 +68,7 @@ def test_few_open_files_are_made_more_or_refused_before_anything_is_written(
         assert sentence(done[0]).startswith(f"cannot start (this process may have no more than {most} files")
 
 
-@pytest.mark.parametrize("kilobytes", [20_000, 30_000, 36_000, 60_000])
+@pytest.mark.parametrize("kilobytes", [20_000, 60_000])
 def test_little_memory_is_refused_in_a_sentence_before_anything_is_made(site: Site, kilobytes: int) -> None:
     before = site.tree()
 
@@ -107,7 +88,7 @@ def test_memory_that_is_over_half_way_is_a_sentence_and_leaves_no_trace(
     site: Site, verb: str, code: int
 ) -> None:
     if verb == "uninstall":
-        assert site.call("install").returncode == 0
+        site.install()
     before = site.tree()
     starved = (
         "import sys; from installer.engines import config_files as probe; from installer.cli.app import main\n"
@@ -134,7 +115,6 @@ def _limited(command: list[str], limit: Callable[[], None]) -> "subprocess.Compl
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        pytest.param(lambda rows: rows["engines"][0].update(name="podman"), "engine podman", id="an engine"),
         pytest.param(lambda rows: rows["configs"][0].update(engine="podman"), "engine podman", id="a config's"),
         pytest.param(lambda rows: rows.update(directories="/etc"), "`$.directories`", id="a text for a list"),
         pytest.param(lambda rows: rows["toolkit"].update(version=7), "`$.toolkit.version`", id="a number for a text"),
@@ -142,42 +122,27 @@ def _limited(command: list[str], limit: Callable[[], None]) -> "subprocess.Compl
         pytest.param(lambda rows: rows["configs"][0].update(path="etc/x"), "etc/x", id="a relative path"),
     ],
 )  # fmt: skip
-def test_a_ledger_that_is_not_understood_is_one_sentence(site: Site, change, words: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    assert site.call("install").returncode == 0
-    rows = json.loads((site.root / LEDGER).read_text())
-    change(rows)
-    (site.root / LEDGER).write_text(json.dumps(rows))
-    before = site.tree(times=True)
+def test_a_ledger_that_is_not_understood_is_one_sentence(
+    installed: Site, change: Callable[[Any], object], words: str
+) -> None:
+    installed.rewrite(LEDGER, change)
 
-    done = [site.call(verb) for verb in ("install", "uninstall", "plan")]
-    told = site.status()
+    said = [installed.refuses(verb) for verb in ("install", "uninstall")]
+    told = installed.status()
 
-    assert [each.returncode for each in (*done, told)] == [1, 1, 1, 1]
-    assert all(plain(each) and words in sentence(each) for each in done), [each.stderr for each in done]
+    assert [words in each for each in said] == [True, True], said
+    assert told.returncode == 1
     assert words in told.stderr
     assert "the version of this program that wrote it" in told.stderr
-    assert site.tree(times=True) == before
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param(["--install-dir", "/opt/\udcff"], id="install-dir"),
-        pytest.param(["--runtime-name", "\udcff"], id="runtime-name"),
-        pytest.param(["--driver-root", "/\udcff"], id="driver-root"),
-        pytest.param(["--toolkit-source", "/\udcff"], id="toolkit-source"),
-        pytest.param(["--pid-file", "\udcff"], id="pid-file"),
-        pytest.param(["--runtime", "\udcff"], id="runtime"),
-        pytest.param(["--\udcff"], id="a flag"),
-        pytest.param(["--timeout", "\udcff"], id="a number"),
-    ],
-)
-@pytest.mark.parametrize("verb", ["plan", "status"])
-def test_words_that_are_no_utf_8_are_no_bug(site: Site, more: list[str], verb: str) -> None:
-    done = site.call(verb, *more, "--log-format", "text") if verb != "status" else site.status(*more)
+@pytest.mark.parametrize("flag", ["--install-dir", "--runtime", "--pid-file", "--timeout"])
+def test_words_that_are_no_utf_8_are_no_bug(site: Site, flag: str) -> None:
+    done = site.call("plan", flag, "/\udcff", "--log-format", "text")
+    told = site.status("--\udcff") if flag == "--timeout" else site.status("--install-dir", "/opt/\udcff")
 
-    assert "Traceback" not in done.stderr
-    assert done.returncode in {0, 1, 2, 3, 10}
+    assert "Traceback" not in done.stderr + told.stderr
+    assert (done.returncode in {0, 1, 2, 10}, told.returncode in {1, 2, 3}) == (True, True)
 
 
 def test_a_host_root_that_is_not_there_is_said() -> None:
@@ -205,18 +170,9 @@ def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
 
 
 def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site: Site) -> None:
-    (site.root / LEDGER).parent.mkdir(parents=True)
-    failed = {"digest": "0", "problem": "prove it"}
-    rows = {
-        "version": 1,
-        "finished": False,
-        "failed": failed,
-        "directories": [],
-        "toolkit": None,
-        "engines": [],
-        "configs": [],
-    }
-    (site.root / LEDGER).write_text(json.dumps(rows))
+    rows = {"version": 1, "finished": False, "failed": {"digest": "0", "problem": "prove it"}}
+    nothing: dict[str, object] = {"directories": [], "toolkit": None, "engines": [], "configs": []}
+    site.write(LEDGER, json.dumps(rows | nothing))
 
     told = site.status()
 
@@ -225,10 +181,9 @@ def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site
 
 
 def test_status_names_reconcile_where_a_run_that_waits_keeps_an_install_out(site: Site) -> None:
-    ledger = site.root / LEDGER
     with site.running() as child:
         child.send_signal(signal.SIGSTOP)  # else it is repaired while we ask
-        ledger.write_text(ledger.read_text().replace('"finished": true', '"finished": false'))
+        site.rewrite(LEDGER, lambda rows: rows.update(finished=False))
 
         told = site.status()
 
@@ -316,41 +271,34 @@ BOTTLEROCKET = "Bottlerocket's image for NVIDIA has the toolkit and its runtime,
 def test_a_system_that_brings_the_toolkit_in_its_own_way_is_told_so_before_anything_is_written(
     site: Site, name: str, why: str, remedy: str
 ) -> None:
-    (site.root / "etc/os-release").write_text(f"ID={name}\n")
-    before = site.tree()
+    site.write("etc/os-release", f"ID={name}\n")
 
-    done = site.call("install")
-
-    assert done.returncode == 1
-    assert sentence(done) == f"cannot install on this node ({why}); {remedy}"
+    assert site.refuses("install") == f"cannot install on this node ({why}); {remedy}"
     assert without_cri(Host.under(PurePosixPath(site.root)), ()) == f"its CRI is switched off: {why}"
-    assert site.tree() == before
 
 
-@pytest.mark.parametrize(
-    "text", [None, "", "\n", '\ufeff{"debug": true}'], ids=["usual", "empty", "blank", "marked"]
-)
+@pytest.mark.parametrize("text", [None, "\n", '\ufeff{"debug": true}'], ids=["usual", "blank", "marked"])
 def test_dockers_config_may_have_any_name(site: Site, text: str | None) -> None:
     config = site.root / "etc/docker/dockerd.cfg"
     (site.root / DAEMON_JSON).rename(config)
     if text is not None:
         config.write_text(text)
     before = site.tree()
-    words = ("install", "--runtime", "docker", "--config", f"docker={config}")
+    words = ("--runtime", "docker", "--config", f"docker={config}")
 
-    first, again = site.call(*words), site.call(*words, "--set-as-default")
-    planned = site.call("plan", *words[1:])
+    site.install(*words)
+    site.install(*words, "--set-as-default")
+    planned = site.call("plan", *words)
     said = json.loads(config.read_text(encoding="utf-8-sig"))
-    done = site.call("uninstall")
+    site.uninstall()
 
-    assert [each.returncode for each in (first, again, planned, done)] == [0, 0, 10, 0], done.stderr
+    assert planned.returncode == 10
     assert said["default-runtime"] == "nvidia"
     assert site.tree() == before
 
 
 def test_the_secrets_of_a_config_of_another_name_are_masked(site: Site) -> None:
-    config = site.root / "etc/docker/dockerd.cfg"
-    config.write_text('{\n  "log-opts": {"splunk-token": "hush"}\n}\n')
+    config = site.write("etc/docker/dockerd.cfg", '{\n  "log-opts": {"splunk-token": "hush"}\n}\n')
 
     planned = site.call("plan", "--runtime", "docker", "--config", f"docker={config}")
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.site import DAEMON_JSON, Site
+from tests.support.site import CONTAINERD, DAEMON_JSON, Site
 from tests.support.tree import USUAL, Aspect, tree
 
-CONTAINERD = "etc/containerd/config.toml"
 DROP_INS = "etc/crio/crio.conf.d"
 OWNER = (12, 34) if os.geteuid() == 0 else (os.getuid(), os.getgid())
 Act = Callable[[Path], object]
@@ -40,12 +39,6 @@ def _add_drop_in(root: Path) -> None:
     (root / DROP_INS / "50-mine.conf").write_text("[crio]\n")
 
 
-def _json(root: Path, change: Callable[[dict[str, object]], object]) -> None:
-    tree = json.loads((root / DAEMON_JSON).read_text())
-    change(tree)
-    (root / DAEMON_JSON).write_text(json.dumps(tree, indent=7))
-
-
 # Done to a node without us or to one with us: the node has to be the same in the end.
 ACTS: dict[str, Act] = {
     "appends a comment": _append(CONTAINERD, "# mine\n"),
@@ -59,9 +52,7 @@ ACTS: dict[str, Act] = {
     "moves a config and links to it": _link_away,
     "links to another file": _retarget,
     "adds a drop-in": _add_drop_in,
-    "adds a file to a directory of the engine's": lambda root: (root / "etc/containerd/mine").write_text(
-        "1\n"
-    ),
+    "adds a file to a directory of the engine's": lambda root: (root / "etc/containerd/mine").touch(),
 }
 
 
@@ -69,21 +60,15 @@ def _state(root: Path) -> dict[str, str]:
     return tree(root, USUAL | Aspect.OWNER | Aspect.XATTRS)
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
 @pytest.mark.parametrize("act", ACTS)
 def test_what_somebody_does_meanwhile_is_all_that_is_left(site: Site, act: str) -> None:
     untouched = site.root.with_name("untouched")
     shutil.copytree(site.root, untouched, symlinks=True)
-    assert site.call("install", "--set-as-default").returncode == 0
+    site.install("--set-as-default")
 
     ACTS[act](site.root)
-    done = site.call("uninstall")
+    site.uninstall()
 
-    assert done.returncode == 0, done.stderr
     ACTS[act](untouched)
     assert _state(site.root) == _state(untouched)
 
@@ -92,21 +77,20 @@ def test_what_somebody_does_meanwhile_is_all_that_is_left(site: Site, act: str) 
 def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Site, *, again: bool) -> None:
     config = site.root / DAEMON_JSON
     original = config.read_bytes()
-    config.rename(config.with_name("first.json"))
+    first, second = config.with_name("first.json"), config.with_name("second.json")
+    config.rename(first)
     config.symlink_to("first.json")
-    assert site.call("install").returncode == 0
+    site.install()
     config.unlink()
-    (config.with_name("second.json")).write_text('{"debug": true}\n')
+    second.write_text('{"debug": true}\n')
     config.symlink_to("second.json")
     if again:
-        assert site.call("install").returncode == 0
-        assert config.with_name("first.json").read_bytes() == original
+        site.install()
+        assert first.read_bytes() == original
 
-    done = site.call("uninstall")
+    site.uninstall()
 
-    assert done.returncode == 0, done.stderr
-    assert config.with_name("first.json").read_bytes() == original
-    assert config.with_name("second.json").read_text() == '{"debug": true}\n'
+    assert (first.read_bytes(), second.read_text()) == (original, '{"debug": true}\n')
 
 
 @pytest.mark.parametrize("directory_linked", [False, True])
@@ -122,19 +106,21 @@ def test_a_file_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
     drop_ins.mkdir(parents=True)
     (site.root / "srv").mkdir()
     untouched = _state(site.root)
-    assert site.call("install").returncode == 0
+    site.install()
     (ours,) = drop_ins.iterdir()
     ours.rename(site.root / "srv/x.conf")
     ours.symlink_to("/srv/x.conf")
 
-    done = site.call("uninstall")
+    site.uninstall()
 
-    assert done.returncode == 0, done.stderr
     assert _state(site.root) == untouched
 
 
-@pytest.mark.parametrize("moved", ["usr/local/nvidia", "usr/local", "etc/crio/crio.conf.d"])
-@pytest.mark.parametrize("there", [False, True], ids=["made by us", "there before us"])
+@pytest.mark.parametrize(
+    ("moved", "there"),
+    [("usr/local/nvidia", False), ("usr/local", True), (DROP_INS, False), (DROP_INS, True)],
+    ids=["ours", "above ours, there before us", "the drop-ins", "the drop-ins, there before us"],
+)
 def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
     site: Site, moved: str, *, there: bool
 ) -> None:
@@ -142,13 +128,12 @@ def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
     if there:
         (site.root / moved).mkdir(parents=True)
     before = _state(site.root)
-    assert site.call("install").returncode == 0
+    site.install()
     (site.root / moved).rename(site.root / "srv/moved")
     (site.root / moved).symlink_to("/srv/moved")
 
-    done = site.call("uninstall")
+    site.uninstall()
 
-    assert done.returncode == 0, done.stderr
     left = _state(site.root)
     if there:  # what somebody has made of his own directory stays
         assert list((site.root / "srv/moved").iterdir()) == []
@@ -166,9 +151,7 @@ def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
             "left default-runtime in /etc/docker/daemon.json",
             id="another default",
         ),
-        pytest.param(
-            lambda tree: tree["runtimes"].pop("nvidia-cdi"), {}, "", id="removes one of our runtimes"
-        ),
+        pytest.param(lambda tree: tree["runtimes"].pop("nvidia-cdi"), {}, "", id="removes one of ours"),
         pytest.param(
             lambda tree: tree["runtimes"].update({"mine": {"path": "/mine"}}),
             {"runtimes": {"mine": {"path": "/mine"}}},
@@ -193,11 +176,10 @@ def test_of_a_rewritten_config_only_what_is_still_ours_goes(
     site: Site, change: Callable[[dict[str, object]], object], left: dict[str, object], told: str
 ) -> None:
     before = json.loads((site.root / DAEMON_JSON).read_text())
-    assert site.call("install", "--set-as-default").returncode == 0
+    site.install("--set-as-default")
 
-    _json(site.root, change)
-    done = site.call("uninstall")
+    site.rewrite(DAEMON_JSON, change)
+    done = site.uninstall()
 
-    assert done.returncode == 0, done.stderr
     assert json.loads((site.root / DAEMON_JSON).read_text()) == before | left
     assert told in done.stderr

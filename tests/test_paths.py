@@ -1,102 +1,54 @@
 """Paths at which nothing can be: one sentence with a remedy, and the host as it was."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.support.site import DAEMON_JSON, Site, sentence
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, Site
 
 LONG = "x" * 300
 ALMOST = "x" * 250  # a name that is fine, but not with what we put around it while we write
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+SHORTER = "choose a shorter path"
+NO_FILE = "make every part of the path above it a directory"
 
 
 @pytest.mark.parametrize(
     ("flag", "path", "words"),
     [
-        pytest.param("--install-dir", f"/opt/{LONG}", "choose a shorter path", id="install-dir: a long name"),
+        pytest.param("--install-dir", f"/opt/{LONG}", SHORTER, id="install-dir: a long name"),
+        pytest.param("--install-dir", f"/{DAEMON_JSON}/x", NO_FILE, id="install-dir: below a file"),
+        pytest.param("--config", f"docker={{}}/etc/{LONG}/x", SHORTER, id="config: a long directory"),
+        pytest.param("--config", f"docker={{}}/etc/{ALMOST}", SHORTER, id="config: too long to stage"),
+        pytest.param("--config", f"docker={{}}/{DAEMON_JSON}/x", NO_FILE, id="config: below a file"),
         pytest.param(
-            "--install-dir",
-            f"/{DAEMON_JSON}/x",
-            "make every part of the path above it a directory",
-            id="install-dir: below a file",
-        ),
-        pytest.param(
-            "--config",
-            f"docker={{root}}/etc/{LONG}/x",
-            "choose a shorter path",
-            id="config: a long directory",
-        ),
-        pytest.param(
-            "--config", f"docker={{root}}/etc/{LONG}", "choose a shorter path", id="config: a long name"
-        ),
-        pytest.param(
-            "--config",
-            f"docker={{root}}/etc/{ALMOST}",
-            "choose a shorter path",
-            id="config: a name too long to stage",
-        ),
-        pytest.param(
-            "--config",
-            f"docker={{root}}/{DAEMON_JSON}/x",
-            "make every part of the path above it a directory",
-            id="config: below a file",
-        ),
-        pytest.param(
-            "--config",
-            "docker={root}/etc",
-            "put a file in its place, or move it away",
+            *("--config", "docker={}/etc", "put a file in its place, or move it away"),
             id="config: a directory",
         ),
-        pytest.param(
-            "--pid-file", f"{{root}}/run/{LONG}", "choose a shorter path", id="pidfile: a long name"
-        ),
-        pytest.param(
-            "--pid-file",
-            f"{{root}}/{DAEMON_JSON}/x",
-            "make every part of the path above it a directory",
-            id="pidfile: below a file",
-        ),
+        pytest.param("--pid-file", f"{{}}/run/{LONG}", SHORTER, id="pidfile: a long name"),
+        pytest.param("--pid-file", f"{{}}/{DAEMON_JSON}/x", NO_FILE, id="pidfile: below a file"),
     ],
 )
 def test_a_path_at_which_nothing_can_be_is_refused(site: Site, flag: str, path: str, words: str) -> None:
+    assert site.refuses("run", flag, path.format(site.root)).endswith(words)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["ours alone", "that somebody came to use"])
+def test_the_directories_above_a_config_are_made_and_go_again(site: Site, *, used: bool) -> None:
     before = site.tree()
-
-    done = site.call("run", flag, path.format(root=site.root))
-
-    assert done.returncode == 1, done.stderr
-    assert sentence(done).endswith(words)
-    assert site.tree() == before
-
-
-def test_the_directories_above_a_config_are_made_and_go_again(site: Site) -> None:
-    before = site.tree()
-    place = ("--config", f"docker={site.root}/srv/docker/conf/daemon.json")
-
-    assert site.call("install", *place).returncode == 0
+    site.install("--config", f"docker={site.root}/srv/docker/conf/daemon.json")
     assert (site.root / "srv/docker/conf/daemon.json").exists()
-    assert site.call("uninstall").returncode == 0
+    if used:
+        site.write("srv/docker/theirs", "1\n")
 
-    assert site.tree() == before
+    site.uninstall()
 
-
-def test_a_directory_that_somebody_came_to_use_stays(site: Site) -> None:
-    place = ("--config", f"docker={site.root}/srv/docker/conf/daemon.json")
-    assert site.call("install", *place).returncode == 0
-    (site.root / "srv/docker/theirs").write_text("1\n")
-
-    assert site.call("uninstall").returncode == 0
-
-    left = sorted(str(path.relative_to(site.root)) for path in (site.root / "srv").rglob("*"))
-    assert left == ["srv/docker", "srv/docker/theirs"]
+    new = {"srv", "srv/docker", "srv/docker/theirs"} if used else set()
+    assert site.tree().keys() == before.keys() | new
 
 
-@pytest.mark.parametrize("place", ["daemon.json", "deeper/still/daemon.json"], ids=["a file", "a directory"])
-@pytest.mark.parametrize("config", [DAEMON_JSON, "etc/containerd/config.toml"])
+@pytest.mark.parametrize(
+    ("config", "place"), [(DAEMON_JSON, "daemon.json"), (CONTAINERD, "deeper/still/config.toml")]
+)
 def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
     site: Site, config: str, place: str
 ) -> None:
@@ -106,30 +58,23 @@ def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
     (site.root / config).symlink_to(f"/srv/{place}")
     before = site.tree()
 
-    assert site.call("install").returncode == 0
+    site.install()
     assert (site.root / "srv" / place).is_file()
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
 
     assert site.tree() == before
 
 
 def test_a_drop_in_of_crios_that_leads_nowhere_is_told_and_left(site: Site) -> None:
-    drop_in = site.root / "etc/crio/crio.conf.d/99-nvidia.toml"
-    drop_in.parent.mkdir(parents=True, exist_ok=True)
-    drop_in.symlink_to("/srv/gone.toml")
-    before = site.tree()
+    (site.root / CRIO).parent.mkdir(parents=True, exist_ok=True)
+    (site.root / CRIO).symlink_to("/srv/gone.toml")
 
-    done = site.call("install")
+    said = site.refuses("install")
 
-    assert done.returncode == 1
-    assert "configure CRI-O in /etc/crio/crio.conf (it refuses the config it has: " in sentence(done)
-    assert site.tree() == before
+    assert "configure CRI-O in /etc/crio/crio.conf (it refuses the config it has: " in said
 
 
-@pytest.mark.parametrize(
-    "link",
-    ["srv/conf", "srv/conf/docker", "run/nvidia", "run/nvidia/toolkit"],
-)
+@pytest.mark.parametrize("link", ["srv/conf", "srv/conf/docker", "run/nvidia/toolkit"])
 def test_a_link_to_a_directory_that_was_not_there_stays_and_the_directory_goes(site: Site, link: str) -> None:
     where = site.root / link
     where.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec import Struct
 
 from installer.engines import ENGINES
@@ -51,19 +50,6 @@ def test_no_module_asks_which_engine_it_is() -> None:
     paths = [path for path in MODULES if not path.is_relative_to(PACKAGE / "engines")]
 
     assert [(_name(path), engine) for path in paths for engine in _compared(_nodes(path))] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        pytest.param('a == "docker"', ["docker"], id="by equality"),
-        pytest.param('if x.name not in {"crio", "b"}: pass', ["crio"], id="in a set"),
-        pytest.param('match a:\n    case "k3s": pass', ["k3s"], id="in a match"),
-        pytest.param('a = {"docker": 1}', [], id="data is no question"),
-    ],
-)
-def test_a_question_for_an_engine_by_name_is_seen(text: str, names: list[str]) -> None:
-    assert list(_compared(ast.walk(ast.parse(text)))) == names
 
 
 # What is filled as it goes, each in one function or one module.

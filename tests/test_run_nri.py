@@ -16,7 +16,7 @@ import pytest
 from installer import supervisor
 from installer.supervisor import Kept, Supervisor
 from tests.support.nri import Engine
-from tests.support.site import PROJECT, Site, sentence
+from tests.support.site import PROJECT, Site, ended, waits
 from tests.support.waiting import stop, until, until_it_sleeps, until_told
 
 KIND = "management.nvidia.com/gpu"
@@ -82,10 +82,15 @@ def test_the_plugin_is_a_process_of_its_own_without_capabilities_that_ends_with_
             parent = int(_field(pid, "PPid"))
             capable, inherits = _field(pid, "CapEff"), _field(pid, "CapInh")
             files = [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
+            _signal(child, signal.SIGHUP)
+            waits(child)
+            until_it_sleeps(child.pid)
+            still, after_a_check = plugin.create(WISH), site.plugin()
             _signal(child, signal.SIGTERM)
 
             assert child.wait(60) == 0
         assert not _runs(pid)
+    assert (given["payload"], after_a_check) == (still["payload"], pid)
     assert given["payload"]
     assert parent == child.pid
     assert {capable, inherits} == {"0000000000000000"}
@@ -111,19 +116,6 @@ def test_a_plugin_that_has_ended_is_started_again_by_the_same_run(site: Nri, num
     assert json.loads(said)["ended"] == ("signal 9" if number is signal.SIGKILL else "exit code 0")
 
 
-def test_a_look_at_the_node_leaves_the_plugin_alone(site: Nri) -> None:
-    with Engine(site.socket) as engine, site.served() as child:
-        plugin = engine.plugged()
-        first = site.plugin()
-        _signal(child, signal.SIGHUP)
-        assert child.stderr is not None
-        assert any("waiting for a signal" in line for line in child.stderr)
-        until_it_sleeps(child.pid)
-
-        assert plugin.create(WISH)["payload"]
-        assert site.plugin() == first
-
-
 def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(site: Nri) -> None:
     with Engine(site.socket) as engine:
         with site.served() as child:
@@ -141,21 +133,11 @@ def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(si
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        pytest.param(("run", "--nri"), 2, "none is allowed to ask for anything", id="nobody allowed"),
+        pytest.param(("--nri",), 2, "none is allowed to ask for anything", id="nobody allowed"),
+        pytest.param(("--mode", "nri"), 2, "none is allowed to ask for anything", id="nor in the mode"),
+        pytest.param((*BESIDE, "--nri-socket", "/nowhere/nri.sock"), 1, "there is no directory", id="no NRI"),
         pytest.param(
-            ("run", "--mode", "nri"), 2, "none is allowed to ask for anything", id="nor in the mode"
-        ),
-        pytest.param(
-            ("run", *BESIDE, "--nri-socket", "/nowhere/nri.sock"), 1, "there is no directory", id="no NRI"
-        ),
-        pytest.param(
-            ("install", "--mode", "nri", *BESIDE[1:]), 2, "it runs as long as run does", id="install"
-        ),
-        pytest.param(
-            ("run", "--mode", "nri", "--no-nri", *BESIDE[1:]),
-            2,
-            "cannot serve pods over NRI with --no-nri (mode nri is the NRI plugin); leave out one of the two, "
-            "or use --mode cdi: it has no plugin",
+            *(("--mode", "nri", "--no-nri", *BESIDE[1:]), 2, "cannot serve pods over NRI with --no-nri ("),
             id="the mode without its plugin",
         ),
     ],
@@ -163,14 +145,13 @@ def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(si
 def test_what_cannot_serve_is_refused_before_anything(
     site: Nri, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    before = site.tree()
     where = [word.replace("/nowhere", f"{site.root}/nowhere") for word in words]
 
-    done = site.call(*where)
+    assert said in site.refuses("run", *where, code=code)
 
-    assert said in sentence(done)
-    assert done.returncode == code
-    assert site.tree() == before
+
+def test_an_install_has_no_plugin_which_runs_as_long_as_run_does(site: Nri) -> None:
+    assert "it runs as long as run does" in site.refuses("install", "--mode", "nri", *BESIDE[1:], code=2)
 
 
 class Beside(Supervisor):
@@ -254,8 +235,7 @@ def test_a_stop_leaves_nothing_of_a_plugin_that_hangs(site: Nri) -> None:
             engine.plugged()
             until_it_sleeps(child.pid)
             stop(site.plugin())
-            child.terminate()
-            assert child.wait(60) == 0
+            ended(child)
         assert site.tree() == before
 
 

@@ -25,7 +25,6 @@ TOLD = {
 BROKEN = [
     pytest.param(DAEMON_JSON, f'{{"a": "{SECRET}" {SECRET}}}', id="JSON that cannot be read"),
     pytest.param(DAEMON_JSON, f'{{"runtimes": "{SECRET}"}}', id="a text in place of a table in JSON"),
-    pytest.param(DAEMON_JSON, f'["{SECRET}"]', id="a list"),
     pytest.param(CONTAINERD, f'version = 2\na = "{SECRET}" {SECRET}\n', id="TOML that cannot be read"),
     pytest.param(CONTAINERD, f'version = 2\n{SECRET} = 1\n{SECRET} = "{SECRET}"\n', id="a key twice in TOML"),
     pytest.param(CONTAINERD, f'version = 2\nplugins = "{SECRET}"\n', id="a text in place of a table in TOML"),
@@ -80,7 +79,7 @@ def test_nothing_of_a_config_that_is_refused_is_in_the_error(site: Site, path: s
 
 
 def test_nothing_of_a_config_that_was_broken_since_is_in_the_error(site: Site) -> None:
-    assert site.call("install").returncode == 0
+    site.install()
     (site.root / DAEMON_JSON).write_text(f'{{"a": "{SECRET}" {SECRET}')
 
     done = site.call("uninstall")
@@ -90,7 +89,7 @@ def test_nothing_of_a_config_that_was_broken_since_is_in_the_error(site: Site) -
 
 
 def test_no_copy_of_a_config_is_more_readable_than_it_is(site: Site) -> None:
-    assert site.call("install").returncode == 0
+    site.install()
 
     holding = [
         path
@@ -100,7 +99,7 @@ def test_no_copy_of_a_config_is_more_readable_than_it_is(site: Site) -> None:
 
     assert {path.stat().st_mode & 0o077 for path in holding} == {0}
     assert len(holding) > len(TOLD), "a saved copy of each that was edited, at least"
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert not [path for path in site.root.rglob("*") if SECRET in path.name or ".toolkit" in path.name]
     assert {path: (site.root / path).read_text() for path in TOLD} == TOLD
 

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from difflib import unified_diff
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import click
 import pytest
@@ -15,7 +15,7 @@ from installer.config_text import Syntax
 from installer.config_text.masked import MASK, mask
 from installer.model.files import File
 from tests.config_text.texts import json_texts, toml_texts
-from tests.support.site import DAEMON_JSON, Site
+from tests.support.site import CONTAINERD, DAEMON_JSON, Site
 
 S = "hunter2"  # nobody's
 
@@ -24,14 +24,10 @@ JSON_TEXTS = [
     pytest.param(f'{{"a": {{"identitytoken": "{S}"}}, "b": 1}}', id="identitytoken"),
     pytest.param(f'{{"log-opts": {{"splunk-token":\n"{S}"}}}}', id="a token in the next line"),
     pytest.param(f'{{"proxies": {{"http-proxy": "http://me:{S}@proxy:3128/"}}}}', id="a proxy's address"),
-    pytest.param(f'{{"proxies": {{"http-proxy": "me:{S}@proxy:3128"}}}}', id="a proxy without a scheme"),
     pytest.param(f'{{"registry-mirrors": ["https://me:{S}/x@y@mirror"]}}', id="a mirror's address"),
-    pytest.param(f'{{"Password": "a\\"{S}"}}', id="a quoted quote"),
     pytest.param(f'{{"clientSecret": {{"deep": [{{"er": "{S}"}}]}}}}', id="all below a secret"),
     pytest.param(f'{{"a": 1 }} ] , "x" {{ ] "auth": "{S}"', id="brackets that do not match"),
-    pytest.param(f'{{"auth": "{S}" ]] broken', id="what cannot be read"),
     pytest.param(f'{{"args": ["-v", "--password", "{S}", "x"]}}', id="an argument after its flag"),
-    pytest.param(f'{{"args": ["--token={S}"]}}', id="a flag with its value"),
     pytest.param(f'{{"cmd": "login --password {S} --v"}}', id="a command line"),
     pytest.param(f'{{"env": ["REGISTRY_PASSWORD={S}"]}}', id="an environment variable"),
     pytest.param(f'{{"m": "https://r/x?a=b&token={S}&c=d"}}', id="a query"),
@@ -40,25 +36,16 @@ JSON_TEXTS = [
     ),
     pytest.param(f'{{"m": "https://r/x?sv=1&sig={S}%3D"}}', id="a shared access signature"),
     pytest.param(f'{{"h": ["Authorization: Bearer {S}"]}}', id="a header"),
-    pytest.param(f'{{"h": ["X-Auth-Token: {S}, more {S}"]}}', id="another header"),
     pytest.param(f'{{"h": "Bearer {S}"}}', id="a scheme alone"),
     pytest.param(
         f'{{"k": "-----BEGIN RSA PRIVATE KEY-----\\n{S}\\n-----END RSA PRIVATE KEY-----"}}', id="PEM"
     ),
-    pytest.param(f'{{"k": "-----BEGIN RSA PRIVATE KEY-----\\n{S}"}}', id="PEM without an end"),
     pytest.param(f'{{"j": "{{\\"password\\": \\"{S}\\"}}"}}', id="JSON in a string"),
     pytest.param(f'{{"j": "eyJhbGciOiJI.{S}.{S}"}}', id="a JWT"),
     pytest.param(f'{{"pass\\u0077ord": "{S}"}}', id="an escape in a key"),
-    pytest.param(f'{{"tok\\u0065n": ["{S}"]}}', id="an escape in the key of a list"),
     pytest.param(f'{{"mirror": "https:\\/\\/u:{S}@h\\/"}}', id="an address, as PHP writes it"),
-    pytest.param(f'{{"https:\\/\\/u:{S}@h\\/": {{}}}}', id="an address as a key, as PHP writes it"),
-    pytest.param(f'{{"m": "https:\\u002f\\u002fu:{S}@h"}}', id="an address in escapes"),
     pytest.param(f'{{"m": "https\\u003A//u:{S}\\u0040h"}}', id="an address in other escapes"),
     pytest.param(f'{{"env": ["DB_PASSWORD\\u003d{S}"]}}', id="an environment variable, as Gson writes it"),
-    pytest.param(f'{{"m": "https://r/x?token\\u003d{S}"}}', id="a query in escapes"),
-    pytest.param(
-        f'{{"j": "{{\\u0022password\\u0022:\\u0022{S}\\u0022}}"}}', id="JSON in escapes in a string"
-    ),
     pytest.param(
         f'{{"j": "{{\\"a\\":\\"{{\\\\\\"pass\\\\u0077ord\\\\\\":\\\\\\"{S}\\\\\\"}}\\"}}"}}',
         id="JSON in JSON in a string",
@@ -70,21 +57,14 @@ JSON_TEXTS = [
         for key in ("pass", "pwd", "pw", "github_pat", "X-Auth-Key", "kv.key", "dbPass", "rootPw")
     ),
     pytest.param(f'{{"name": "DB_PASSWORD", "value": "{S}"}}', id="a name and its value"),
-    pytest.param(f'[{{"value": "{S}", "name": "DB_PASSWORD"}}]', id="a value and its name"),
-    pytest.param(f'{{"env": ["REG_PASSWORD", "{S}"]}}', id="a name and its value in a list"),
     pytest.param(f'{{"dsn": "root:{S}@tcp(h)"}}', id="a database's address"),
     pytest.param(f'{{"cmd": "curl -u me:{S} https://r"}}', id="curl"),
-    pytest.param(f'{{"cmd": ["curl", "-u", "me:{S}", "https://r"]}}', id="curl in a list"),
     pytest.param(f'{{"a": "ghp_{S * 5}"}}', id="GitHub's token"),
     pytest.param(f'{{"a": "AKIA{S.upper() * 2}xx{S}"}}', id="AWS's key"),
     pytest.param(f'{{"a": "https://hooks.slack.com/services/T0/B0/{S}"}}', id="Slack's address"),
-    pytest.param(
-        f'{{"a": "https:\\/\\/hooks.slack.com\\/services\\/T0\\/B0\\/{S}"}}', id="Slack's, as PHP writes it"
-    ),
 ]
 TOML_TEXTS = [
     pytest.param(f'[plugins."x".registry.configs."r".auth]\n  username = "{S}"\n  password = "{S}"\n', id="auth"),
-    pytest.param(f'auth = {{ password = "{S}", deep = [["{S}"]] }}\n', id="an inline table"),
     pytest.param(f"a.identitytoken = '{S}'\n", id="a dotted key"),
     pytest.param(f'[x]\nprivate_key = """\n-----BEGIN\n{S}\n"""\nb = 1\n', id="key material in lines"),
     pytest.param(f'[x.header]\n  Authorization = ["Basic {S}"]\n', id="a header of a registry"),
@@ -92,30 +72,19 @@ TOML_TEXTS = [
     pytest.param(f"b = 1 # token: {S}\n", id="behind a value"),
     pytest.param(f'proxy = "https://me:{S}@proxy"\n', id="a proxy"),
     pytest.param(f'x = "{S}" {S}\n', id="what cannot be read"),
-    pytest.param(f'args = ["-v", "--password", "{S}", "x"]\n', id="an argument after its flag"),
     pytest.param(f"args = [\n  '--secret', # what comes\n  '{S}',\n]\n", id="an argument in the next line"),
-    pytest.param(f"args = ['--token={S}']\n", id="a flag with its value"),
-    pytest.param(f'm = "https://r/x?token={S}"\n', id="a query"),
     pytest.param(f'm = "https://r/x?X-Amz-Credential={S}/1&b=c"\n', id="a signed address"),
-    pytest.param(f'h = {{ x = "Authorization: Bearer {S}" }}\n', id="a header"),
     pytest.param(f'x = """\na\n  token: {S}\n  b\n"""\n', id="a line of a multi-line string"),
     pytest.param(f"x = '''\n-----BEGIN PRIVATE KEY-----\n{S}\n-----END PRIVATE KEY-----\n'''\n", id="PEM"),
-    pytest.param(f'x = """-----BEGIN PRIVATE KEY-----\n{S}\n{S}\n"""\nb = 1\n', id="PEM without an end"),
     pytest.param(f"# -----BEGIN PRIVATE KEY-----\n# {S}\n# -----END PRIVATE KEY-----\n", id="PEM commented out"),
-    pytest.param(f"# login --password {S}\n", id="a command line commented out"),
     pytest.param(f"# https://me:{S}@r/ and https://r/?token={S}\n", id="addresses commented out"),
     pytest.param(f'# curl -H "Authorization: Bearer {S}"\n', id="a header commented out"),
     pytest.param(f'm = "https:\\u002f\\u002fu:{S}@h"\n', id="an address in escapes"),
-    pytest.param(f'[a."https:\\U0000002f\\u002fu:{S}@h"]\nb = 1\n', id="an address in the escapes of a header"),
-    pytest.param(f'm = ["DB_PASSWORD\\u003d{S}"]\n', id="a variable in escapes"),
     pytest.param(f'"pass\\u0077ord" = "{S}"\n', id="an escape in a key"),
     pytest.param(f'[x]\ngithub_pat = "{S}"\n', id="a short name"),
     pytest.param(f'[[env]]\nvalue = "{S}"\nname = "DB_PASSWORD"\n', id="a value and its name"),
-    pytest.param(f'env = [{{ name = "DB_PASS", value = "{S}" }}]\n', id="a name and its value"),
-    pytest.param(f'env = ["REG_PASSWORD", "{S}"]\n', id="a name and its value in a list"),
     pytest.param(f'dsn = "root:{S}@tcp(h)" # or me:{S}@h\n', id="addresses without a scheme"),
     pytest.param(f"# curl -u me:{S} https://r\n", id="curl"),
-    pytest.param(f"# ghp_{S * 5}\n", id="GitHub's token"),
 ]  # fmt: skip
 KEPT = [
     pytest.param('{"registry-mirrors": ["https://mirror.example.com/a"], "debug": true}', Syntax.JSON),
@@ -206,15 +175,11 @@ def test_the_diff_is_the_one_that_everybody_knows(old: str, new: str) -> None:
     assert told == [click.unstyle(line.rstrip("\r\n")) for line in known]
 
 
-def test_plan_masks_secrets_and_shows_them_when_asked(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    (site.root / DAEMON_JSON).write_text(json.dumps({"auths": {"r": {"auth": S}}, "debug": True}, indent=1))
-    toml = site.root / "etc/containerd/config.toml"
-    toml.write_text(toml.read_text() + f'[plugins."x".registry.configs."r".auth]\n  password = "{S}"\n')
-
-    docker = json.loads((site.root / DAEMON_JSON).read_text())
-    docker["exec-opts"] = ["--password", S, f"native.x=1&token={S}", f"Authorization: Bearer {S}"]
-    (site.root / DAEMON_JSON).write_text(json.dumps(docker))
+def test_plan_masks_secrets_and_shows_them_when_asked(site: Site) -> None:
+    words = ["--password", S, f"native.x=1&token={S}", f"Authorization: Bearer {S}"]
+    site.write(DAEMON_JSON, json.dumps({"auths": {"r": {"auth": S}}, "exec-opts": words}))
+    auth = f'[plugins."x".registry.configs."r".auth]\n  password = "{S}"\n'
+    site.write(CONTAINERD, site.read(CONTAINERD) + auth)
 
     shown = site.call("plan")
     asked = site.call("plan", "--show-secrets")

@@ -74,19 +74,3 @@ def test_a_document_is_short_and_plain(document: str) -> None:
 def test_all_documents_together_are_short() -> None:
     assert WORDS.keys() == {*DOCUMENTS, "CONTRIBUTING.md"}
     assert sum(figures(document)[0] for document in WORDS) <= TOGETHER
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
-            "# A title\n\nOne two. Three `a. b`\nfour?\n", ["One two.", "Three `a_ b` four?"], id="prose"
-        ),
-        pytest.param("One:\n\n- two\n- three. Four\n", ["One:", "two", "three.", "Four"], id="a list"),
-        pytest.param(
-            "| a | b |\n|---|---|\n\n```text\nx. y\n```\nEnd [it](README.md).\n", ["End it."], id="the rest"
-        ),
-    ],
-)
-def test_sentences_are_those_of_the_prose(text: str, expected: list[str]) -> None:
-    assert sentences(text) == expected
