@@ -50,10 +50,6 @@ class Node(CdiSite):
         self.host = Host.under(PurePosixPath(self.root))
         self.tool = next(self.source.rglob("nvidia-ctk"))
 
-    def write(self, path: str, text: str = "") -> None:
-        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.root / path).write_text(text)
-
     def options(self, driver_root: str = "/driver") -> Options:
         return Options(
             toolkit_source=PurePosixPath(self.source),

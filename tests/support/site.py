@@ -85,7 +85,7 @@ class Site:
         """Return the text of a file below the root, "" where there is none."""
         return (self.root / path).read_text() if (self.root / path).exists() else ""
 
-    def write(self, path: str, text: str) -> Path:
+    def write(self, path: str, text: str = "") -> Path:
         """Write a file below the root, and make what it stands in."""
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text)
