@@ -101,11 +101,6 @@ def run_pod(node: Node, handler: str) -> None:
     call(node, "RunPodSandbox", bytes([0x12, len(handler)]) + handler.encode())
 
 
-def starts(node: Node) -> int:
-    """Return how often CRI-O was started."""
-    return node.journal("crio").count("Started ")
-
-
 def reload(node: Node) -> None:
     node.run(["systemctl", "reload", "crio"])
     time.sleep(0.2)

@@ -14,13 +14,12 @@ from tests.engines.crios import (
     bundle,
     reload,
     run_pod,
-    starts,
     stop_container,
 )
 from tests.engines.nodes import Node
 from tests.engines.running import Running
 from tests.engines.snapshot import but_the_ledger, snapshot
-from tests.engines.told import sentence
+from tests.engines.told import sentence, starts
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 HOOK_FILE = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
@@ -37,20 +36,20 @@ WORDS = ("run", *ASKED, "--host-root", "/run/container/host", "--set-as-default"
 
 
 def test_it_is_installed_and_undone_with_one_restart_each(crio: Node) -> None:
-    files, count = snapshot(crio), starts(crio)
+    files, count = snapshot(crio), starts(crio, "crio")
 
     done = crio.installer("install", *ASKED)
 
     assert done.returncode == 0, done.stderr
     run_pod(crio, "nvidia")
-    assert starts(crio) == count + 1
+    assert starts(crio, "crio") == count + 1
     assert 'monitor_path = "/usr/libexec/crio/conmon"' in crio.read(OURS)
     again = crio.installer("install", *ASKED)
     assert "nothing changed" in again.stderr
-    assert starts(crio) == count + 1
+    assert starts(crio, "crio") == count + 1
     undone = crio.installer("uninstall")
     assert undone.returncode == 0, undone.stderr
-    assert starts(crio) == count + 2
+    assert starts(crio, "crio") == count + 2
     assert snapshot(crio) == files
     with pytest.raises(grpc.RpcError, match="failed to find runtime handler nvidia"):
         run_pod(crio, "nvidia")
@@ -59,7 +58,7 @@ def test_it_is_installed_and_undone_with_one_restart_each(crio: Node) -> None:
 def test_no_verb_restarts_into_a_drop_in_that_is_a_link_to_no_file(crio: Node) -> None:
     name = f"{DROP_INS}/50-site.conf"
     crio.installer("install", *ASKED, check=True)
-    count, written = starts(crio), snapshot(crio)
+    count, written = starts(crio, "crio"), snapshot(crio)
     crio.run(["ln", "-s", "/srv/gone.conf", name])
 
     undone = crio.installer("uninstall")
@@ -69,7 +68,7 @@ def test_no_verb_restarts_into_a_drop_in_that_is_a_link_to_no_file(crio: Node) -
     for done in (undone, renamed):
         assert f"it reads {name}, which is a link to nowhere, or no file" in sentence(done.stderr)
     run_pod(crio, "nvidia")
-    assert starts(crio) == count
+    assert starts(crio, "crio") == count
     crio.run(["rm", name])
     assert but_the_ledger(snapshot(crio)) == but_the_ledger(written)
 
@@ -86,7 +85,7 @@ def run_in_a_pod(node: Node) -> Running:
 
 
 def test_a_pod_that_undoes_the_crio_it_runs_under_ends_at_once_and_all_is_undone(crio: Node) -> None:
-    files, count = snapshot(crio), starts(crio)
+    files, count = snapshot(crio), starts(crio, "crio")
     process = run_in_a_pod(crio)
     began = time.monotonic()
 
@@ -98,13 +97,13 @@ def test_a_pod_that_undoes_the_crio_it_runs_under_ends_at_once_and_all_is_undone
     assert process.wait() == 0, process.log
     assert took_s < GRACE_S / 2
     assert "undo complete" in crio.journal("toolkit-installer-undo")
-    assert starts(crio) == count + 2
+    assert starts(crio, "crio") == count + 2
     assert snapshot(crio) == files
     assert not (crio.root / "run/nvidia/toolkit/ready").exists()
 
 
 def test_a_restart_is_waited_for_as_long_as_the_calls_in_flight(crio: Node) -> None:
-    count = starts(crio)
+    count = starts(crio, "crio")
     busy = crio.start(["sh", "-c", 'trap "" TERM; while :; do sleep 0.1; done'])
     bundle(crio, ID, {"SandboxID": "x"}, busy.pid)
     stopping = stop_container(crio, ID, 9)
@@ -115,24 +114,24 @@ def test_a_restart_is_waited_for_as_long_as_the_calls_in_flight(crio: Node) -> N
     stopping.join()
     busy.wait()
     assert done.returncode == 0, done.stderr
-    assert starts(crio) == count + 1
+    assert starts(crio, "crio") == count + 1
     run_pod(crio, "nvidia")
 
 
 def test_a_reload_is_not_taken_for_a_restart(crio: Node) -> None:
     crio.installer("install", *ASKED, "--restart-mode", "none", check=True)
     reload(crio)
-    count = starts(crio)
+    count = starts(crio, "crio")
 
     done = crio.installer("install", *ASKED)
 
     assert done.returncode == 0, done.stderr
-    assert starts(crio) == count + 1
+    assert starts(crio, "crio") == count + 1
     run_pod(crio, "nvidia")
     crio.run(["rm", OURS])
     reload(crio)  # it serves ours still, and says so no more
     crio.installer("uninstall", check=True)
-    assert starts(crio) == count + 2
+    assert starts(crio, "crio") == count + 2
 
 
 def test_containers_that_are_being_made_run_our_hook_before_it_goes(crio: Node) -> None:

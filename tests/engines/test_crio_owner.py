@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from tests.engines.crios import ASKED, DROP_INS, OURS, call, reload, run_pod, starts
+from tests.engines.crios import ASKED, DROP_INS, OURS, call, reload, run_pod
 from tests.engines.doctors import bad, doctor, warned
 from tests.engines.nodes import Node
 from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence
+from tests.engines.told import sentence, starts
 
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 OWNERS = f"{DROP_INS}/50-owner.conf"
@@ -49,14 +49,14 @@ def exec_in_flight(node: Node) -> Iterator[None]:
 
 
 def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node) -> None:
-    count = starts(crio)
+    count = starts(crio, "crio")
 
     for number, words in enumerate((("install", *ASKED), ("uninstall",)), start=1):
         with exec_in_flight(crio):
             done = crio.installer(*words)
 
         assert done.returncode == 0, done.stderr
-        assert starts(crio) == count + number
+        assert starts(crio, "crio") == count + number
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def waiting(node: Node, *words: str) -> Iterator[Running]:
 def test_a_hook_comes_and_goes_without_a_restart_and_is_ready_where_crio_reads_its_directory(
     crio: Node,
 ) -> None:
-    count, files = starts(crio), snapshot(crio)
+    count, files = starts(crio, "crio"), snapshot(crio)
     with waiting(crio, "--crio-hook"):
         ready, plan = crio.installer("status", "--ready"), crio.installer("plan", *ASKED, "--crio-hook")
         well, (_, checks) = crio.installer("status"), doctor(crio)
@@ -88,12 +88,12 @@ def test_a_hook_comes_and_goes_without_a_restart_and_is_ready_where_crio_reads_i
     assert {**bad(checks), **warned(checks)}.keys() == {"driver-libraries"}, "the node has a module alone"
     assert (later.returncode, told.returncode) == (0, 1), "it reads the directory until its restart"
     assert "(it looks for hooks in /opt/hooks)" in told.stdout
-    assert (starts(crio), snapshot(crio)) == (count, files)
+    assert (starts(crio, "crio"), snapshot(crio)) == (count, files)
 
 
 def test_a_run_stays_ready_over_what_changes_nothing_and_writes_a_removed_drop_in_again(crio: Node) -> None:
     with waiting(crio) as process:
-        count, text = starts(crio), crio.read(OURS)
+        count, text = starts(crio, "crio"), crio.read(OURS)
         codes = []
         for edit in (["touch", OURS], ["sh", "-c", f"echo '{COMMENT}' >> {OURS}"]):
             crio.run(edit)
@@ -112,7 +112,7 @@ def test_a_run_stays_ready_over_what_changes_nothing_and_writes_a_removed_drop_i
         process.wait_for("drift repaired")
         assert crio.installer("status", "--ready").returncode == 0
         assert codes == [0] * 6
-        assert starts(crio) == count + 1, "which the owner made"
+        assert starts(crio, "crio") == count + 1, "which the owner made"
 
 
 def test_what_ours_inherited_stays_over_another_default_and_a_drop_in_that_is_gone(crio: Node) -> None:
@@ -162,13 +162,13 @@ def test_a_runtime_is_not_missed_as_it_was_that_its_owner_wrote_anew_since_the_s
     crio.restart("crio")
     crio.installer("install", *ASKED, check=True)
     crio.write(OWNERS, MINE.format('container_min_memory = "13MiB"'))
-    count = starts(crio)
+    count = starts(crio, "crio")
 
     done = crio.installer("uninstall")
 
     crio.run(["rm", OWNERS])
     assert done.returncode == 0, done.stderr
-    assert starts(crio) == count + 1
+    assert starts(crio, "crio") == count + 1
 
 
 OLD, NEW = "/usr/libexec/crio/conmon", "/opt/crio/conmon"
@@ -195,18 +195,18 @@ def test_all_verbs_tell_of_a_program_that_is_gone_and_none_restarts(with_conmon:
     other = '[crio.runtime.runtimes.other]\nruntime_path = "/usr/libexec/crio/runc"\n'
     crio.write(OWNERS, other)
     crio.run(["rm", "/usr/bin/conmon"])
-    untouched, count = snapshot(crio), starts(crio)
+    untouched, count = snapshot(crio), starts(crio, "crio")
     plan, refused = crio.installer("plan", *ASKED), crio.installer("install", *ASKED)
     assert (plan.returncode, refused.returncode) == (1, 1)
     assert why in sentence(refused.stderr)
     assert sentence(refused.stderr) in plan.stdout
-    assert (starts(crio), snapshot(crio)) == (count, untouched)
+    assert (starts(crio, "crio"), snapshot(crio)) == (count, untouched)
     crio.run(["rm", OWNERS])
     crio.run(["ln", "-s", OLD, "/usr/bin/conmon"])
     crio.installer("install", *ASKED, check=True)
     crio.write(OWNERS, other)
     crio.run(["rm", "/usr/bin/conmon"])
-    count = starts(crio)
+    count = starts(crio, "crio")
 
     told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
     again = crio.installer("install", *ASKED)
@@ -218,7 +218,7 @@ def test_all_verbs_tell_of_a_program_that_is_gone_and_none_restarts(with_conmon:
     assert (again.returncode, default.returncode) == (0, 1), (again.stderr, default.stderr)
     assert kept.returncode == 4, kept.stderr
     assert why in sentence(kept.stderr)
-    assert starts(crio) == count
+    assert starts(crio, "crio") == count
 
 
 @pytest.mark.parametrize("down", [False, True], ids=["before crio is restarted", "that keeps crio down"])
