@@ -11,6 +11,7 @@ from typing import Any, Final
 from installer.config_text import Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 START: Final = "{\n}\n"  # the text to begin with where there is none
+MANY_DIGITS: Final = 1000
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
 _CONSTANT: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|-?[A-Z]\w+')
 _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)  # only for where a value ends
@@ -85,7 +86,8 @@ def value(text: str) -> Any:
         tree = json.loads(
             text,
             object_pairs_hook=_make_branch,
-            parse_int=_make_number,
+            # int() refuses more than 4300 digits, and -0 would come back as 0.
+            parse_int=lambda word: int(word) if len(word) < MANY_DIGITS and word != "-0" else Number(word),
             parse_float=Number,
             parse_constant=constants.append,
         )
@@ -108,11 +110,6 @@ def _make_branch(pairs: list[tuple[str, Any]]) -> Branch:
         seen[name] = seen.get(name, 0) + 1
         branch[name if seen[name] == 1 else (name, seen[name])] = child
     return branch
-
-
-def _make_number(text: str) -> int | Number:
-    # int() refuses more than 4300 digits, and -0 would come back as 0.
-    return int(text) if len(text) < 1000 and text != "-0" else Number(text)  # noqa: PLR2004
 
 
 def pairs(text: str, start: int) -> list[Pair]:

@@ -15,7 +15,6 @@ _COMMENT: Final = re.compile(r"#.*")
 _PLAIN: Final = frozenset({"true", "false", "null"})
 # Of a pair of a name and its value, as in the environment of a Pod: {"name": NAME, "value": VALUE}.
 _NAME: Final = frozenset({"name", "key"})
-_VALUE: Final = "value"
 
 _Span = tuple[int, int, bool]  # of a value, and whether all of it is secret
 MASK: Final = "***"
@@ -23,9 +22,8 @@ _SECRET: Final = re.compile(
     r"passw|passphrase|(?<!by)(?<!com)pass\d*$|secret|token|credential|authoriz|cookie|bearer|signature|^sig$"
     r"|^auths?$|registryauth|(api|access|private|signing|encryption|account|auth)key|^key$|keydata|keypem"
 )
-# As the last word of a name only: ``spwd`` and ``format`` are none. A shell's PWD is where it stands.
+# As the last word of a name only: ``spwd`` and ``format`` are none.
 _SHORT: Final = re.compile(r"(?:^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:pwd?|pat)\d*$|\.key$")
-_DIRECTORIES: Final = frozenset({"PWD", "OLDPWD"})
 # Where a secret is, what asks for it, or that it comes by another way.
 _HARMLESS: Final = re.compile(r"(file|path|dir|plugins?|endpoint|stdin)$")
 _ESCAPE: Final = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|(/))")
@@ -96,11 +94,6 @@ def _show(literal: str, *, secret: bool) -> str | None:
     return None if shown == inside else quote + shown + quote
 
 
-def _read_string(literal: str) -> str:
-    """Return what a string says, whatever its spelling."""
-    return unescape(literal.strip("\"'"))
-
-
 def _find_values(text: str, syntax: Syntax) -> Iterator[_Span]:
     """Yield the values of a text, and the names in which a secret may stand."""
     if syntax is Syntax.TOML:
@@ -114,12 +107,12 @@ def _find_values(text: str, syntax: Syntax) -> Iterator[_Span]:
 
 def _walk_pairs(text: str, scanner: _Scanner, pairs: Sequence[Pair], *, secret: bool) -> Iterator[_Span]:
     named = any(
-        pair.name[-1].lower() in _NAME and announces(_read_string(text[pair.value : pair.end]))
+        pair.name[-1].lower() in _NAME and announces(unescape(text[pair.value : pair.end].strip("\"'")))
         for pair in pairs
     )
     for pair in pairs:
         yield pair.start, pair.start + len(pair.raw[0]), False
-        hidden = any(map(is_secret, pair.name)) or (named and pair.name[-1].lower() == _VALUE)
+        hidden = any(map(is_secret, pair.name)) or (named and pair.name[-1].lower() == "value")
         yield from _walk_value(text, scanner, pair.value, pair.end, secret=secret or hidden)
 
 
@@ -130,7 +123,7 @@ def _walk_value(text: str, scanner: _Scanner, start: int, end: int, *, secret: b
     elif text[start] == "[":
         before = ""
         for begin, stop in scanner.items(text, start):
-            said = _read_string(text[begin:stop])
+            said = unescape(text[begin:stop].strip("\"'"))
             # A flag with which the next one is a user with a password.
             login = before[:2] in {"-u", "--"} and _USER.match(f"{before} {said}")
             hidden = secret or announces(before) or bool(login)
@@ -144,7 +137,7 @@ def _walk_value(text: str, scanner: _Scanner, start: int, end: int, *, secret: b
 def is_secret(name: str) -> bool:
     """Tell whether a key of this name holds what is not to be shown."""
     word = re.sub(r"[^a-z0-9]", "", name.lower())
-    found = _SECRET.search(word) or (name not in _DIRECTORIES and _SHORT.search(name))
+    found = _SECRET.search(word) or (name not in {"PWD", "OLDPWD"} and _SHORT.search(name))  # a shell's place
     return bool(found) and _HARMLESS.search(word) is None
 
 
