@@ -31,7 +31,13 @@ GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PR
 
 def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> bool:
     """Tell whether systemd holds the socket of a stopped engine, and would start it for whoever connects."""
-    return spec.api is Api.DOCKER and host.exists(socket) and systemd.is_socket_held(host, unit, socket)
+    if spec.api is not Api.DOCKER or not host.exists(socket):
+        return False
+    if systemd.look_at_unit(host, unit).active not in {"inactive", "failed", systemd.STOPPING}:
+        return False
+    found = systemd.look_at_unit(host, f"{unit.removesuffix('.service')}.socket")
+    paths = {host.local_path(PurePosixPath(place)) for place in found.listens if place[:1] == "/"}
+    return found.active == "active" and (not paths or host.local_path(socket) in paths)
 
 
 def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineState:

@@ -45,7 +45,6 @@ _FLOCK: Final = re.compile(
 LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PIDFILE: Final = "toolkit.pid"
 _CLAIM: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length (0: all), pid
-HALTED: Final = {"T": "stopped", "t": "traced"}  # proc(5)
 
 
 class Lock(Struct, frozen=True):
@@ -311,5 +310,5 @@ def describe_halt(here: Path) -> str:
     """Return why the holder of a pidfile does not go on; "" where it does."""
     with suppress(OSError, IndexError):  # it has ended
         for pid in holders(here.stat()):
-            return HALTED.get(status_field("State:", pid, PROC)[0], "")
+            return {"T": "stopped", "t": "traced"}.get(status_field("State:", pid, PROC)[0], "")  # proc(5)
     return ""

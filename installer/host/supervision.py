@@ -16,8 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 from installer.errors import InstallerError, StoppedError
 from installer.supervisor import HUNG
 
-PACKAGE: Final = Path(__file__).resolve().parents[1]
-START: Final = str(PACKAGE / "start.py")
+START: Final = str(Path(__file__).resolve().parents[1] / "start.py")
 # An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
 BARE: Final = (sys.executable, "-I", "-S", *("-B",) * sys.flags.dont_write_bytecode)
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h

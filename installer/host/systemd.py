@@ -46,8 +46,6 @@ MOUNT: Final = "mount the node's /run/dbus into the container (the directory, no
 NOT_SYSTEMD: Final = "what answers is not systemd"
 # What systemctl 252 and 257 say where there is no systemd, or it cannot be reached either.
 UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
-# Where it takes a root for a chroot it ignores "restart" and ends well.
-REAL: Final = {"SYSTEMD_IGNORE_CHROOT": "1"}
 HOST_ROOT: Final = PurePosixPath("/")
 ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
 STOPPING: Final = "deactivating"
@@ -132,7 +130,10 @@ class Bus:
 
     def properties(self, unit: str) -> dict[str, Any]:
         """Return all properties of a unit in one question: systemd may be kept busy by others."""
-        answer = self.call(path_of(unit), f"{PROPERTIES}.GetAll", "s", "")[0]
+        # The object that is a unit, as systemd makes its path; whoever asks for it has it loaded.
+        name = os.fsencode(unit).decode("latin-1")
+        escaped = re.sub(r"\A\d|[^a-zA-Z0-9]", lambda found: f"_{ord(found[0]):02x}", name)
+        answer = self.call(f"{ROOT}/unit/{escaped}", f"{PROPERTIES}.GetAll", "s", "")[0]
         return {name: value for name, (_, value) in answer.items()}
 
 
@@ -140,14 +141,6 @@ def _refuse_refused(greeting: bytes) -> None:
     if not greeting.startswith(b"OK "):
         reason = greeting.decode(errors="replace").strip() or "closed"
         raise ConnectionRefusedError(f"authentication: {reason}")
-
-
-def path_of(unit: str) -> str:
-    """Return the object that is a unit, as systemd makes its path; whoever asks for it has it loaded."""
-    escaped = re.sub(
-        r"\A\d|[^a-zA-Z0-9]", lambda found: f"_{ord(found[0]):02x}", os.fsencode(unit).decode("latin-1")
-    )
-    return f"{ROOT}/unit/{escaped}"
 
 
 def ask_bus(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, timeout_s: float) -> T:
@@ -343,7 +336,9 @@ def ask(
         return ask_bus(buses(host), over_bus, purpose=purpose, timeout_s=timeout_s)
     except NoBusError:
         root, deadline = host.local_path(HOST_ROOT), time.monotonic() + timeout_s
-        ran = run_in(root, words, timeout_s=timeout_s, environment=ENVIRONMENT | REAL)
+        # Where systemctl takes a root for a chroot it ignores "restart" and ends well.
+        real = ENVIRONMENT | {"SYSTEMD_IGNORE_CHROOT": "1"}
+        ran = run_in(root, words, timeout_s=timeout_s, environment=real)
         if ran is None and time.monotonic() > deadline:
             raise late(purpose, timeout_s) from None
         if ran is None or (ran.returncode and any(text in ran.stderr for text in UNREACHABLE)):
@@ -351,15 +346,6 @@ def ask(
     if ran.returncode:
         raise _failure(purpose, timeout_s, BusError("", ran.last_line))
     return ran
-
-
-def is_socket_held(host: Host, unit: str, socket: PurePosixPath) -> bool:
-    """Tell whether systemd listens in the place of a service that is stopped: whoever connects starts it."""
-    if look_at_unit(host, unit).active not in {"inactive", "failed", STOPPING}:
-        return False
-    found = look_at_unit(host, f"{unit.removesuffix('.service')}.socket")
-    paths = {host.local_path(PurePosixPath(place)) for place in found.listens if place[:1] == "/"}
-    return found.active == "active" and (not paths or host.local_path(socket) in paths)
 
 
 def unit_runs(host: Host, unit: str) -> bool:
