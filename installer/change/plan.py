@@ -21,7 +21,7 @@ from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoI
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import OWNER, Container, EngineState, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import File
-from installer.model.options import Options, RestartMode
+from installer.model.options import Drift, Options, RestartMode
 from installer.model.steps import (
     TRY_AGAIN,
     MakeDirectory,
@@ -222,7 +222,11 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         engines.append(
             (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
         )
-    words = repr((engines, payload.version if payload else "", options.of_answers))
+    # When an engine is restarted, and who is told, changes nothing of its answer.
+    mode = RestartMode.NONE if options.restart_mode is RestartMode.NONE else RestartMode.AUTO
+    asked = replace(options, retry=False, drift=Drift.AUTO, restart_mode=mode)
+    asked = replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
+    words = repr((engines, payload.version if payload else "", asked))
     return sha256(words.encode()).hexdigest()
 
 

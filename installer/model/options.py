@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.errors import UsageError
@@ -218,13 +217,6 @@ class Options(Struct, frozen=True):
     def auto(self) -> bool:
         """Whether the engines that run here are to be found out."""
         return AUTO in self.engines
-
-    @property
-    def of_answers(self) -> Self:
-        """Those on which the answer of an engine depends: when it is restarted, and who is told, does not."""
-        untold = replace(self, metrics_textfile=None, nfd_features=None, metrics_listen=None)
-        mode = RestartMode.NONE if self.restart_mode is RestartMode.NONE else RestartMode.AUTO
-        return replace(untold, retry=False, drift=Drift.AUTO, restart_mode=mode)
 
     @property
     def published(self) -> tuple[PurePosixPath, ...]:
