@@ -245,7 +245,7 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
     taken_back = any(edit.after != EMPTY for edit in stale)
     if not (taken_back or now is None or needed):
-        if row is None and wanted.wants and not _is_copy(name, facts):
+        if row is None and wanted.wants and facts.held.engine(name) is None:
             # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
         if row is not None and path in facts.lost:  # what is saved anew belongs to the text as it is now
@@ -283,14 +283,9 @@ def record_foreign(
     if row is not None and path not in facts.lost:
         # What it named before our first install is what it may name after us, whatever was added since.
         return ConfigChange(None, row, None)
-    if row is None and _is_copy(name, facts):
-        return None
+    if row is None and facts.held.engine(name) is not None:
+        return None  # we were installed before an unknown file: what it names is no original
     return ConfigChange(None, _row_as_found(name, path, now, facts), now)
-
-
-def _is_copy(name: str, facts: Facts) -> bool:
-    """Tell whether we were installed before an unknown file: what names our programs there is no original."""
-    return any(row.name == name for row in facts.held.engines)
 
 
 def _row_as_found(name: str, path: PurePosixPath, now: File, facts: Facts) -> ConfigRow:

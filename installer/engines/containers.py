@@ -42,18 +42,12 @@ NOTICED_S: Final = 0.5  # CRI-O watches its hooks; meanwhile it may be writing a
 CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
 SHIMS: Final = tuple(each for each in ENGINES.values() if each.monitor is Monitor.SHIM)
-# Of two engines that share a place, the first.
-STATES: Final = {each.state.usual: each.name for each in reversed(SHIMS)}
 NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespace}
 TASKS: Final = "io.containerd.runtime.v2.task"
 ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 SCRIPT_BYTES: Final = 64 << 10  # of one that may start our program
 COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
-# Those of CDI, which run in createContainer, are done with before a container lives.
-STAGES: Final = ("prestart", "poststart", "poststop")
-# CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for those.
-CRIO_STAGES: Final = ("poststart", "poststop")
 
 
 class _Hook(Struct, frozen=True):
@@ -107,7 +101,8 @@ def find_running_containers(
 
 def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
     """Return where shims leave what they run, and to which engine that belongs."""
-    return STATES | {
+    # Of two engines that share a place, the first.
+    return {each.state.usual: each.name for each in reversed(SHIMS)} | {
         engine.state: engine.name
         for engine in engines
         if engine.state and engine.spec.monitor is Monitor.SHIM
@@ -251,7 +246,8 @@ def list_shim_containers(
                 started = named or _read(directory / name / "runtime").decode(errors="surrogateescape")
                 binary, spec = known(str(started).strip()), _read(directory / name / "config.json")
                 if binary is None and b'"hooks"' in spec:
-                    binary = _decode(spec, _Spec).find_hook(leads, STAGES)
+                    # Those of CDI, which run in createContainer, are done with before a container lives.
+                    binary = _decode(spec, _Spec).find_hook(leads, ("prestart", "poststart", "poststop"))
                 if binary is not None:
                     said = _decode(spec, _Spec).annotations or {}
                     space = said.get("io.kubernetes.cri.sandbox-namespace", "-")
@@ -280,7 +276,9 @@ def list_crio_containers(
         handler = (sandbox.annotations or {}).get(f"{ANNOTATED}RuntimeHandler", "")
         started_by = known(_conmon(host, bundles[name], name))
         binary = handlers.get(handler) or (started_by if handler else None)
-        binary = binary or spec.find_hook(leads, CRIO_STAGES)
+        # CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for
+        # those.
+        binary = binary or spec.find_hook(leads, ("poststart", "poststop"))
         if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")

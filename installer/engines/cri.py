@@ -39,7 +39,6 @@ class CriFailedError(InstallerError):
     usual = "cri-failed"
 
 
-_RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 _VERBOSE = b"\x08\x01"  # StatusRequest{verbose: true}
 CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
@@ -52,8 +51,7 @@ SANDBOXES: Schema = {1: ("sandboxes", [{1: ("id", str), 2: ("metadata", {1: ("na
 _PLUGIN: Schema = {1: ("type", str), 2: ("id", str), 7: ("error", {2: ("message", str)})}
 
 # The plugins that make up CRI: containerd 1.x has the first only; in 2.x it serves what the others hold.
-_CRI_SERVICE = V2_PLUGIN
-_CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
+_CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", V2_PLUGIN)
 
 # A plugin that chose not to load; a part of CRI that is in disabled_plugins.
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
@@ -103,7 +101,7 @@ class Calls:
         self, method: str, request: bytes = b"", answer: Schema = MappingProxyType({})
     ) -> dict[str, Any]:
         """Return what of a method's answer is in the schema ``answer``; may raise as ``status`` does."""
-        content = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
+        content = self._ask(f"/runtime.v1.RuntimeService/{method}", request)
         if content is None:
             raise self._without_cri()
         with _understood(self._socket_path):
@@ -120,7 +118,7 @@ class Calls:
         errors = {f"{each['type']}.{each['id']}": each["error"]["message"] for each in listed}
         parts = [errors[name] for name in _CRI_PARTS if name in errors]
         failed = [error for error in parts if not any(words in error for words in _SWITCHED_OFF)]
-        if len(failed) < len(parts) or _CRI_SERVICE not in errors:
+        if len(failed) < len(parts) or V2_PLUGIN not in errors:
             return CriDisabledError(
                 f"use CRI on {path} (it is switched off)",
                 remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",

@@ -23,9 +23,6 @@ from installer.model.options import AUTO, Options
 
 ASK_S: Final = 3.0
 CONTAINERDS_SOCKET: Final = Place(CONTAINERD.socket, "--containerd", "containerd")
-EXEC_ROOT_FLAG: Final = ("--exec-root",)
-EXEC_ROOT: Final = PurePosixPath("/var/run/docker")
-OWN: Final = "containerd/containerd.sock"  # below that, where dockerd has started a containerd by itself
 RESTART: Final = "see systemctl status containerd on the node, and start or restart it"
 STATE, DATA = "where each container has its state", "where the files of containers are"
 # By these names engines look for them (engine-facts.md#below-an-engine), and what of a runtime names one by
@@ -107,7 +104,9 @@ def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosix
     if named is not None:
         # One that has ended takes its socket with it: the directory tells that it would be seen from here.
         return named if host.exists(named.parent) else None
-    own = PurePosixPath(value_of(engine.words, EXEC_ROOT_FLAG) or EXEC_ROOT, OWN)
+    # Where dockerd has started a containerd by itself.
+    exec_root = value_of(engine.words, ("--exec-root",)) or "/var/run/docker"
+    own = PurePosixPath(exec_root, "containerd/containerd.sock")
     there = next((each for each in (own, CONTAINERDS_SOCKET.usual) if host.exists(each)), None)
     return there or (PurePosixPath(known) if known else None)
 

@@ -18,7 +18,6 @@ from installer.model.engine_spec import (
     ConfigFiles,
     Decision,
     DropIns,
-    EffectiveConfig,
     Extras,
     Generated,
     Place,
@@ -69,11 +68,6 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
             f"{DIRECTORY / NAMES} there for a containerd 2",
         )
     yield from ways
-
-
-def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell."""
-    return effective.estimate(replace(files, trees=_merge_drop_ins(files.config, files.trees)))
 
 
 def make_check(files: ConfigFiles) -> Check:
@@ -130,7 +124,9 @@ K0S: Final = replace(
     reload=ReloadMethod.ITSELF,
     draft=draft,
     make_check=make_check,
-    estimate=estimate,
+    estimate=lambda files: effective.estimate(
+        replace(files, trees=_merge_drop_ins(files.config, files.trees))
+    ),
     relocate=lambda edits, _: edits,
     # It waits 3 s for more changes, ends containerd, and starts it 5 s later (component.go, supervisor.go).
     generated=Generated(

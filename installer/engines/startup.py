@@ -21,19 +21,10 @@ from installer.model.options import Options, RestartMode
 Words = Sequence[str]
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 # What systemd gives to one process alone: sockets, and whom to tell that it is ready.
-OF_ITS_PROCESS: Final = (
-    "LISTEN_",
-    "NOTIFY_SOCKET",
-    "WATCHDOG_",
-    "INVOCATION_ID",
-    "JOURNAL_STREAM",
-    "MAINPID",
-)
+OF_PROCESS: Final = ("LISTEN_", "NOTIFY_SOCKET", "WATCHDOG_", "INVOCATION_ID", "JOURNAL_STREAM", "MAINPID")
 KILLING: Final = frozenset({"control-group", "mixed"})  # systemd.kill(5); the others leave the shims
 RUN_DIRECTORIES: Final = (PurePosixPath("/run"), PurePosixPath("/var/run"))
 WILDCARDS: Final = frozenset("*?[")
-CONFIG: Final = "config"
-DROP_INS: Final = "drop-ins"
 
 
 def value_of(cmdline: Words, names: Sequence[str]) -> str | None:
@@ -115,7 +106,7 @@ def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     environment = _pairs(_strings(process / "environ")) or _pairs(
         (unit or systemd.look_at_unit(host, engine.unit)).start.environment
     )
-    kept = {name: value for name, value in environment.items() if not name.startswith(OF_ITS_PROCESS)}
+    kept = {name: value for name, value in environment.items() if not name.startswith(OF_PROCESS)}
     return Started(words[1:], kept, words[0], start_time_of(int(process.name), process.parent))
 
 
@@ -264,8 +255,8 @@ def find_moves(engine: EngineState) -> Iterator[str]:
     (now, later), spec = _list_words(engine), engine.spec
     # The engine itself tells none of these two.
     files = {
-        CONFIG: (spec.cmdline.config, spec.config),
-        DROP_INS: (spec.cmdline.drop_ins, spec.drop_ins.directory),
+        "config": (spec.cmdline.config, spec.config),
+        "drop-ins": (spec.cmdline.drop_ins, spec.drop_ins.directory),
     }
     usual = {**{place: str(path) for place, (_, path) in files.items()}, **engine.served.places}
     flags_of = {**{place: flags for place, (flags, _) in files.items() if flags}, **spec.cmdline.places}

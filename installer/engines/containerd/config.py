@@ -358,7 +358,6 @@ CONTAINERD: Final = EngineSpec(
 _BY_K3S: Final = Generated(
     "nvidia", ("k3s.service", "k3s-agent.service"), start_s=120.0, marks=("/rancher/", "/k3s/")
 )
-_BY_RKE2: Final = replace(_BY_K3S, units=("rke2-server.service", "rke2-agent.service"))
 K3S: Final = replace(
     CONTAINERD,
     name="k3s",
@@ -383,5 +382,5 @@ RKE2: Final = replace(
     title="RKE2",
     config=PurePosixPath("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
     unit="rke2-server.service",
-    generated=_BY_RKE2,
+    generated=replace(_BY_K3S, units=("rke2-server.service", "rke2-agent.service")),
 )

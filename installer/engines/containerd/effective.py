@@ -193,9 +193,8 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
         rest_digest=_digest(dump, plugin),
-        undefined=""
-        if default in runtimes
-        else default,  # CRI does not load (engine-facts.md#containerd-imports)
+        # CRI does not load (engine-facts.md#containerd-imports).
+        undefined="" if default in runtimes else default,
         broken=broken,
         places={name: said for name, said in places.items() if isinstance(said, str)},
         nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
