@@ -159,11 +159,6 @@ def info_of_another(tmp_path: Path) -> None:
         ask_info(docker, timeout_s=5)
 
 
-def test_without_a_socket_its_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InstallerError, match=r"ask dockerd on .*absent.sock .*; check that dockerd runs"):
-        ask_info(tmp_path / "absent.sock", timeout_s=1)
-
-
 ROOTLESS = ["name=seccomp,profile=builtin", "name=rootless"]  # as moby's daemon/info_unix.go words it
 SNAP = "/var/snap/docker/common/var-lib-docker"  # as its own bin/dockerd.sh sets it
 

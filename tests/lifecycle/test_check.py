@@ -18,7 +18,7 @@ from installer.host.files import Host
 from installer.lifecycle import check
 from installer.lifecycle import readiness as seen
 from installer.lifecycle.check import Watch
-from installer.lifecycle.drift import CHECKS, REST_S, UNMADE_S
+from installer.lifecycle.drift import UNMADE_S
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
@@ -277,19 +277,6 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
     watch = node.check(plan=fail(STOPPED))
 
     assert f"{version}/*" in watch.places
-
-
-def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, record=OF_DOCKER)
-    pidfile = tmp_path / "var/run/docker.pid"
-    pidfile.parent.mkdir(parents=True)
-
-    rests = []
-    for start in range(CHECKS + 1):
-        pidfile.write_text("1" * start)
-        rests.append(node.check(plan=fail(STOPPED)).rest_s)
-
-    assert rests == [0] * CHECKS + [REST_S]
 
 
 def test_a_look_that_has_failed_does_not_wait_for_what_it_has_written_itself(

@@ -22,7 +22,6 @@ from installer.engines.config_files import (
 from installer.engines.k0s import DIRECTORY, K0S, MERGED
 from installer.engines.microk8s import ARGS, RENDERED
 from installer.host.files import Host
-from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Places
 from installer.model.steps import WriteConfig, describe
@@ -234,26 +233,6 @@ def test_a_drop_in_where_an_engine_does_not_look_is_refused(
 
     assert len(found) == bool(reads)
     assert all(f"(it reads {reads})" in problem for problem in found)
-
-
-@pytest.mark.parametrize(
-    ("served", "told"),
-    [(None, False), ((), False), (("/srv/hooks",), True), (("/srv/hooks", "/run/hooks"), False)],
-)
-def test_a_hook_where_an_engine_does_not_look_is_refused(
-    tmp_path: Path, served: tuple[str, ...] | None, *, told: bool
-) -> None:
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/hooks").symlink_to("../hooks")  # it leads to the directory of ours
-    dirs = None if served is None else tuple(map(PurePosixPath, served))
-    serving = None if dirs is None else EffectiveConfig({}, "crun", hook_dirs=dirs)
-    engine = replace(CRIO, hook=PurePosixPath("/hooks/ours.json"), serving=serving)
-
-    found = [error.problem for error in explain_unread(Host.under(PurePosixPath(tmp_path)), engine)]
-
-    assert len(found) == told
-    assert all("(it looks for hooks in /srv/hooks)" in problem for problem in found)
 
 
 OURS, NAME = DROPPED / "99-nvidia.conf", CRIO.config

@@ -85,16 +85,17 @@ def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
     assert decision.low_level[0] == "/usr/libexec/crio/runc"
 
 
-def test_ours_as_the_reported_default_is_not_what_ours_inherit() -> None:
+@pytest.mark.parametrize("default", ["nvidia", "runc"])
+def test_what_ours_has_inherited_stays_whatever_the_default_is_now(default: str) -> None:
     recorded = recorded_config()
     runtime = recorded["crio"]["runtime"]
     runtime["runtimes"]["nvidia"] = {**runtime["runtimes"]["crun"], "runtime_path": NVIDIA}
-    runtime["default_runtime"] = "nvidia"
+    runtime["default_runtime"] = default
 
     decision = decided("crio", {}, serving=read_effective(recorded), version="1.37.0", default=True)
 
     assert at(result(decision), "crio", "runtime", "runtimes", "nvidia", "runtime_root") == "/run/crun"
-    assert decision.low_level[0] == "/usr/libexec/crio/crun"
+    assert decision.low_level[0] == f"/usr/libexec/crio/{'runc' if default == 'runc' else 'crun'}"
 
 
 CONF_D = "/etc/crio/crio.conf.d"

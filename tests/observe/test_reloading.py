@@ -96,7 +96,6 @@ DOCKERS = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", {"nv
 @pytest.mark.parametrize(
     ("default", "config", "told"),
     [
-        pytest.param("runc", {}, "", id="as the file says"),
         pytest.param("theirs", {"runtimes": TABLE}, DEFAULT.format("theirs", "runc"), id="kept"),
         pytest.param(
             *("runc", {"runtimes": TABLE, "default-runtime": "theirs"}, DEFAULT.format("runc", "theirs")),
@@ -118,14 +117,6 @@ def test_a_default_that_the_file_does_not_say_is_told(
     lines = [line for line in found if "default runtime" in line]
     assert len(lines) == bool(told)
     assert all(line.startswith(told) for line in lines)
-
-
-def test_nothing_is_stale_of_an_engine_that_is_restarted_or_silent() -> None:
-    serving = EffectiveConfig({"theirs": THEIRS}, "theirs")
-
-    assert stale(engine("containerd", serving), "version = 2\n") == []
-    assert stale(engine("docker", None), {}) == []
-    assert stale(engine("docker", serving), {"runtimes": TABLE}) != []
 
 
 CONTAINERD = {"runtimeType": "io.containerd.runc.v2", "sandboxMode": "podsandbox", "snapshotter": ""}
@@ -156,17 +147,6 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
     for unknown in (replace(wanted, rest_digest=""), replace(wanted, broken="why"), None):
         assert [*explain_stale_runtimes(now, unknown, ())] == []
     assert [*explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
-
-
-def test_what_dockers_next_start_takes_from_others_is_told_and_ours_is_not() -> None:
-    serving = {"nvidia": MINE, "gone": Runtime("/opt/gone"), "other": Runtime("/opt/new")}
-    now = engine("docker", EffectiveConfig(serving, "runc"))
-    wanted = EffectiveConfig({"other": Runtime("/opt/old")}, "runc")
-
-    said = [*explain_stale_runtimes(now, wanted, ("nvidia",))]
-
-    assert ["gone, which is not" in said[0], "other, which is not" in said[1]] == [True, True]
-    assert not [*explain_stale_runtimes(now, wanted, ("nvidia", "gone", "other"))]
 
 
 @pytest.mark.parametrize(
