@@ -20,7 +20,7 @@ settings.load_profile("noisy")
 
 DIFFERENCES = Path(__file__).parent / "compat/differences.toml"
 # The cases of a law are versions, engines and moments here, or each is slow. By day one in so many has its turn, by the
-# law's name. CPU of all cases as measured: crash 420 s, compat 71, deploy 60, drift 46, integrity 33, references 24,
+# law's name. CPU of all cases as measured: crash 420 s, compat 71, deploy 60, drift 46, integrity 33,
 # odd nodes 18, golden cases that are edited 17, lost 15.
 ONE_IN = {
     "tests/change/test_golden_edited.py": 4,
@@ -32,7 +32,6 @@ ONE_IN = {
     "tests/test_integrity.py": 4,
     "tests/test_lost.py": 4,
     "tests/test_odd_nodes.py": 4,
-    "tests/test_references.py": 4,
 }
 _skipped: set[str] = set()
 

@@ -1,31 +1,20 @@
 """Mode cdi by the real program, on a host below a directory whose Docker takes devices by CDI."""
 
 import json
-import subprocess
-import time
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from installer.cdi.plan import SPEC_DIR, mode_of, without_effect
-from installer.cli import nvidia as compat
 from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
-from installer.cli.nvidia_flags import read
 from installer.errors import UsageError
-from installer.host.files import Host
-from installer.host.kernel import boot_id
-from installer.host.locks import lock_pidfile
-from installer.host.supervision import own_pid
-from installer.lifecycle.installation import explain_unproven, list_files, list_last_check
-from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import CdiRow, EngineState, Record
-from installer.model.options import Mode, Options
+from installer.model.facts import EngineState, Record
+from installer.model.options import Mode
 from tests.support.cdi_site import CdiSite
-from tests.support.site import PROJECT, ended, sentence
+from tests.support.site import TOOLKIT, ended, sentence
 from tests.support.waiting import until, until_it_sleeps
 
 
@@ -57,36 +46,6 @@ def test_an_engine_that_does_not_run_is_to_be_started_and_no_other_mode_taken(si
     assert "; start Docker, see why it does not answer, or leave it out of --runtime" in sentence(done)
     assert f"! install would stop: {words}" in plan.stdout
     assert (plan.returncode, done.returncode) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("by_cdi", "served", "unproven"),
-    [
-        pytest.param(False, "serves our runtimes", "serve our runtimes", id="runtime"),
-        pytest.param(True, "takes devices by CDI", "take devices by CDI", id="cdi and nri"),
-    ],
-)
-def test_each_sentence_about_an_engine_is_that_of_its_mode(
-    tmp_path: Path, served: str, unproven: str, *, by_cdi: bool
-) -> None:
-    engine = EngineCheck("docker", serves=True, since="then")
-    seen = LastCheck(boot_id=boot_id(), pid=own_pid(), engines=(engine,), by_cdi=by_cdi)
-    held = Record(cdi=CdiRow(("docker",)) if by_cdi else None)
-
-    hooked = replace(seen, engines=(replace(engine, hook=True),))
-    assert [line.state for line in list_last_check(seen)] == [f"{served}, since then"]
-    assert [line.state for line in list_last_check(hooked)] == ["runs our OCI hook, since then"]
-    assert unproven in _unproven(tmp_path, held, seen)
-
-
-def _unproven(root: Path, held: Record, seen: LastCheck) -> str:
-    """Return why a node is not ready whose ``run`` has published nothing yet."""
-    host, pid_file = Host.under(PurePosixPath(root)), PurePosixPath("/toolkit.pid")
-    held_by_us = lock_pidfile(host, pid_file)
-    try:
-        return explain_unproven(host, pid_file, held, seen)
-    finally:
-        held_by_us.release()
 
 
 FLAGS_BY_FIELD = {flag.field: flag.default for flag in FLAGS}
@@ -169,30 +128,6 @@ def test_what_is_refused_for_an_install_keeps_nobody_from_an_uninstall(site: Cdi
     assert {path: what for path, what in site.tree().items() if path != "run/docker.sock"} == before
 
 
-# What the operator gives its toolkit where cdi.enabled is true (docs/gpu-operator.md), and an owner adds.
-OPERATORS = {
-    "RUNTIME": "containerd",
-    "CDI_ENABLED": "true",
-    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
-    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
-    "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
-    "RUNTIME_CONFIG": "/etc/containerd/config.toml",
-    "CONTAINERD_RUNTIME_CLASS": "gpu",
-}
-
-
-def test_the_operators_own_variables_are_refused_by_no_mode() -> None:
-    asked = read((), OPERATORS)
-
-    options = compat.options_from(asked)
-
-    assert options.mode is Mode.RUNTIME
-    assert options.set_as_default
-
-
-TOOLKIT = "usr/local/nvidia/toolkit"
-
-
 @pytest.mark.parametrize(
     ("gone", "told"),
     [
@@ -267,29 +202,3 @@ def test_reconcile_and_status_say_that_no_specification_can_be_generated(site: C
     assert words in json.loads(as_json.stdout)["unmade"]
     assert words in status.stdout
     assert status.stdout.endswith("ready: yes\n"), "the specification that is there still holds"
-
-
-def test_reconcile_says_early_for_whom_it_waits(site: CdiSite) -> None:
-    switch = _loaded(site, "exec sleep 1000")
-    with site.docker(), site.running() as child:
-        until_it_sleeps(child.pid)
-        switch.touch()
-        command, began = site.command("reconcile"), time.monotonic()
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
-            assert asking.stderr is not None
-            said = asking.stderr.readline()
-            waited_s = time.monotonic() - began
-            asking.kill()
-        ended(child)
-
-    assert f"asked run (pid {child.pid}) to check the node" in said
-    assert waited_s < 10
-
-
-def test_what_an_engine_that_was_left_to_cdi_takes_is_no_claim_of_the_ledger(tmp_path: Path) -> None:
-    held = Record(cdi=CdiRow(("containerd",)), finished=True)
-    host = Host.under(PurePosixPath(tmp_path))
-
-    (line,) = list_files(host, Options(), held, deep=False, ignores=False)
-
-    assert line.state == "not changed: it takes devices by CDI where CDI is switched on"

@@ -93,12 +93,6 @@ def test_each_claim_of_the_threat_model_names_a_test(document: Path) -> None:
     assert [row for row in claims if "`tests/" not in row.rsplit(" | ", 1)[1]] == []
 
 
-def test_the_readme_leads_to_the_threat_model_and_that_says_who_is_root() -> None:
-    assert "docs/security.md" in (PROJECT / "README.md").read_text()
-    said = SECURITY[0].read_text()
-    assert "Who may create pods in the namespace of the DaemonSet is root on every node" in said
-
-
 def test_no_document_outside_the_repository_is_named() -> None:
     here = {path.name for path in files()}
     lost = [

@@ -3,10 +3,10 @@
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -19,14 +19,15 @@ MISTAKE = f'\n\ndef {{}}(*_, **__):\n    raise KeyError("{SECRET}")\n'
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return a node, and the program as a copy that a test may break."""
     shutil.copytree(PROJECT / "installer", tmp_path / "program/installer")
+    monkeypatch.chdir(tmp_path / "program")
     return Site(tmp_path)
 
 
 def _environment(site: Site) -> dict[str, str]:
-    program = str(site.root.parent / "program")
-    return preloaded.ENVIRONMENT | {"PYTHONPATH": program, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PYTHONPATH": str(site.root.parent / "program"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _break(site: Site, file: str, function: str) -> None:
@@ -35,24 +36,15 @@ def _break(site: Site, file: str, function: str) -> None:
         text.write(MISTAKE.format(function))
 
 
-def _call(site: Site, verb: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        site.command(verb), capture_output=True, text=True, check=False, env=_environment(site), cwd=site.root
-    )
+def _call(site: Site, verb: str) -> preloaded.Done:
+    return site.call(verb, env=_environment(site))
 
 
 @contextmanager
-def _running(site: Site) -> Iterator["subprocess.Popen[str]"]:
-    command, environment = site.command("run"), _environment(site)
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, cwd=site.root
-    ) as child:
-        try:
-            waits(child)
-            until_it_sleeps(child.pid)
-            yield child
-        finally:
-            child.kill()
+def _running(site: Site) -> Iterator[Popen[str]]:
+    with site.running(env=_environment(site)) as child:
+        until_it_sleeps(child.pid)
+        yield child
 
 
 def _asks_for_a_report(said: str, at: str) -> None:

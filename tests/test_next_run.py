@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support import preloaded
-from tests.support.site import LEDGER, PIDFILE, Site, waits
+from tests.support.site import LEDGER, PIDFILE, Site, ended, waits
 from tests.support.waiting import until
 
 OWN, NEXT, ANOTHERS = "toolkit-aaaaa", "toolkit-bbbbb", "toolkit-other-ccccc"
@@ -40,11 +40,6 @@ def is_claimed(fd: int) -> bool:
     return bool(flock.unpack(told)[0] != fcntl.F_UNLCK)
 
 
-def said_by(child: "subprocess.Popen[str]") -> str:
-    assert child.stderr is not None
-    return child.stderr.read()
-
-
 def says(child: "subprocess.Popen[str]", words: str) -> None:
     assert child.stderr is not None
     assert any(words in line for line in child.stderr), child.wait(10)
@@ -67,14 +62,14 @@ def test_the_next_pod_takes_over_and_nothing_is_undone(site: Site) -> None:
         own.terminate()
         says(own, "waiting for the next pod")
         with started(site, NEXT) as following:
+            assert own.stderr is not None
+            assert "the next run takes over" in own.stderr.read()
             assert own.wait(60) == 0
-            assert "the next run takes over" in said_by(own)
             waits(following)
 
             assert installed(site) == serving
             assert (site.root / PIDFILE).read_text() == f"{following.pid}\n"
-            following.terminate()
-            assert following.wait(60) == 0
+            ended(following)
     left = {path: what for path, what in site.tree().items() if not path.startswith("var")}
     assert left == {path: what for path, what in before.items() if not path.startswith("var")}
 
@@ -92,10 +87,7 @@ def test_a_pod_that_is_not_the_next_is_not_waited_for(site: Site, other: tuple[s
         waits(own)
         kubelet_makes(site, *other)
 
-        own.terminate()
-
-        assert own.wait(60) == 0
-        assert "waiting for the next pod" not in said_by(own)
+        assert "waiting for the next pod" not in ended(own)
         assert not (site.root / LEDGER).exists()
 
 
@@ -105,10 +97,7 @@ def test_where_the_next_pod_does_not_come_all_is_undone(site: Site) -> None:
         waits(own)
         kubelet_makes(site, NEXT)
 
-        own.terminate()
-
-        assert own.wait(60) == 0
-        said = said_by(own)
+        said = ended(own)
         assert "waiting for the next pod" in said
         assert "undo complete" in said
         assert not (site.root / LEDGER).exists()

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from installer.nri import session
 from installer.nri.session import unpack
 from tests.host.servers import message
 from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod
-from tests.support.site import PROJECT, sentence
+from tests.support.site import sentence
 from tests.support.waiting import until_told
 
 PSS_KB = 12 * 1024
@@ -192,36 +191,10 @@ def test_an_engine_that_drops_devices_ends_it_in_a_sentence(place: Place) -> Non
     assert said["problem"] in place.call("status").stdout
 
 
-def test_its_last_words_are_left_where_kubernetes_looks(place: Place, tmp_path: Path) -> None:
-    words = tmp_path / "termination-log"
-    words.touch()
-    start = (
-        "import sys; from pathlib import Path; from installer.nri import plugin as nri_plugin; from installer.host import events; "
-        f"events.TERMINATION_LOG = Path({str(words)!r}); sys.exit(nri_plugin.main(sys.argv[1:]))"
-    )
-    lock = os.open(place.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    files = [str(place.socket), str(place.state), str(place.directory / "lock"), str(lock)]
-    command = [sys.executable, "-c", start, *files, "json", "name", "10", "operator=a.com/b"]
-
-    with (
-        Engine(place.socket) as engine,
-        subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=PROJECT, pass_fds=[lock]) as child,
-    ):
-        with pytest.raises(ConnectionResetError):
-            engine.accept().register("2.0.8")
-
-        assert child.wait(10) == 1
-    os.close(lock)
-    assert words.read_text().startswith("cannot give CDI devices by NRI (containerd 2.0.8 takes them")
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [
         pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
-        pytest.param(
-            b"\x00\x00\x00\x01\x00\x00\x00\x0e\x00\x00\x00\x04\x00\x00\x00\x01\x01\x00\x0a\x7fab", id="spoilt"
-        ),
         pytest.param(b"", id="nothing"),
     ],
 )

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from installer.engines import ENGINES
 from installer.engines.dependencies import without_cri
 from installer.engines.restart import parse_version
 from installer.engines.startup import explain_overruling, path_of
-from installer.errors import InstallerError, UsageError
+from installer.errors import InstallerError
 from installer.host import inodes
 from installer.host.files import Host
 from installer.model.files import File, Meta
@@ -154,12 +153,6 @@ def test_a_host_root_that_is_not_there_is_said() -> None:
         assert "find the host's root /nonexistent" in done.stderr
 
 
-@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1"])
-def test_a_timeout_is_a_number_of_seconds(timeout: str) -> None:
-    with pytest.raises(UsageError, match="give --timeout a number"):
-        Options(timeout_s=float(timeout))
-
-
 def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
     cmdline = ("dockerd", "--config-file", "daemon.json")
 
@@ -167,54 +160,6 @@ def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
 
     assert path_of(cmdline, ("--config-file",)) is None
     assert "started with --config-file daemon.json, a relative path" in str(obstacle)
-
-
-def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site: Site) -> None:
-    rows = {"version": 1, "finished": False, "failed": {"digest": "0", "problem": "prove it"}}
-    nothing: dict[str, object] = {"directories": [], "toolkit": None, "engines": [], "configs": []}
-    site.write(LEDGER, json.dumps(rows | nothing))
-
-    told = site.status()
-
-    assert "failed, and is not tried again" in told.stdout
-    assert "unfinished" not in told.stdout
-
-
-def test_status_names_reconcile_where_a_run_that_waits_keeps_an_install_out(site: Site) -> None:
-    with site.running() as child:
-        child.send_signal(signal.SIGSTOP)  # else it is repaired while we ask
-        site.rewrite(LEDGER, lambda rows: rows.update(finished=False))
-
-        told = site.status()
-
-    assert "failed or was cut short; toolkit-installer reconcile puts it right" in told.stdout
-
-
-class ReadOnly:
-    """A file system that refuses before it looks, as Linux does (mnt_want_write)."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("unlink", "rmdir"):
-            monkeypatch.setattr(os, name, self.refuse)
-
-    @staticmethod
-    def refuse(path: str, **_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-
-def test_what_is_absent_on_a_read_only_file_system_needs_no_removal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = Host.under(PurePosixPath(tmp_path))
-    (tmp_path / "there").mkdir()
-    ReadOnly(monkeypatch)
-
-    assert host.remove_directory(PurePosixPath("/absent"))
-    host.remove(PurePosixPath("/absent"))
-    with pytest.raises(InstallerError, match="read-only"):
-        host.remove_directory(PurePosixPath("/there"))
-    with pytest.raises(InstallerError, match="read-only"):
-        host.remove(PurePosixPath("/there"))
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EOPNOTSUPP])

@@ -191,10 +191,7 @@ def test_the_pause_before_the_next_start_grows() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.8]
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["as it runs", "as it is stopped"])
-def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninstalls(
-    site: Nri, *, stopped: bool
-) -> None:
+def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninstalls(site: Nri) -> None:
     why = "has ended, last seen"
     with Engine(site.socket) as engine:
         before = site.tree()
@@ -203,8 +200,7 @@ def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninsta
             until_told(site.state, '"registered": true')
             until_it_sleeps(child.pid)
             plugin = site.plugin()
-            if stopped:
-                stop(plugin)
+            stop(plugin)
             child.kill()  # and the kernel kills its plugin with it
             child.wait(SOON_S)
             until(lambda: not _runs(plugin))

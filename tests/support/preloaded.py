@@ -82,7 +82,9 @@ def _server() -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", __name__, str(its.fileno())]
     quiet = subprocess.DEVNULL
-    server = subprocess.Popen(command, stdin=quiet, stdout=quiet, pass_fds=[its.fileno()], env=ENVIRONMENT)
+    server = subprocess.Popen(
+        command, stdin=quiet, stdout=quiet, pass_fds=[its.fileno()], env=ENVIRONMENT, cwd=PROJECT
+    )
     its.close()
     atexit.register(server.wait)  # called in the reverse order
     atexit.register(ours.close)
