@@ -321,7 +321,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     steps = [step for part in parts for step in part.steps]
     configs = {row.path: row for part in parts for row in part.in_progress}.values()
     problems = (error.problem for part in parts for error in part.needed)
-    left = f"our runtime runs {names_of(running)}" if running else next(problems, "")
+    left = f"undo everything (our runtime runs {names_of(running)})" if running else next(problems, "")
     in_progress, final = held, None
     if steps:
         known = tuple(reloading.add_known_texts(configs, steps))

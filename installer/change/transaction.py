@@ -203,13 +203,14 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
             carry_out(replace(context, rolls_back=True), back, never_stop)
         if not back.in_use:
             return
-        problem, remedy = f"our runtime runs {names_of(back.in_use)}", "run install or uninstall again"
+        problem = f"undo everything (our runtime runs {names_of(back.in_use)})"
+        remedy = "run install or uninstall again when that has ended"
     except InstallerError as error:
         with suppress(Exception):  # the error below counts more
             context.ledger.write(replace(context.ledger.held, failed=record.failed))
         problem, remedy = error.problem, error.remedy
     raise UndoIncompleteError(
-        f"roll back after a failure ({cause}): {problem}", remedy=remedy, code="roll-back-failed"
+        f"roll back after a failure ({cause}): cannot {problem}", remedy=remedy, code="roll-back-failed"
     ) from cause
 
 

@@ -205,7 +205,9 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
     for name, reason in plan.pending.items():
         log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
     if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        log.warning("not verified", engines=unasked, reason="they were not asked for our runtimes")
+        log.warning(
+            "not verified", engines=unasked, reason="they were not asked whether they serve our runtimes"
+        )
     metrics.publish_success(host, options, ledger, plan)
     return plan
 
