@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engines.configs import CONTAINERD
+from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.snapshot import but_the_ledger, snapshot
@@ -241,6 +241,21 @@ def test_runtimes_that_the_engine_cannot_see_are_never_configured(node: Node) ->
     assert node.pid_of() == pid
     node.run(["rmdir", "/usr/local/nvidia"])
     assert snapshot(node) == files
+
+
+def test_dockerd_started_with_runtimes_on_its_command_line_is_reported_not_fought(docker_node: Node) -> None:
+    flags = "-H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS --add-runtime other=/usr/sbin/runc"
+    start = f"[Service]\nExecStart=\nExecStart=/usr/sbin/dockerd {flags}\n"
+    docker_node.write("/run/systemd/system/docker.service.d/flags.conf", start)
+    docker_node.restart_engine()
+    text = docker_node.read(DOCKER)
+
+    done = docker_node.installer("install", *SOURCE)
+
+    assert done.returncode == 1
+    assert "started with --add-runtime" in sentence(done.stderr)
+    assert docker_node.read(DOCKER) == text
+    assert "other" in served(docker_node)[0]
 
 
 def test_a_bus_that_is_gone_leaves_systemctl(containerd_node: Node, cri: Cri) -> None:

@@ -160,6 +160,7 @@ def test_without_runtimes_no_engine_is_touched_and_pods_go_in_every_way(
     announce(newest_node, FIRST)
     pod = apply(newest_node, FIRST, manifest, TAG)
     becomes_ready(pod, manifest)
+    story.tell("the pod is ready")
 
     pod = deleted_by_force(newest_node, pod, manifest, story)
     drained(newest_node, pod, manifest, story)
