@@ -9,7 +9,7 @@ import pytest
 from tests.engines.conftest import Boot
 from tests.engines.cri import Cri
 from tests.engines.images import ARCHIVE, IMAGE
-from tests.engines.nodes import PYTHON, Node
+from tests.engines.nodes import PYTHON, SOURCE, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
@@ -23,7 +23,6 @@ NAME = "snap.microk8s.daemon-containerd.service"
 TOOLKIT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 OURS = {"nvidia": TOOLKIT, "nvidia-cdi": f"{TOOLKIT}.cdi", "nvidia-legacy": f"{TOOLKIT}.legacy"}
 THEIRS = {"runc": "", "nvidia-container-runtime": "nvidia-container-runtime"}
-SOURCE = ("--toolkit-source", ARTIFACTS)
 UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 # As the snap's default-args has it, shortened, with the sandbox that a node has.
@@ -124,6 +123,22 @@ def started(booted: Boot, engines_today: list[EngineSet]) -> Started:
     return boot
 
 
+def refreshed(microk8s: MicroK8s, revision: str, template: str = "") -> None:
+    """Do as snapd: copy the data for a revision that has none, lead `current` there, restart.
+
+    A hook may put the snap's own template back.
+    """
+    node = microk8s.node
+    node.run(
+        ["sh", "-c", f"test -d {DATA}/{revision} || cp -a $(readlink -f {DATA}/current) {DATA}/{revision}"]
+    )
+    node.run(["ln", "-sfn", revision, f"{DATA}/current"])
+    if template:
+        node.write(f"{DATA}/{revision}/args/containerd-template.toml", template)
+    node.restart(NAME)
+    microk8s.cri.wait()
+
+
 @pytest.mark.parametrize("major", ["1.", "2."])
 def test_the_template_is_edited_and_its_own_unit_restarted(started: Started, major: str) -> None:
     with started(major) as microk8s:
@@ -167,12 +182,7 @@ def test_nvidias_variables_are_understood_and_what_a_refresh_brings_is_served_by
         told |= {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
         node.run([PYTHON, *NVIDIAS], env=told)
         assert microk8s.handlers() == {**THEIRS, **OURS}
-        # A refresh of the snap: a copy of the data, here of a hook that puts the snap's own template back.
-        node.run(["cp", "-a", f"{DATA}/8511", f"{DATA}/8600"])
-        node.run(["ln", "-sfn", "8600", f"{DATA}/current"])
-        node.write(f"{DATA}/8600/args/containerd-template.toml", TEXT)
-        node.restart(NAME)
-        microk8s.cri.wait()
+        refreshed(microk8s, "8600", TEXT)
         assert microk8s.handlers() == THEIRS
         assert node.installer("status").returncode == 1
 
@@ -186,17 +196,6 @@ def test_nvidias_variables_are_understood_and_what_a_refresh_brings_is_served_by
             "of the revision to go back to"
         )
         assert snapshot(node) == files
-
-
-def refreshed(microk8s: MicroK8s, revision: str) -> None:
-    """Do as snapd: copy the data for a revision that has none, lead `current` there, restart."""
-    node = microk8s.node
-    node.run(
-        ["sh", "-c", f"test -d {DATA}/{revision} || cp -a $(readlink -f {DATA}/current) {DATA}/{revision}"]
-    )
-    node.run(["ln", "-sfn", revision, f"{DATA}/current"])
-    node.restart(NAME)
-    microk8s.cri.wait()
 
 
 def test_what_a_refresh_has_copied_needs_nothing_and_every_revision_is_undone(started: Started) -> None:

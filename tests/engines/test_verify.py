@@ -128,7 +128,8 @@ def test_what_a_killed_one_left_goes_with_the_next_and_with_an_undo(node: Node) 
     assert objects(node) == listed
 
 
-def test_one_is_at_work_at_a_time(docker_node: Node) -> None:
+def test_one_is_at_work_at_a_time_and_none_where_nothing_is_installed(docker_node: Node) -> None:
+    assert docker_node.installer("verify").returncode == 3
     installed(docker_node)
     before = objects(docker_node)
     first = docker_node.start_installer("verify")
