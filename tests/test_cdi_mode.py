@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from installer.cdi.plan import SPEC_DIR, mode_of, without_effect
+from installer.cli import nvidia as compat
 from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
+from installer.cli.nvidia_flags import read
 from installer.errors import UsageError
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Record
@@ -126,6 +128,27 @@ def test_what_is_refused_for_an_install_keeps_nobody_from_an_uninstall(site: Cdi
     )
     assert done.returncode == 0, done.stderr
     assert {path: what for path, what in site.tree().items() if path != "run/docker.sock"} == before
+
+
+# What the operator gives its toolkit where cdi.enabled is true (docs/gpu-operator.md), and an owner adds.
+OPERATORS = {
+    "RUNTIME": "containerd",
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+    "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
+    "RUNTIME_CONFIG": "/etc/containerd/config.toml",
+    "CONTAINERD_RUNTIME_CLASS": "gpu",
+}
+
+
+def test_the_operators_own_variables_are_refused_by_no_mode() -> None:
+    asked = read((), OPERATORS)
+
+    options = compat.options_from(asked)
+
+    assert options.mode is Mode.RUNTIME
+    assert options.set_as_default
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(site: Site)
 def test_a_ledger_that_is_damaged_during_the_wait_is_no_host_as_before(site: Site) -> None:
     with _running(site) as child:
         site.write(LEDGER, "{}")
-        ended(child, code=4)
+        said = ended(child, code=4)
+
+    assert json.loads(said.splitlines()[-1])["undo"] == "incomplete"
 
 
 @pytest.mark.parametrize("gone", ["lifecycle/install.py", "."], ids=["a part of it", "all of it"])

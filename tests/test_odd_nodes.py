@@ -162,6 +162,25 @@ def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
     assert "started with --config-file daemon.json, a relative path" in str(obstacle)
 
 
+def test_what_is_absent_on_a_read_only_file_system_needs_no_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, **_: object) -> None:
+        """Refuse before it looks, as Linux does (mnt_want_write)."""
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    host = Host.under(PurePosixPath(tmp_path))
+    (tmp_path / "there").mkdir()
+    for name in ("unlink", "rmdir"):
+        monkeypatch.setattr(os, name, refuse)
+
+    assert host.remove_directory(PurePosixPath("/absent"))
+    host.remove(PurePosixPath("/absent"))
+    for remove in (host.remove_directory, host.remove):
+        with pytest.raises(InstallerError, match="read-only"):
+            remove(PurePosixPath("/there"))
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EOPNOTSUPP])
 def test_a_label_that_is_refused_is_noted_and_the_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int

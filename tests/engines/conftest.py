@@ -202,13 +202,6 @@ def containerd_node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 @pytest.fixture
-def bare_node(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
-    """Boot one node of any kind, its engines not started."""
-    with boot(roots, engines_today[0], start=False) as booted_node:
-        yield booted_node
-
-
-@pytest.fixture
 def cri(containerd_node: Node) -> Cri:
     """Return the CRI of the test's ``containerd_node``."""
     return containerd_node.cri

@@ -69,9 +69,6 @@ def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_
     assert (answer.stopped, answer.failed, answer.disabled) == (False, False, False)
 
 
-E_SOCK = PurePosixPath("/e.sock")
-
-
 @pytest.mark.parametrize(
     ("name", "service", "listens", "questions"),
     [

@@ -122,7 +122,6 @@ def test_a_default_that_the_file_does_not_say_is_told(
 CONTAINERD = {"runtimeType": "io.containerd.runc.v2", "sandboxMode": "podsandbox", "snapshotter": ""}
 LIKE = {"runtime_type": "io.containerd.runc.v2", "sandbox_mode": "", "snapshotter": ""}
 OFF = {**LIKE, "privileged_without_host_devices": False}
-ENDS = "which is not defined in its configs: its next start ends that"
 CHANGES = "which is not defined as it is in its configs: its next start changes that"
 
 
