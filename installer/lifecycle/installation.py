@@ -310,11 +310,12 @@ def explain_unproven(
         return f"nothing is installed: {'run is at work, see its log' if waits else 'use install or run'}"
     if not waits:
         return (
-            f"no toolkit-installer run waits ({pid_file} is not locked): after install that is normal; "
-            "else start run, or see the log of the last one"
+            f"no toolkit-installer run waits (normal after install; {pid_file} is not locked): "
+            "start run, or see the log of the last one"
         )
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
-        return f"it is not known what {' or '.join(unasked)} serves: it was not asked, or did not answer"
+        state = "serves (it was not asked, or did not answer): restart or reload it"
+        return f"it is not known what {' or '.join(unasked)} {state}"
     proof = "take devices by CDI" if record.cdi else "serve our runtimes"
     return f"run has not verified yet that the engines {proof}: wait, or see its log"
