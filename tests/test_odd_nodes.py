@@ -135,6 +135,21 @@ def test_a_ledger_that_is_not_understood_is_one_sentence(
     assert "the version of this program that wrote it" in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("install", "no action is needed now; after the next uninstall compare"),
+        ("uninstall", '"after this uninstall compare'),
+    ],
+)
+def test_after_the_loss_of_a_ledger_it_says_when_configs_are_to_be_compared(
+    installed: Site, verb: str, words: str
+) -> None:
+    (installed.root / LEDGER).unlink()
+
+    assert words in installed.call(verb).stderr
+
+
 @pytest.mark.parametrize("flag", ["--install-dir", "--runtime", "--pid-file", "--timeout"])
 def test_words_that_are_no_utf_8_are_no_bug(site: Site, flag: str) -> None:
     done = site.call("plan", flag, "/\udcff", "--log-format", "text")

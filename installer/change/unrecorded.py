@@ -231,7 +231,7 @@ def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Opti
     return replace(options, install_dir=found[0])
 
 
-def recover(host: Host, options: Options, ledger: Ledger) -> None:
+def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = False) -> None:
     """Write down what configs show to be ours where the ledger that knew it is lost."""
     if not ledger.held.empty:
         return
@@ -247,9 +247,8 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
         held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
         found = (*found, str(specification.path))
     if not held.empty:
-        remedy = (
-            "no action is needed now; after the next uninstall compare the configs with your own copies, "
-        )
+        when = "after this" if undoes else "no action is needed now; after the next"
+        remedy = f"{when} uninstall compare the configs with your own copies, "
         remedy += f"and remove {options.install_dir} if it is empty"
         log.warning("ledger lost", found=list(found), remedy=remedy)
         for row in held.configs:

@@ -97,7 +97,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     with as_incomplete_undo():
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
-        recover(host, options, ledger)
+        recover(host, options, ledger, undoes=True)
         facts = observe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
             facts = observe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
