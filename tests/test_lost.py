@@ -201,7 +201,7 @@ def test_a_spoilt_ledger_is_one_true_sentence_and_a_way_forward(installed: Site)
         said = installed.refuses("uninstall")
 
         assert said.startswith(f"cannot understand the ledger /{LEDGER} ({words}")
-        assert f"that it does not need from /{HOME}/backups to /{HOME}/unclaimed" in said
+        assert f"/{HOME}/unclaimed" in said
 
 
 def test_what_nvidias_installer_left_is_not_taken_for_ours(site: Site) -> None:
