@@ -56,8 +56,8 @@ def read_record(host: Host, layout: Layout) -> Record | None:
     except ValueError as error:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
-            remedy="use the version of this program that wrote it, or move it away and run uninstall, which "
-            f"moves saved configs that it does not need from {layout.backups} to {layout.unclaimed}",
+            remedy="if a newer version wrote it, use that one; else move it away and run uninstall: it "
+            f"removes our keys, and puts old copies of configs into {layout.unclaimed}",
             code="ledger-unusable",
         ) from error
 
