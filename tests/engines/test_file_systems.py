@@ -108,6 +108,22 @@ def _what_else(path: Path) -> dict[str, object]:
     return {"mode": f"{status.st_mode:o}", "owner": (status.st_uid, status.st_gid), **xattrs}
 
 
+def test_a_file_system_that_became_read_only_is_told_before_a_repair_fails(site: MountedSite) -> None:
+    text = (site.root / DAEMON_JSON).read_bytes()
+    site.mount("etc/docker", "-t", "tmpfs", "tmpfs")
+    (site.root / DAEMON_JSON).write_bytes(text)
+    assert site.call("install").returncode == 0
+    site.mount("etc/docker", "-o", "remount,ro")
+
+    told = site.status()
+
+    site.mount("etc/docker", "-o", "remount,rw")
+    remedy = "read-only: a repair or an uninstall would fail; mount /etc/docker with -o remount,rw"
+    assert (told.returncode, remedy in told.stdout) == (1, True), told.stdout
+    assert site.status().returncode == 0
+    assert site.call("uninstall").returncode == 0
+
+
 def test_mode_owner_acl_label_and_attributes_stay_and_come_back(site: MountedSite) -> None:
     site.mount("etc/docker", "-t", "tmpfs", "tmpfs")
     config = site.root / DAEMON_JSON
