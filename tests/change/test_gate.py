@@ -308,6 +308,19 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
     assert not [text for text in texts if b"default" in text.content]
 
 
+def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it() -> None:
+    _, disk, held = installed(DOCKER)
+
+    back = plan_undo(
+        with_engines(undo_facts(DOCKER, disk, held), flags=Flags(runtimes={"gpu": PROGRAM})), DOCKER.options
+    )
+
+    reason = f"Docker was started with a flag for gpu, which starts {PROGRAM}"
+    assert [error.problem for error in back.needed] == [f"remove the toolkit ({reason})"]
+    assert back.final is not None
+    assert back.final.toolkit == held.toolkit
+
+
 @pytest.mark.parametrize(
     "found",
     [
