@@ -154,21 +154,6 @@ def test_a_server_of_something_else_is_not_taken_for_an_engine(tmp_path: Path) -
         ask_status(other, timeout_s=5)
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        pytest.param({f"{CRI}Status": b"\xff" * (1 << 20)}, id="a number without an end"),
-        pytest.param({f"{CRI}Status": cri_status({})}, id="no config"),
-    ],
-)
-def test_an_answer_that_makes_no_sense_is_an_error(tmp_path: Path, answers: dict[str, bytes]) -> None:
-    with (
-        engine(tmp_path / "cri.sock", CONTAINERD | answers) as cri,
-        pytest.raises(InstallerError, match="understand what answers on"),
-    ):
-        ask_status(cri, timeout_s=5)
-
-
 def test_containers_that_are_made_but_not_started_are_listed(tmp_path: Path) -> None:
     asked: list[bytes] = []
     two = message((1, message((1, "a1"), (2, "pod"))), (1, message((1, "b2"), (6, 0))))

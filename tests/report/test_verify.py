@@ -36,6 +36,8 @@ GOOD = Observed("", f"{MARK}\n", BINARY, wrapper=True, real=True)
         ),
         pytest.param(WANTED, replace(GOOD, wrapper=False), "was not started", id="not the wrapper"),
         pytest.param(WANTED, replace(GOOD, real=False), "took no part", id="not NVIDIA's"),
+        pytest.param(WANTED, replace(GOOD, left="pod 1"), "not removed: pod 1", id="left behind"),
+        pytest.param(GPUS, GOOD, "not in the container: /dev/nvidia0, /dev/nvidia1", id="no device"),
         pytest.param(
             GPUS,
             replace(GOOD, said=SEES.replace("550.54.15", "535.1")),
