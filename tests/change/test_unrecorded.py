@@ -8,8 +8,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.unrecorded import find_leftovers
+from installer.change.unrecorded import find_leftovers, find_toolkits
 from installer.engines import ENGINES
+from installer.host.files import Host
 from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options
@@ -110,6 +111,16 @@ def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
 
     assert list(part.notes) == notes
     assert (part.rows.toolkit is not None) is bool(notes)
+
+
+def test_a_copy_that_no_engine_reads_names_no_toolkit(tmp_path: Path) -> None:
+    host, drop_ins = Host.under(PurePosixPath(tmp_path)), tmp_path / "etc/containerd/conf.d"
+    drop_ins.mkdir(parents=True)
+
+    (drop_ins / "x.toml.bak").write_text(THEIRS)
+    assert find_toolkits(host, {}) == {}
+    (drop_ins / "x.toml").write_text(THEIRS)
+    assert [*find_toolkits(host, {})] == [PurePosixPath(TOOLKIT).parent]
 
 
 def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
