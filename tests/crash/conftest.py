@@ -20,7 +20,7 @@ def engines(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def nodes(engines: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
     """Return nodes of these engines to be crashed."""
-    with ward(tmp_path_factory.mktemp("crash") / "ward", ENGINES[engines]) as made:
+    with ward(tmp_path_factory.mktemp("crash") / "ward", engines) as made:
         yield made
 
 

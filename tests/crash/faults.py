@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.support.entry import SCRIPTS
@@ -105,33 +106,49 @@ def watch_writes() -> None:
     write, pwrite, sendfile = os.write, os.pwrite, os.sendfile
 
     def torn_write(fd: int, data: bytes) -> int:
-        if fd > STDERR and _kills("os.write"):
-            write(fd, data[: len(data) // 2])
-            os._exit(KILLED)
+        if fd > STDERR:
+            _tear("os.write", lambda: write(fd, data[: len(data) // 2]))
         return write(fd, data)
 
     def torn_pwrite(fd: int, data: bytes, offset: int) -> int:
-        if _kills("os.pwrite"):
-            pwrite(fd, data[: len(data) // 2], offset)
-            os._exit(KILLED)
+        _tear("os.pwrite", lambda: pwrite(fd, data[: len(data) // 2], offset))
         return pwrite(fd, data, offset)
 
     def torn_sendfile(out: int, source: int, offset: int, count: int) -> int:
-        if _kills("os.sendfile"):
-            sendfile(out, source, offset, count // 2)
-            os._exit(KILLED)
+        _tear("os.sendfile", lambda: sendfile(out, source, offset, count // 2))
         return sendfile(out, source, offset, count)
 
     def counted_fsync(_: int) -> None:  # a killed process loses nothing: syncs are for test_power.py
-        if _kills("os.fsync"):
-            os._exit(KILLED)
+        _tear("os.fsync", lambda: None)
 
     os.write, os.pwrite, os.sendfile = torn_write, torn_pwrite, torn_sendfile  # type: ignore[assignment]
     os.fsync = counted_fsync  # type: ignore[assignment]
 
 
+def _tear(event: str, half: Callable[[], object]) -> None:
+    """Count one effect; where a kill comes at it, it is half done."""
+    if _kills(event):
+        half()
+        os._exit(KILLED)
+
+
 def call(words: list[str], fault: Fault = NEVER) -> int:
     """Say ``words`` to the program in a child; return its exit code, ``KILLED`` if it was killed."""
+    return forked(lambda: _main("toolkit-installer", words), lambda: begin(fault))
+
+
+def _main(entry: str, words: list[str]) -> int:
+    sys.argv = [entry, *words]
+    module, _, function = SCRIPTS[entry].partition(":")
+    try:
+        getattr(importlib.import_module(module), function)()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def forked(act: Callable[[], int], prepare: Callable[[], None], log: str = os.devnull) -> int:
+    """Act in a child that is prepared, whose writes are effects; return its exit code."""
     load()  # each child would do it anew
     _count(0)
     child = os.fork()
@@ -139,19 +156,13 @@ def call(words: list[str], fault: Fault = NEVER) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 99
     try:
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
+        told = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(told, 1)
+        os.dup2(told, 2)
         sys.dont_write_bytecode = True
-        sys.argv = ["toolkit-installer", *words]
-        module, _, function = SCRIPTS["toolkit-installer"].partition(":")
-        main = getattr(importlib.import_module(module), function)
         watch_writes()
-        begin(fault)
-        main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
+        prepare()
+        code = act()
     finally:
         begin(None)
         os._exit(code)

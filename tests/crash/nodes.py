@@ -25,6 +25,7 @@ ENGINES = {
     "crio": ("crio",),
     "all three": ("docker", "containerd", "crio"),
     "k0s and MicroK8s": ("k0s", "microk8s"),
+    "with figures": ("docker",),
 }
 # What stands on a node of these, besides the configs of the demo.
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -58,8 +59,8 @@ class Ward:
 
     directory: Path
     engines: tuple[str, ...]
+    tells: bool  # metrics and labels
     payloads: list[dict[str, str]]  # as they are when they are whole
-    tells: bool = False  # metrics and labels
 
     @property
     def root(self) -> Path:
@@ -72,10 +73,6 @@ class Ward:
         engines = [word for name in self.engines for word in ("--runtime", name)]
         figures = ["--metrics-textfile", TEXTFILE, "--nfd-features", FEATURES] if self.tells else []
         return [verb, *where, *engines, "--restart-mode", "none", "--set-as-default", *figures]
-
-    def uninstall(self) -> int:
-        """Undo what the ledger holds, without a flag more than where it is; return the exit code."""
-        return call(["uninstall", "--host-root", str(self.root), "--restart-mode", "none"])
 
     def start(self, scene: Scene) -> list[str]:
         """Put the node of the moment into the state that a scene starts from."""
@@ -97,21 +94,18 @@ class Ward:
 
 
 @contextmanager
-def ward(directory: Path, engines: tuple[str, ...], *, tells: bool = False) -> Iterator[Ward]:
-    """Make the nodes, and remove them."""
-    made = Ward(directory, engines, [], tells)
+def ward(directory: Path, engines: str) -> Iterator[Ward]:
+    """Make the nodes of these engines, and remove them."""
+    made = Ward(directory, ENGINES[engines], engines == "with figures", [])
     untouched, installed, half = (directory / name for name in ("untouched", "installed", "half undone"))
     for name, text in CONFIGS.items():
         (untouched / name).parent.mkdir(parents=True)
         (untouched / name).write_text(text)
-    for engine in MORE.keys() & {*engines}:
+    for engine in MORE.keys() & {*made.engines}:
         shutil.copytree(MORE[engine], untouched, dirs_exist_ok=True)
-    for path in (TEXTFILE, FEATURES) if tells else ():
+    for path in (TEXTFILE, FEATURES) if made.tells else ():
         (untouched / path.lstrip("/")).parent.mkdir(parents=True)
-    for version in ("one", "two"):
-        stand_in_payload(directory / version)
-    program = directory / "two/usr/local/sbin/nvidia-ctk"
-    program.write_bytes(program.read_bytes() + b"newer")
+    put_payloads(directory)
     for version in ("two", "one"):
         shutil.rmtree(installed, ignore_errors=True)
         shutil.copytree(untouched, installed, symlinks=True)
@@ -124,8 +118,19 @@ def ward(directory: Path, engines: tuple[str, ...], *, tells: bool = False) -> I
     shutil.rmtree(directory)
 
 
+def put_payloads(directory: Path) -> None:
+    """Put two toolkits below a directory, the second of which is newer."""
+    for version in ("one", "two"):
+        stand_in_payload(directory / version)
+    program = directory / "two/usr/local/sbin/nvidia-ctk"
+    program.write_bytes(program.read_bytes() + b"newer")
+
+
 def assert_works(ward: Ward) -> None:
-    """Each config parses and names only binaries that are there; the payload is whole or absent."""
+    """Each config parses and names only binaries that are there; the payload is whole or absent.
+
+    What tells of the node stands in the ledger, so that an undo without any flag finds it.
+    """
     root, toolkit = ward.root, ward.root / INSTALL_DIR / "toolkit"
     trees = [json.loads((root / DAEMON_JSON).read_text())]
     drop_ins = sorted((root / DROP_INS).iterdir()) if (root / DROP_INS).is_dir() else []
@@ -139,6 +144,8 @@ def assert_works(ward: Ward) -> None:
     assert not toolkit.exists() or _payload(toolkit) in ward.payloads, "an incomplete payload"
     for path in (path for each in trees for path in _binaries(each)):
         assert (root / path.lstrip("/")).is_file(), f"a config names {path}, which is not there"
+    if (root / TEXTFILE.lstrip("/")).exists():
+        assert TEXTFILE in json.loads((root / LEDGER).read_text())["published"]
 
 
 def _payload(toolkit: Path) -> dict[str, str]:
@@ -172,8 +179,9 @@ def assert_goes_on(ward: Ward, scene: Scene) -> None:
 
 
 def assert_goes_back(ward: Ward) -> None:
-    """One uninstall restores what was before us."""
-    assert call(ward.words("uninstall")) == 0
+    """One uninstall restores what was before us, by the ledger alone where somebody was told of the node."""
+    by_ledger = ["uninstall", "--host-root", str(ward.root), "--restart-mode", "none"]
+    assert call(by_ledger if ward.tells else ward.words("uninstall")) == 0
     assert tree(ward.root) == ward.untouched()
 
 

@@ -29,6 +29,16 @@ class Inode:
     mode: int
     holds: bytes | str | dict[str, int]
 
+    @property
+    def names(self) -> dict[str, int]:
+        assert isinstance(self.holds, dict)
+        return self.holds
+
+    @property
+    def content(self) -> bytes:
+        assert isinstance(self.holds, bytes)
+        return self.holds
+
 
 Inodes = dict[int, Inode]
 
@@ -53,12 +63,10 @@ class Name(Op):
     inode: int
 
     def play(self, disk: Inodes) -> None:
-        names = _names(disk[self.directory])
+        names = disk[self.directory].names
         if self.inode:
             names[self.name] = self.inode
-        elif self.name in names and not (
-            _is_directory(disk[names[self.name]]) and _names(disk[names[self.name]])
-        ):
+        elif self.name in names and not (isinstance(there := disk[names[self.name]].holds, dict) and there):
             del names[self.name]
 
 
@@ -72,12 +80,12 @@ class Move(Op):
     back: int = 0
 
     def play(self, disk: Inodes) -> None:
-        names = _names(disk[self.source[0]])
+        names = disk[self.source[0]].names
         if self.back:
             names[self.source[1]] = self.back
         else:
             names.pop(self.source[1], None)
-        _names(disk[self.target[0]])[self.target[1]] = self.inode
+        disk[self.target[0]].names[self.target[1]] = self.inode
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Write(Op):
 
     def play(self, disk: Inodes) -> None:
         file = disk[self.inode]
-        before = _content(file).ljust(self.offset, b"\0")
+        before = file.content.ljust(self.offset, b"\0")
         file.holds = before[: self.offset] + self.data + before[self.offset + len(self.data) :]
 
 
@@ -102,7 +110,7 @@ class Cut(Op):
     size: int
 
     def play(self, disk: Inodes) -> None:
-        disk[self.inode].holds = _content(disk[self.inode])[: self.size].ljust(self.size, b"\0")
+        disk[self.inode].holds = disk[self.inode].content[: self.size].ljust(self.size, b"\0")
 
 
 @dataclass(frozen=True)
@@ -126,20 +134,6 @@ class Sync(Op):
         """Change nothing that can be seen."""
 
 
-def _names(inode: Inode) -> dict[str, int]:
-    assert isinstance(inode.holds, dict)
-    return inode.holds
-
-
-def _content(inode: Inode) -> bytes:
-    assert isinstance(inode.holds, bytes)
-    return inode.holds
-
-
-def _is_directory(inode: Inode) -> bool:
-    return isinstance(inode.holds, dict)
-
-
 @dataclass
 class Disk:
     """The directory ``root`` as it was before a program ran, and what that did to it."""
@@ -154,9 +148,8 @@ class Disk:
     def __post_init__(self) -> None:
         self._top = self._load(self.root)
         self._now = copied(self.before)
-        mask = os.umask(0)
-        os.umask(mask)
-        self._mask = mask
+        self._mask = os.umask(0)
+        os.umask(self._mask)
 
     def _load(self, path: Path) -> int:
         number = next(self._numbers)
@@ -184,29 +177,22 @@ class Disk:
         match call.name:
             case "openat":
                 self._open(call, first)
-            case "write":
+            case "write" | "pwrite64":
                 file = self._find(first)
-                self._add(
-                    Write((file,), file, len(_content(self._now[file])), call.strings[0][: call.result])
-                )
-            case "pwrite64":
-                file = self._find(first)
-                self._add(Write((file,), file, _last_number(call), call.strings[0][: call.result]))
+                offset = len(self._now[file].content) if call.name == "write" else _last_number(call)
+                self._add(Write((file,), file, offset, call.strings[0][: call.result]))
             case "sendfile":
                 file, source = self._find(first), _paths(call)[1]
-                offset = len(_content(self._now[file]))
+                offset = len(self._now[file].content)
                 self._add(Write((file,), file, offset, source.read_bytes()[offset : offset + call.result]))
             case "ftruncate":
                 self._add(Cut((self._find(first),), self._find(first), _last_number(call)))
             case "chmod" | "fchmod" | "fchmodat":
-                mode = int(re.findall(r"\b0[0-7]+", call.arguments)[-1], 8)
-                self._add(Mode((self._find(first),), self._find(first), mode))
+                self._add(Mode((self._find(first),), self._find(first), _mode(call)))
             case "fchown" | "chown" | "setxattr" | "fsetxattr":
                 pass  # the nodes of these tests have one owner
             case "mkdir" | "mkdirat":
-                self._create(
-                    first, Inode(int(re.findall(r"\b0[0-7]+", call.arguments)[-1], 8) & ~self._mask, {})
-                )
+                self._create(first, Inode(_mode(call) & ~self._mask, {}))
             case "symlink" | "symlinkat":
                 self._create(paths[-1] or (), Inode(0o777, call.strings[0].decode()))
             case "unlink" | "unlinkat" | "rmdir":
@@ -220,10 +206,8 @@ class Disk:
                 raise AssertionError(f"what does {call.name} do to a disk? {call}")
 
     def _open(self, call: Call, path: tuple[str, ...]) -> None:
-        there = path[-1] in _names(self._now[self._find(path[:-1])])
-        if not there:
-            mode = int(re.findall(r"\b0[0-7]+", call.arguments)[-1], 8)
-            self._create(path, Inode(mode & ~self._mask, b""))
+        if path[-1] not in self._now[self._find(path[:-1])].names:
+            self._create(path, Inode(_mode(call) & ~self._mask, b""))
         elif "O_TRUNC" in call.arguments:
             self._add(Cut((self._find(path),), self._find(path), 0))
 
@@ -249,7 +233,7 @@ class Disk:
     def _find(self, path: tuple[str, ...]) -> int:
         number = self._top
         for part in path:
-            number = _names(self._now[number])[part]
+            number = self._now[number].names[part]
         return number
 
     def pending(self, end: int) -> list[int]:
@@ -342,6 +326,10 @@ def _paths(call: Call) -> list[Path]:
         paths.append(directory / named if directory else named)
         directory = None
     return [*paths, directory] if directory else paths
+
+
+def _mode(call: Call) -> int:
+    return int(re.findall(r"\b0[0-7]+", call.arguments)[-1], 8)
 
 
 def _last_number(call: Call) -> int:

@@ -12,7 +12,6 @@ import pytest
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, STRIDE, Fault
 from tests.crash.nodes import (
-    ENGINES,
     LEDGER,
     SCENES,
     Ward,
@@ -59,7 +58,7 @@ def _lost(nodes: Ward, point: int) -> dict[str, bool]:
 
 
 def test_what_is_replaced_is_saved_before_a_row_names_it(tmp_path: Path) -> None:
-    with ward(tmp_path / "ward", ENGINES["docker"]) as nodes:
+    with ward(tmp_path / "ward", "docker") as nodes:
         points = range(nodes.effects(SCENES["install"]))
 
         named = _lost(nodes, bisect_left(points, 1, key=lambda point: len(_lost(nodes, point))))

@@ -3,7 +3,7 @@
 import os
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,35 +26,23 @@ USUAL = {name: text.encode() for name, text in CONFIGS.items()}
 HOME = "usr/local/nvidia/.toolkit-installer"
 
 
-def _removes_the_ledger(root: Path, _engine: str, _turn: int) -> None:
-    (root / HOME / "ledger").unlink(missing_ok=True)
+def _on(pattern: str, spoil: Callable[[Path], object]) -> Act:
+    """Return an act on what is ours alone, by the pattern of its path."""
 
+    def act(root: Path, _engine: str, _turn: int) -> None:
+        for path in (root / HOME).glob(pattern):
+            spoil(path)
 
-def _removes_all_that_is_saved(root: Path, _engine: str, _turn: int) -> None:
-    shutil.rmtree(root / HOME / "backups", ignore_errors=True)
-
-
-def _damages_what_is_saved(root: Path, _engine: str, _turn: int) -> None:
-    for path in (root / HOME).glob("backups/*"):
-        path.write_text("")
-
-
-def _opens_the_ledger(root: Path, _engine: str, _turn: int) -> None:
-    for path in (root / HOME).glob("ledger"):
-        path.chmod(0o644)
-
-
-def _removes_config_toml(root: Path, _engine: str, _turn: int) -> None:
-    for path in (root / HOME).glob("versions/*/.config/nvidia-container-runtime/config.toml"):
-        path.unlink()
+    act.__name__ = f"spoils {pattern}"
+    return act
 
 
 OF_OURS = (
-    _removes_the_ledger,
-    _removes_all_that_is_saved,
-    _damages_what_is_saved,
-    _opens_the_ledger,
-    _removes_config_toml,
+    _on("ledger", Path.unlink),
+    _on("ledger", lambda path: path.chmod(0o644)),
+    _on("backups", shutil.rmtree),
+    _on("backups/*", lambda path: path.write_text("")),
+    _on("versions/*/.config/nvidia-container-runtime/config.toml", Path.unlink),
 )
 
 

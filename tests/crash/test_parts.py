@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ class Node(Site):
         (self.root / "bin/sh").touch(0o755)
         next(self.source.rglob("nvidia-ctk")).write_text(NVIDIA_CTK)
 
-    def _install(self) -> int:
+    def install_in_child(self, prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
+        """Install in a child that is prepared; return its exit code and what it said."""
         environment = {
             "NO_DAEMON": "true",
             "RUNTIME": "containerd",
@@ -75,49 +77,43 @@ class Node(Site):
             "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
             "DRIVER_ROOT_CTR_PATH": str(self.root / "run/nvidia/driver"),
         }
-        return compat.run([], environment)
 
-    def install_in_child(self, prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
-        """Install in a child that is prepared; return its exit code and what it said."""
-        child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), self.log.read_text()
-        code = 99
-        try:
-            told = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(told, 1)
-            os.dup2(told, 2)
+        def act() -> int:
             sys.stderr = os.fdopen(2, "w", closefd=False)
             supervision.block_signals()
-            faults.watch_writes()
-            prepare()
-            code = self._install()
-        finally:
-            faults.begin(None)
-            os._exit(code)
+            return compat.run([], environment)
+
+        return faults.forked(act, prepare, str(self.log)), self.log.read_text()
 
     def undo(self) -> int:
         return faults.call(["uninstall", "--host-root", str(self.root), "--restart-mode", "none"])
 
 
-def _failing(part: Part, kind: str) -> None:
-    """Let what is done after the first step that is this part fail, in this process."""
-    do, met = transaction._do, list[Step]()  # noqa: SLF001 - in a child that ends with it
+def _behind(part: Part, happens: Callable[[int], None]) -> None:
+    """Let something happen in this process behind the first step that is this part, and behind each after it."""
+    do, numbers = transaction._do, count()  # noqa: SLF001 - in a child that ends with it
+    met = False
 
-    def failing(context: Any, plan: Any, step: Any, check: Any) -> bool:
+    def disturbed(context: Any, plan: Any, step: Any, check: Any) -> bool:
+        nonlocal met
         happened = do(context, plan, step, check)
-        if met and kind == "an exception, in the roll-back too":
-            raise RuntimeError("hunter2")
-        if met or not part(step):
-            return happened
-        met.append(step)
-        if kind.startswith("an exception"):
-            raise RuntimeError("hunter2")
-        number = errno.EROFS if kind == "a read-only disk" else errno.ENOSPC
-        faults.begin(Fault(effects(), number, stays=number == errno.ENOSPC))
+        met = met or part(step)
+        if met:
+            happens(next(numbers))
         return happened
 
-    transaction._do = failing  # noqa: SLF001
+    transaction._do = disturbed  # noqa: SLF001
+
+
+def _failing(part: Part, kind: str) -> None:
+    def fail(number: int) -> None:
+        if kind == KINDS[1] or (kind == KINDS[0] and number == 0):
+            raise RuntimeError("hunter2")
+        if number == 0:
+            code = errno.EROFS if kind == "a read-only disk" else errno.ENOSPC
+            faults.begin(Fault(effects(), code, stays=code == errno.ENOSPC))
+
+    _behind(part, fail)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,19 +143,6 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
     assert node.tree() == before
 
 
-def _dying(part: Part) -> None:
-    """Let this process be killed behind the first step that is this part."""
-    do = transaction._do  # noqa: SLF001 - in a child that ends with it
-
-    def dying(context: Any, plan: Any, step: Any, check: Any) -> bool:
-        happened = do(context, plan, step, check)
-        if part(step):
-            os._exit(faults.KILLED)
-        return happened
-
-    transaction._do = dying  # noqa: SLF001
-
-
 @pytest.mark.parametrize("goes_on", [True, False], ids=["installed again", "uninstalled"])
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_killed_behind_a_part_is_known_to_the_next_run(
@@ -167,7 +150,10 @@ def test_what_is_killed_behind_a_part_is_known_to_the_next_run(
 ) -> None:
     node = Node(tmp_path)
     before = node.tree()
-    assert node.install_in_child(lambda: _dying(PARTS[part]))[0] == faults.KILLED
+    assert (
+        node.install_in_child(lambda: _behind(PARTS[part], lambda _: os._exit(faults.KILLED)))[0]
+        == faults.KILLED
+    )
 
     if goes_on:
         assert node.install_in_child()[0] == 0

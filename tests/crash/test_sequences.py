@@ -13,7 +13,8 @@ import pytest
 from tests.crash.conftest import Covered
 from tests.crash.edits import ACTS, CONFIG
 from tests.crash.faults import KILLED, NEVER, Fault, call
-from tests.support.stand_in import CONFIGS, stand_in_payload
+from tests.crash.nodes import put_payloads
+from tests.support.stand_in import CONFIGS
 from tests.support.tree import tree
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
@@ -26,10 +27,7 @@ LAST_EFFECT = 110
 def test_random_history_then_uninstall_leaves_only_foreign_edits(
     engine: str, tmp_path: Path, covered: Covered
 ) -> None:
-    for version in ("one", "two"):
-        stand_in_payload(tmp_path / version)
-    program = tmp_path / "two/usr/local/sbin/nvidia-ctk"
-    program.write_bytes(program.read_bytes() + b"newer")
+    put_payloads(tmp_path)
     kills = acts = verbs = 0
     for sequence in range(SEQUENCES):
         chance = random.Random(f"{SEED} {engine} {sequence}")  # noqa: S311 - lives, not secrets

@@ -1,4 +1,4 @@
-"""``run`` is killed, or told to stop, at the effects of a check that mends a config: parent, child, or both."""
+"""``run`` is killed, or told to stop, at the effects of its children: the parent, the child, or both at once."""
 
 import signal
 from pathlib import Path
@@ -8,27 +8,33 @@ import pytest
 from tests.crash.conftest import Covered
 from tests.crash.struck import lived, node, points, undone
 
+KILLED = -signal.SIGKILL
+
 
 @pytest.mark.parametrize(
-    ("who", "wanted"),
+    ("act", "who", "wanted"),
     [
-        pytest.param("child", 0, id="the next check mends what a killed one has left"),
-        pytest.param("stop", 0, id="a stop undoes what a check has begun"),
-        pytest.param("parent", -signal.SIGKILL, id="an uninstall finishes what an orphan has left"),
-        pytest.param("both", -signal.SIGKILL, id="an uninstall finishes what both have left"),
+        *((act, who, KILLED) for act in ("install", "stop", "asked") for who in ("parent", "both")),
+        ("install", "child", 4),
+        ("stop", "child", 4),
+        ("asked", "child", 0),  # the next check repairs what a killed one has left
+        ("install", "stop", 0),
+        ("asked", "stop", 0),
     ],
 )
-def test_at_an_effect_of_a_check(tmp_path: Path, who: str, wanted: int, covered: Covered) -> None:
+def test_whatever_is_struck_at_an_effect_it_or_the_next_uninstall_undoes_everything(
+    tmp_path: Path, act: str, who: str, wanted: int, covered: Covered
+) -> None:
     site = node(tmp_path)
     before = site.tree()
-    _, effects = lived(site, "asked", 0, who)
+    _, effects = lived(site, act, 0, who)
     assert undone(site) == 0
 
     for at in points(effects):
-        code, _ = lived(site, "asked", at, who)
+        code, _ = lived(site, act, at, who)
 
         assert code == wanted, at
         if code:
             assert undone(site) == 0, at
         assert site.tree() == before, at
-    covered(f"check: {who} of a run struck", "all", len(points(effects)), effects)
+    covered(f"{act}: {who} of a run struck", "all", len(points(effects)), effects)
