@@ -75,30 +75,28 @@ OWN = re.compile(
     r"^usr/local/nvidia/\.toolkit-installer(/(?!versions(/|$)).*)?$|^run(/|$)|^\.t(/|$)"
     r"|^usr/local/nvidia/\.toolkit-installer/versions/[^/]+/\.config/(?!nvidia-container-runtime)"  # what it notes for itself
 )
+NO_ANSWER = -99
 DIGEST = re.compile(r"\b[0-9a-f]{16}\b")
+
+
+PROGRAMS = (
+    *("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-cli", "nvidia-container-runtime-hook"),
+    *(f"nvidia-container-runtime{mode}" for mode in ("", ".cdi", ".legacy")),
+)
 
 
 def payload(at: Path) -> None:
     """Make a stand-in for NVIDIA's package: this very interpreter's ELF under the real names, cut short, and two libraries."""
     real = Path(os.path.realpath("/bin/true")).read_bytes()
-    for name in (
-        "nvidia-ctk",
-        "nvidia-cdi-hook",
-        "nvidia-container-runtime",
-        "nvidia-container-runtime.cdi",
-        "nvidia-container-runtime.legacy",
-        "nvidia-container-cli",
-        "nvidia-container-runtime-hook",
-    ):
-        path = at / "usr/bin" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(real)
-        path.chmod(0o755)
+    programs, libraries = at / "usr/bin", at / "usr/lib/x86_64-linux-gnu"
+    for directory in (programs, libraries):
+        directory.mkdir(parents=True)
+    for name in PROGRAMS:
+        (programs / name).write_bytes(real)
+        (programs / name).chmod(0o755)
     for name in ("libnvidia-container", "libnvidia-container-go"):
-        path = at / "usr/lib/x86_64-linux-gnu" / f"{name}.so.1.20.0"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(real)
-        path.with_name(f"{name}.so.1").symlink_to(path.name)
+        (libraries / f"{name}.so.1.20.0").write_bytes(real)
+        (libraries / f"{name}.so.1").symlink_to(f"{name}.so.1.20.0")
 
 
 def tree(root: Path) -> dict[str, str]:
@@ -110,14 +108,11 @@ def tree(root: Path) -> dict[str, str]:
             key = str(path.relative_to(root))
             if OWN.match(key):
                 continue
-            at = path.lstat()
-            what = (
-                str(path.readlink())
-                if path.is_symlink()
-                else hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-                if path.is_file()
-                else "dir"
-            )
+            at, what = path.lstat(), "dir"
+            if path.is_symlink():
+                what = str(path.readlink())
+            elif path.is_file():
+                what = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
             found[DIGEST.sub("DIGEST", key)] = f"{at.st_mode:o} {at.st_uid} {DIGEST.sub('DIGEST', what)}"
     return found
 
@@ -125,11 +120,12 @@ def tree(root: Path) -> dict[str, str]:
 class Life:
     """One life of one root by one version; what is random was drawn before, so that both live the same."""
 
-    def __init__(self, bin_: Path, root: Path, source: Path) -> None:
-        self.bin, self.root, self.source, self.run = bin_, root, source, None
+    env: ClassVar[dict[str, str]] = {**os.environ, "TOOLKIT_INSTALLER_LOG_FORMAT": "json"}
 
-    def call(self, verb: str, *words: str, entry: str = "toolkit-installer") -> tuple[int, list[str]]:
-        command = [str(self.bin / entry), *([verb] if verb else []), *self.common(verb, entry), *words]
+    def __init__(self, bin_: Path, root: Path, source: Path) -> None:
+        self.bin, self.root, self.source = bin_, root, source
+
+    def call(self, *command: str) -> tuple[int, list[str]]:
         done = subprocess.run(
             command,
             capture_output=True,
@@ -142,27 +138,27 @@ class Life:
         )
         return done.returncode, codes(done.stderr)
 
-    env: ClassVar[dict[str, str]] = {**os.environ, "TOOLKIT_INSTALLER_LOG_FORMAT": "json"}
-
-    def common(self, verb: str, entry: str) -> list[str]:
+    def verb(self, name: str, *words: str) -> list[str]:
+        """Return what a shell is told for a verb of ours."""
         where = ["--host-root", str(self.root)]
-        if entry != "toolkit-installer":
-            return [
-                str(self.root / "usr/local/nvidia"),
-                *where,
-                "--toolkit-source-root",
-                str(self.source),
-                "--restart-mode",
-                "none",
-                "--pid-file",
-                str(self.root / "run/toolkit.pid"),
-                "--no-daemon",
-            ]
-        if verb in {"install", "run", "plan"}:
+        if name in {"install", "run", "plan"}:
             where += ["--toolkit-source", str(self.source)]
-        if verb in {"install", "run", "plan", "uninstall"}:
+        if name in {"install", "run", "plan", "uninstall"}:
             where += ["--restart-mode", "none"]
-        return where
+        return [str(self.bin / "toolkit-installer"), name, *where, *words]
+
+    def compat(self, engine: str) -> list[str]:
+        """Return what a shell is told by NVIDIA's command line."""
+        flags = {
+            "host-root": self.root,
+            "toolkit-source-root": self.source,
+            "restart-mode": "none",
+            "pid-file": self.root / "run/toolkit.pid",
+            "runtime": engine,
+            "config": self.root / FILES[engine],
+        }
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        return [str(self.bin / "nvidia-toolkit"), str(self.root / "usr/local/nvidia"), *words, "--no-daemon"]
 
 
 def codes(log: str) -> list[str]:
@@ -180,33 +176,22 @@ def codes(log: str) -> list[str]:
 def acts(rnd: random.Random) -> list[Act]:
     """Draw what happens in one life."""
     engines = rnd.sample(sorted(FILES), rnd.choice((1, 1, 2, 3)))
-    flags = [word for engine in engines for word in ("--runtime", engine)]
-    flags += rnd.choice(([], [], ["--set-as-default"], ["--runtime-name", "gpu"], ["--driver-root", "/"]))
+    named = [word for engine in engines for word in ("--runtime", engine)]
+    flags = named + rnd.choice(
+        ([], [], ["--set-as-default"], ["--runtime-name", "gpu"], ["--driver-root", "/"])
+    )
     found: list[Act] = [("texts", {engine: rnd.randrange(len(TEXTS[engine])) for engine in FILES})]
     for _ in range(rnd.randint(3, 9)):
-        found.append(  # noqa: PERF401 - a draw by a draw
-            rnd.choice(
-                (
-                    ("verb", "install", flags),
-                    ("verb", "install", flags),
-                    ("verb", "plan", flags),
-                    ("verb", "status", []),
-                    ("verb", "uninstall", []),
-                    (
-                        "verb",
-                        "install",
-                        [word for engine in engines for word in ("--runtime", engine)]
-                        + rnd.choice(([], ["--set-as-default"], ["--runtime-name", "other"])),
-                    ),
-                    ("run", flags, rnd.choice((signal.SIGTERM, signal.SIGINT, signal.SIGKILL))),
-                    ("compat", engines[0]),
-                    ("edit", rnd.choice(engines), rnd.randrange(9)),
-                    ("edit", rnd.choice(engines), rnd.randrange(9)),
-                    ("payload", rnd.randrange(4)),
-                    ("node", rnd.randrange(6)),
-                )
-            )
+        others = named + rnd.choice(([], ["--set-as-default"], ["--runtime-name", "other"]))
+        drawn = (
+            *(("verb", "install", flags), ("verb", "install", flags), ("verb", "plan", flags)),
+            *(("verb", "status", []), ("verb", "uninstall", []), ("verb", "install", others)),
+            ("run", flags, rnd.choice((signal.SIGTERM, signal.SIGINT, signal.SIGKILL))),
+            ("compat", engines[0]),
+            *(("edit", rnd.choice(engines), rnd.randrange(9)) for _ in range(2)),
+            *(("payload", rnd.randrange(4)), ("node", rnd.randrange(6))),
         )
+        found.append(rnd.choice(drawn))
     return [*found, ("verb", "uninstall", []), ("verb", "status", [])]
 
 
@@ -253,11 +238,9 @@ def act(life: Life, what: Act) -> tuple[int, list[str]]:
             if text is not None:
                 path.write_bytes(text.encode())
     elif kind == "verb":
-        return life.call(rest[0], *rest[1])
+        return life.call(*life.verb(rest[0], *rest[1]))
     elif kind == "compat":
-        return life.call(
-            "", "--runtime", rest[0], "--config", str(root / FILES[rest[0]]), entry="nvidia-toolkit"
-        )
+        return life.call(*life.compat(rest[0]))
     elif kind == "run":
         return run(life, *rest)
     elif kind == "edit":
@@ -274,14 +257,7 @@ def run(life: Life, flags: list[str], number: int) -> tuple[int, list[str]]:
     pid_file, log = life.root / "run/t.pid", life.root / ".t"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [
-                str(life.bin / "toolkit-installer"),
-                "run",
-                *life.common("run", "toolkit-installer"),
-                "--pid-file",
-                str(pid_file),
-                *flags,
-            ],
+            life.verb("run", "--pid-file", str(pid_file), *flags),
             stdout=subprocess.DEVNULL,
             stderr=out,
             stdin=subprocess.DEVNULL,
@@ -323,19 +299,20 @@ def change_payload(source: Path, number: int) -> None:
 
 def change_node(root: Path, number: int) -> None:
     base = root / "usr/local/nvidia"
-    if number == 0:
-        shutil.rmtree(base / "toolkit", ignore_errors=True) if (base / "toolkit").is_dir() and not (
-            base / "toolkit"
-        ).is_symlink() else (base / "toolkit").unlink(missing_ok=True)
+    toolkit = base / "toolkit"
+    if number == 0 and toolkit.is_dir() and not toolkit.is_symlink():
+        shutil.rmtree(toolkit, ignore_errors=True)
+    elif number == 0:
+        toolkit.unlink(missing_ok=True)
     elif number == 1:
         shutil.rmtree(base, ignore_errors=True)
     elif number == 2:
-        (base / "toolkit").mkdir(parents=True, exist_ok=True) if not (base / "toolkit").exists() else None
-        (root / "usr/local/nvidia/theirs").write_text("theirs\n") if base.exists() else None
+        if not toolkit.exists():
+            toolkit.mkdir(parents=True, exist_ok=True)
+        (base / "theirs").write_text("theirs\n")
     elif number == 3:
-        for config in (root / "etc").rglob("*.*"):
-            if config.is_file():
-                config.chmod(0o640)
+        for config in (each for each in (root / "etc").rglob("*.*") if each.is_file()):
+            config.chmod(0o640)
     elif number == 4:
         (root / "etc/containerd/conf.d").mkdir(parents=True, exist_ok=True)
         (root / "etc/containerd/conf.d/50-site.toml").write_text("version = 2\n[debug]\nlevel = 'debug'\n")
@@ -346,15 +323,37 @@ def change_node(root: Path, number: int) -> None:
 
 def differences(old: Act, new: Act) -> list[str]:
     """Return what differs after one act, a line for each thing: what --accept excuses one by one."""
-    kind = f"{old[0][0]} {old[0][1]}" if old[0][0] == "verb" else str(old[0][0])
-    found = (
-        []
-        if old[1][0] == new[1][0] != -99
-        else [f"{kind}: exit code {old[1][0]} -> {new[1][0]} with {old[1][1]} -> {new[1][1]}"]
-    )
-    found += [] if old[1][1] == new[1][1] else [f"{kind}: error codes {old[1][1]} -> {new[1][1]}"]
-    paths = sorted(path for path in old[2].keys() | new[2].keys() if old[2].get(path) != new[2].get(path))
-    return found + [f"{kind}: file {path} {old[2].get(path)} -> {new[2].get(path)}" for path in paths]
+    (what, (old_code, old_errors), before), (_, (new_code, new_errors), after) = old, new
+    kind = f"{what[0]} {what[1]}" if what[0] == "verb" else str(what[0])
+    found = []
+    if old_code != new_code or new_code == NO_ANSWER:
+        found.append(f"{kind}: exit code {old_code} -> {new_code} with {old_errors} -> {new_errors}")
+    if old_errors != new_errors:
+        found.append(f"{kind}: error codes {old_errors} -> {new_errors}")
+    paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return found + [f"{kind}: file {path} {before.get(path)} -> {after.get(path)}" for path in paths]
+
+
+def lived(bin_: Path, scratch: Path, drawn: list[Act], keep: Path | None) -> list[Act]:
+    """Live one life; return each act, what came of it, and the tree then. The root is left at ``keep``."""
+    # The same paths for both: they stand in texts.
+    root, source = scratch / "node", scratch / "payload"
+    for path in (root, source):
+        shutil.rmtree(path, ignore_errors=True)
+    for below in ("etc", "run", "usr/local", "opt", "bin"):
+        (root / below).mkdir(parents=True)
+    payload(source)
+    life, seen = Life(bin_, root, source), []
+    for each in drawn:
+        try:
+            result = act(life, each)
+        except subprocess.TimeoutExpired:
+            result = (NO_ANSWER, ["no answer"])
+        seen.append((each, result, tree(root)))
+    if keep:
+        shutil.rmtree(keep, ignore_errors=True)
+        shutil.copytree(root, keep, symlinks=True)
+    return seen
 
 
 def main(words: list[str]) -> int:
@@ -376,34 +375,14 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="differ-") as scratch:
         for number in range(given.seed, given.seed + given.lives):
             chance = random.Random(number)  # noqa: S311 - lives, not secrets
-            drawn, lives = acts(chance), []
-            for name, bin_ in (("old", given.old), ("new", given.new)):
-                # The same paths for both: they stand in texts.
-                root, source = Path(scratch, "node"), Path(scratch, "payload")
-                for path in (root, source):
-                    shutil.rmtree(path, ignore_errors=True)
-                for below in ("etc", "run", "usr/local", "opt", "bin"):
-                    (root / below).mkdir(parents=True)
-                payload(source)
-                life, seen = Life(bin_, root, source), []
-                for each in drawn:
-                    try:
-                        result = act(life, each)
-                    except subprocess.TimeoutExpired:
-                        result = (-99, ["no answer"])
-                    seen.append((each, result, tree(root)))
-                lives.append(seen)
-                if given.keep and name == "old":
-                    shutil.rmtree(given.keep / "old", ignore_errors=True)
-                    shutil.copytree(root, given.keep / "old", symlinks=True)
+            drawn = acts(chance)
+            keep = given.keep / "old" if given.keep else None
+            lives = lived(given.old, Path(scratch), drawn, keep), lived(given.new, Path(scratch), drawn, None)
             done += 1
             for at, (old, new) in enumerate(zip(*lives, strict=True)):
-                found = [
-                    each
-                    for each in differences(old, new)
-                    if not any(pattern.search(each) for pattern in accepted)
-                ]
-                excused += len(differences(old, new)) - len(found)
+                differs = differences(old, new)
+                found = [each for each in differs if not any(pattern.search(each) for pattern in accepted)]
+                excused += len(differs) - len(found)
                 if any(pattern.search(each) for pattern in ends for each in found):
                     excused += 1
                     break
