@@ -63,6 +63,7 @@ LEAST = 3  # tries, however slow the machine is
 ASK_S = 0.2
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 
+KNOWN = PurePosixPath("/usr/local/nvidia") / VERSIONS / "0123"
 Reader = Callable[[bytes], object]
 GPUS = {
     "cdiVersion": "0.5.0",
@@ -155,12 +156,6 @@ def _proc(directory: Path) -> Reader:
     return read
 
 
-def _known(directory: Path) -> Reader:
-    version = PurePosixPath("/usr/local/nvidia") / VERSIONS / "0123"
-    path = f"{version}/.config/digests"[1:]
-    return _file(directory, path, lambda host: read_noted_digests(host, version))
-
-
 def _crio_config(content: bytes) -> object:
     with cri._understood(Path("/x")):  # noqa: SLF001 - the rest of it is a socket that speaks gRPC as well
         return read_effective(tomllib.loads(content.decode(errors="replace")))
@@ -199,14 +194,6 @@ def _pidfile(directory: Path) -> Reader:
         return status(
             ["status", "--host-root", str(directory), "--pid-file", str(directory / "x.pid"), "--alive"]
         )
-
-    return read
-
-
-def _kernel(path: Path) -> Reader:
-    def read(content: bytes) -> object:
-        path.write_bytes(content)
-        return list_mounts(path)
 
     return read
 
@@ -277,14 +264,13 @@ def _flags(content: bytes) -> object:
     values: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
     for word in _words(content):
         name, _, value = word.removeprefix("--").partition("=")
-        default = values.get(name.replace("-", "_"))
-        if isinstance(default, str):
-            values[name.replace("-", "_")] = value
-        elif isinstance(default, tuple):
-            values[name.replace("-", "_")] = value.split(",")
-    choices = [flag for flag in FLAGS if flag.choices and isinstance(values[flag.field], str)]
-    for flag in choices:  # click has looked at those
-        if values[flag.field] not in flag.choices:
+        field = name.replace("-", "_")
+        if isinstance(values.get(field), str):
+            values[field] = value
+        elif isinstance(values.get(field), tuple):
+            values[field] = tuple(value.split(","))
+    for flag in FLAGS:  # click has looked at those
+        if flag.choices and isinstance(values[flag.field], str) and values[flag.field] not in flag.choices:
             values[flag.field] = flag.default
     values["runtime"] = [name for name in values["runtime"] if name in ENGINES] or ["auto"]
     return options_from(values, frozenset())
@@ -389,7 +375,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "proc": (b"7 (docker d) S " + b"1 " * 40 + b"\n0::/system.slice/docker.service\n", _proc(directory / "proc")),
         "locks": (b"Name:\tx\nNSpid:\t7\t1\nUid:\t0\t0\t0\t0\n1: FLOCK  ADVISORY  WRITE 7 00:2a:7 0 EOF\n", _locks(directory / "locks")),
         "pidfile": (b"4711\n", _pidfile(directory / "pidfile")),
-        "mounts": (b"36 35 98:0 /a\\040b /mnt rw - ext3 /dev/x rw\n0::/x\n4:memory:/y\n", _kernel(directory / "mounts")),
+        "mounts": (b"36 35 98:0 /a\\040b /mnt rw - ext3 /dev/x rw\n0::/x\n4:memory:/y\n", _file(directory / "mounts", "mountinfo", lambda _: list_mounts(directory / "mounts/mountinfo"))),
         "command line": (b"dockerd\0--config-file\0/etc/x\0-c=/y\0--add-runtime=a=b\0", _cmdline(directory)),
         "NVIDIA's words": (
             b"--runtime=docker\0--nvidia-runtime-name=x\0RUNTIME_ARGS=--socket /x\0ROOT=/a\0CDI_ENABLED=yes", _compat,
@@ -453,7 +439,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "nvidia-ctk": (json.dumps(GPUS).encode(), _gpus),
         "known digests": (
             b"1:33261:0:1048576:1700000000000000000 0123\n" * 2,
-            _known(directory / "known"),
+            _file(directory / "known", f"{KNOWN}/.config/digests"[1:], lambda host: read_noted_digests(host, KNOWN)),
         ),
         "SHA256SUMS": (
             f"{'0' * 64}  ./usr/bin/nvidia-ctk\n".encode() * 2,

@@ -37,15 +37,10 @@ def test_a_good_image_has_no_problem() -> None:
     [
         ("usr/bin/gcc", "is a compiler"),
         ("usr/bin/x86_64-linux-gnu-gcc-14", "is a compiler"),
-        ("usr/bin/ld", "is a compiler"),
         ("usr/bin/pip3", "belongs to pip"),
-        ("usr/lib/python3/site-packages/pip/__main__.py", "belongs to pip"),
         ("usr/share/python-wheels/pip-25.whl", "belongs to pip"),
-        ("usr/lib/python3.12/ensurepip/__init__.py", "belongs to pip"),
-        ("var/cache/apt/pkgcache.bin", "is a cache"),
         ("var/lib/apt/lists/archive_InRelease", "is a cache"),
         ("root/.cache/pip/http/a", "is a cache"),
-        ("tmp/left", "is a cache"),
         (
             "opt/toolkit-installer/lib/python3.12/site-packages/installer/lifecycle/install.py",
             "is not compiled",
@@ -56,21 +51,14 @@ def test_what_should_not_be_there_is_seen(file: str, problem: str) -> None:
     assert list(problems(Image(CONFIG, (), GOOD | {file}, "bash"))) == [f"{file} {problem}"]
 
 
-@pytest.mark.parametrize("needed", ["usr/bin/sh", "opt/toolkit-installer/bin/nvidia-toolkit"])
-def test_what_should_be_there_is_missed(needed: str) -> None:
-    assert list(problems(Image(CONFIG, (), GOOD - {needed}, "bash"))) == [f"{needed} is not there"]
+def test_what_should_be_there_is_missed() -> None:
+    image = Image(CONFIG, (), GOOD - {"usr/bin/sh"}, "bash")
+    assert list(problems(image)) == ["usr/bin/sh is not there"]
 
-
-def test_a_shell_that_keeps_term_from_a_script_is_seen() -> None:
-    (problem,) = problems(Image(CONFIG, (), GOOD, "dash"))
-
-    assert problem.startswith("usr/bin/sh is dash")
-
-
-def test_a_time_of_the_build_is_seen() -> None:
-    assert list(problems(Image(CONFIG, (), GOOD, "bash", frozenset({100})))) == []
-    (problem,) = problems(Image(CONFIG, (), GOOD, "bash", frozenset({100, 101})))
-    assert problem.startswith("1 times of the build are in it")
+    (shell,) = problems(Image(CONFIG, (), GOOD, "dash"))
+    assert shell.startswith("usr/bin/sh is dash")
+    (time,) = problems(Image(CONFIG, (), GOOD, "bash", frozenset({100, 101})))
+    assert time.startswith("1 times of the build are in it")
 
 
 def _tar(files: dict[str, bytes]) -> bytes:
