@@ -201,39 +201,30 @@ def _holds(draft: Draft, edit: Edit) -> bool:
 
 
 def _fulfil(draft: Draft, want: Want) -> Iterator[Edit]:
+    key = want.key
     if want.member and draft.syntax is not Syntax.TOML:
-        raise ValueError(f"{dotted(want.key)}: only TOML arrays take members")
-    now, depth = _walk(draft, want.key)
-    if depth < len(want.key):
+        raise ValueError(f"{dotted(key)}: only TOML arrays take members")
+    now, depth = _walk(draft, key)
+    if depth < len(key):
         if now is not None and want.value is not ABSENT:  # a null on the way may become a container
-            raise _misplaced(draft, want.key[:depth], now, _CONTAINERS[draft.syntax])
+            raise _misplaced(draft, key[:depth], now, _CONTAINERS[draft.syntax])
         now = ABSENT
     literal = None if want.value is ABSENT else draft.grammar.literal(want.value)
-    if literal is None and now is ABSENT:
-        return
-    if want.member and literal is not None:
-        yield from _fulfil_member(draft, want.key, now, literal)
-    elif now is ABSENT and literal is not None:
-        yield from _create_containers(draft, want.key)
-        yield Edit(want.key, None, literal)
-        draft.insert(want.key, literal)
-    elif literal is None or not same(now, want.value):
-        yield Edit(want.key, draft.find(want.key), literal)
-        draft.replace(want.key, literal)
-
-
-def _fulfil_member(draft: Draft, key: Key, now: Any, literal: str) -> Iterator[Edit]:
     if now is ABSENT:
-        yield from _create_containers(draft, key)
-        yield Edit(key, None, literal, member=True)
-        draft.insert(key, f"[{literal}]")
-        return
-    if not isinstance(now, list):
-        raise _misplaced(draft, key, now, "an array")
-    if _position(now, draft.grammar.value(literal)) is None:
-        before = draft.find(key)
-        yield Edit(key, before, literal, member=True)
-        draft.replace(key, toml.add_element(before, literal))
+        if literal is not None:
+            yield from _create_containers(draft, key)
+            yield Edit(key, None, literal, want.member)
+            draft.insert(key, f"[{literal}]" if want.member else literal)
+    elif want.member and literal is not None:
+        if not isinstance(now, list):
+            raise _misplaced(draft, key, now, "an array")
+        if _position(now, draft.grammar.value(literal)) is None:
+            before = draft.find(key)
+            yield Edit(key, before, literal, member=True)
+            draft.replace(key, toml.add_element(before, literal))
+    elif literal is None or not same(now, want.value):
+        yield Edit(key, draft.find(key), literal)
+        draft.replace(key, literal)
 
 
 def _create_containers(draft: Draft, key: Key) -> Iterator[Edit]:

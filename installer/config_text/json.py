@@ -161,18 +161,14 @@ def _read_colon(text: str, pair: Pair) -> str:
 
 def _read_gap(text: str, start: int, siblings: Sequence[Pair], colon: str, unit: str) -> str:
     """Return the white space that a new pair of the object at ``start`` begins with."""
-    if not siblings:
-        inner = text[start + 1 : _skip(text, start + 1)]
-        head, newline, tail = inner.rpartition("\n")
-        return ("\r\n" if head.endswith("\r") else "\n") + tail + unit if newline else inner
     if len(siblings) > 1:
         between = text[siblings[-2].end : siblings[-1].start].partition(",")[2]
     else:
-        between = text[start + 1 : siblings[0].start]
+        between = text[start + 1 : _skip(text, start + 1)]
     head, newline, tail = between.rpartition("\n")
     if newline:
-        return ("\r\n" if head.endswith("\r") else "\n") + tail
-    if len(siblings) > 1:
+        return ("\r\n" if head.endswith("\r") else "\n") + tail + ("" if siblings else unit)
+    if len(siblings) != 1:
         return between
     return " " if colon.endswith(" ") or between else ""
 

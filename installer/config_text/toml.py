@@ -288,13 +288,15 @@ def add_element(array: str, element: str) -> str:
         head = head.removesuffix("\r")
         return f"{head}{eol}{tail}  {element},{eol}{tail}]"
     start, end = spans[-1]
-    newline, indent = _read_line_start(array, spans[-2][1] if len(spans) > 1 else 1, start)
+    head, newline, tail = array[spans[-2][1] if len(spans) > 1 else 1 : start].rpartition("\n")
+    line_start = ("\r\n" if head.endswith("\r") else "\n") + re.sub(r"[^ \t].*", "", tail)
     comma = comma_after(array, end)
-    added = f"{newline}{indent}{element}" if newline else f" {element}"
+    added = (line_start if newline else " ") + element
+    at = end if comma is None else comma + 1
+    if newline and (rest := _REST_OF_LINE.match(array, at)):  # nothing or a comment: it stays on its line
+        at = rest.end()
     if comma is None:
-        at = _skip_comment(array, end) if newline else end
         return f"{array[:end]},{array[end:at]}{added}{array[at:]}"
-    at = _skip_comment(array, comma + 1) if newline else comma + 1
     return f"{array[:at]}{added},{array[at:]}"
 
 
@@ -316,20 +318,6 @@ def remove_element(array: str, index: int) -> str:
     if comma is not None and index == len(spans) - 1:
         return head + array[end:]
     return array[:start] + tail
-
-
-def _read_line_start(array: str, after: int, start: int) -> tuple[str, str]:
-    """Return the line end and the indentation before ``start``, empty if it shares a line."""
-    head, newline, indent = array[after:start].rpartition("\n")
-    if not newline:
-        return "", ""
-    return ("\r\n" if head.endswith("\r") else "\n"), re.sub(r"[^ \t].*", "", indent)
-
-
-def _skip_comment(array: str, pos: int) -> int:
-    """Return where the line of ``pos`` ends, or ``pos`` if more than a comment follows on it."""
-    match = _REST_OF_LINE.match(array, pos)
-    return match.end() if match else pos
 
 
 def unopened(text: str, key: Key) -> bool:

@@ -227,11 +227,9 @@ def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:
     gone = held_groups - {group_of(key, engine) for key in now} - {""}
     if wanted:
         return f"missing there, or with another value: {', '.join(sorted(wanted))}"
-    return (
-        f"it still has {', '.join(sorted(gone))}, which this install does not ask for"
-        if gone
-        else "our keys there differ from what is asked for"
-    )
+    if gone:
+        return f"it still has {', '.join(sorted(gone))}, which this install does not ask for"
+    return "our keys there differ from what is asked for"
 
 
 def _explain_reload(reload: Reload, engine: EngineState) -> str:
