@@ -27,6 +27,7 @@ from installer.errors import InstallerError
 from installer.model.engine_spec import (
     Decision,
     EffectiveConfig,
+    ReloadMethod,
     Runtime,
     RuntimeEntry,
     find_disturbances,
@@ -241,7 +242,10 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         for name, binary in (wish.row.runtimes.items() if wish.row else ())
         if name not in names and back.get(name) != str(binary)
     )
-    writes = reloading.list_writes(engine, way.changes, wish.facts.contents)
+    writes = way.writes
+    if not writes and engine.spec.reload is ReloadMethod.HUP:  # it may need a text in between
+        now = wish.facts.contents[engine.config]
+        writes = (WriteConfig(engine.name, engine.config, now, now),)
     ours = {*names, *(entry.name for entry in absent)}
     reload = Reload(
         engine.name,

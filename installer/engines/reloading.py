@@ -52,17 +52,6 @@ def take_up(
     return steps
 
 
-def list_writes(
-    engine: EngineState, changes: Iterable[ConfigChange], contents: Mapping[PurePosixPath, File | None]
-) -> tuple[WriteConfig, ...]:
-    """Return what an engine's configs take; one that is signalled may need a text in between."""
-    found = tuple(change.step for change in changes if change.step is not None)
-    if found or engine.spec.reload is not ReloadMethod.HUP:
-        return found
-    now = contents[engine.config]
-    return (WriteConfig(engine.name, engine.config, now, now),)
-
-
 def list_rows(
     changes: Collection[ConfigChange], steps: Iterable[Step]
 ) -> Iterator[tuple[ConfigRow, File | None]]:
