@@ -71,7 +71,7 @@ class Starts:
     """How often an engine has been started since this was made, less what the test itself asked for."""
 
     def __init__(self, node: Node) -> None:
-        self.unit, self.node, self.own = f"{node.engine}.service", node, 0
+        self.unit, self.node = f"{node.engine}.service", node
         self._last, self._seen = node.pid_of(self.unit), 0
 
     def restart(self) -> None:
