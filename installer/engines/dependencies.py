@@ -16,7 +16,7 @@ from installer.host import processes
 from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, mount_point_of, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
-from installer.model.engine_spec import Api, Monitor, Place, Runtime
+from installer.model.engine_spec import Api, EngineSpec, Monitor, Place, Runtime
 from installer.model.facts import EngineState
 from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, ROOT, Kind
 from installer.model.options import AUTO, Options
@@ -61,7 +61,10 @@ def find_dependencies(
 
     Where no monitor was ever found an engine may have its own, in a place that is not known here.
     """
-    for place in (*((engine.state,) if engine.state else ()), *usual_states(engine.name)):
+    for place in (
+        *((engine.state,) if engine.state else ()),
+        *(spec.state.usual for spec in specs_for(engine.name)),
+    ):
         _refuse_unwritable(host, engine, place, STATE)
     _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
     socket, starter = containerd_of(host, engine, before.containerd), engine
@@ -193,15 +196,9 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
             raise InstallerError(problem, remedy=remedy, code="toolkit-not-visible")
 
 
-def usual_states(name: str) -> tuple[PurePosixPath, ...]:
-    """Return where an engine usually has the state of its containers, or its containerd has."""
-    return tuple(ENGINES[each].state.usual for each in (name, ENGINES[name].uses) if each)
-
-
-def usual_data(name: str) -> tuple[PurePosixPath, ...]:
-    """Return where an engine usually has the files of its containers, or its containerd has."""
-    engines = (ENGINES[each] for each in (name, ENGINES[name].uses) if each)
-    return tuple(each.data.usual for each in engines if each.data)
+def specs_for(name: str) -> tuple[EngineSpec, ...]:
+    """Return the row of an engine, and that of the one that runs its containers for it."""
+    return tuple(ENGINES[each] for each in (name, ENGINES[name].uses) if each)
 
 
 def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:
@@ -213,7 +210,7 @@ def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosi
 
 def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
     """Yield where these engines have the state of containers, and have no room for one more."""
-    places = dict.fromkeys(place for name in names for place in usual_states(name))
+    places = dict.fromkeys(spec.state.usual for name in names for spec in specs_for(name))
     yield from (place for place in places if is_full(host, place))
 
 

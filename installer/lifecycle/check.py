@@ -15,7 +15,7 @@ from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.containers import find_low_level_runtime
-from installer.engines.dependencies import Dependencies, find_dependencies, usual_data, usual_states
+from installer.engines.dependencies import Dependencies, find_dependencies, specs_for
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import ask
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
@@ -414,8 +414,8 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
     paths = (PurePosixPath(name) for name in programs)
     found += [str(host.local_path(path, last=False)) for path in paths if path.is_absolute()]
     kept = [layout.toolkit]
-    for each in last.engines:
-        kept += [*usual_states(each.name), *usual_data(each.name)]
+    for specs in (specs_for(each.name) for each in last.engines):
+        kept += [spec.state.usual for spec in specs] + [spec.data.usual for spec in specs if spec.data]
     found += [f"{KEPT}{host.local_path(path)}" for path in kept]
     below = (host.local_path(PurePosixPath(each.containerd)) for each in last.engines if each.containerd)
     return tuple(dict.fromkeys((*found, *list_signs(host, options, record), *map(str, below))))
