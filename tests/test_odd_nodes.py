@@ -1,6 +1,7 @@
 """Odd nodes: what is found there may be anything, and the answer is one sentence and the right exit code."""
 
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -22,7 +23,7 @@ from installer.host.files import Host
 from installer.model.files import File, Meta
 from installer.model.options import Options
 from tests.support import preloaded
-from tests.support.site import CONTAINERD, DAEMON_JSON, LEDGER, PROJECT, Site, sentence
+from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, LEDGER, PROJECT, Site, sentence
 
 
 def plain(done: "subprocess.CompletedProcess[str]") -> bool:
@@ -148,6 +149,21 @@ def test_after_the_loss_of_a_ledger_it_says_when_configs_are_to_be_compared(
     (installed.root / LEDGER).unlink()
 
     assert words in installed.call(verb).stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [("install", "use reconcile"), ("uninstall", "stop it (systemctl stop toolkit-installer, or delete")],
+)
+def test_beside_another_instance_a_verb_says_what_leads_to_its_end(
+    installed: Site, verb: str, words: str
+) -> None:
+    with (installed.root / HOME / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        told = installed.refuses(verb, code=3)
+
+    assert f"; wait until it ends; if it is a run, {words}" in told
+    assert ("reconcile" in told) == (verb == "install")
 
 
 @pytest.mark.parametrize("flag", ["--install-dir", "--runtime", "--pid-file", "--timeout"])

@@ -35,6 +35,7 @@ PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 MAX_PID_BYTES: Final = 64
+KEEP_RUN: Final = "if it is a run, use reconcile: to stop a run undoes the install"
 # A pid of ours or NVIDIA's, or what a crash has left of one.
 _PID: Final = re.compile(rb"[0-9\s\0]*")
 # Pid and inode in a line of /proc/locks, but for one that only waits.
@@ -168,7 +169,7 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
     except BlockingIOError as error:
         raise LockedError(
             f"start (another instance holds {path}{_describe_holder(local)})",
-            remedy="wait until it ends; if it is a run, use reconcile: to stop a run undoes the install",
+            remedy=f"wait until it ends; {KEEP_RUN}",
         ) from error
 
 
