@@ -23,6 +23,7 @@ from installer.host.files import Host
 from installer.model.files import File, Meta
 from installer.model.options import Options
 from tests.support import preloaded
+from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, LEDGER, PROJECT, Site, sentence
 
 
@@ -164,6 +165,22 @@ def test_beside_another_instance_a_verb_says_what_leads_to_its_end(
 
     assert f"; wait until it ends; if it is a run, {words}" in told
     assert ("reconcile" in told) == (verb == "install")
+
+
+@only_as_root
+def test_of_a_ledger_that_was_given_away_each_verb_says_the_one_thing_that_suffices(installed: Site) -> None:
+    home = installed.root / HOME
+    for path in (home, *home.rglob("*")):
+        os.chown(path, NOBODY, -1, follow_symlinks=False)
+
+    said = [installed.status().stderr, *map(sentence, map(installed.call, ("install", "uninstall")))]
+    told = [each.strip().partition("; ")[2] for each in said]
+    os.chown(installed.root / LEDGER, 0, -1)
+    installed.uninstall()
+
+    assert len({*told}) == 1
+    assert f"chown root /{LEDGER}; chmod 600 /{LEDGER}; otherwise move it away" in told[0]
+    assert not home.exists()
 
 
 @pytest.mark.parametrize("flag", ["--install-dir", "--runtime", "--pid-file", "--timeout"])

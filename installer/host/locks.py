@@ -70,6 +70,14 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     return None
 
 
+def trust_ledger(path: PurePosixPath) -> str:
+    """Return what is to be done about a ledger that others than root may have written."""
+    return (
+        f"read {path}: uninstall writes and removes the paths in it; if all are engine configs or ours: "
+        f"chown root {path}; chmod 600 {path}; otherwise move it away"
+    )
+
+
 def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int:
     """Open the lock in our own directory, made where there is none."""
     with ExitStack() as stack:
@@ -81,12 +89,12 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
             problem = f"use {path} (it is not a directory but a link or a file)"
             remedy = "move it away, then run again"
             raise InstallerError(problem, remedy=remedy, code="install-dir-unusable") from error
-        owners = {os.fstat(directory).st_uid}
+        owners, remedy = {os.fstat(directory).st_uid}, "move it away"
         with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
             owners.add(os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid)
+            remedy = trust_ledger(path / LEDGER)
         if owners.isdisjoint(trusted_uids()):
             problem = f"use {path} (it belongs to another user)"
-            remedy = f"move it away; or if it was ours, and its ledger names only that: chown -R root {path}"
             raise InstallerError(problem, remedy=remedy, code="install-dir-unusable")
         for fd in inherited:
             if has_name(fd, home / LOCK):
