@@ -77,6 +77,13 @@ def test_help_is_short_fits_a_terminal_and_shows_in_groups_what_a_verb_heeds(ver
         assert {title for title in GROUPS if f"\n{title}:\n" in said} == titles
 
 
+def test_the_help_of_uninstall_says_which_engines_are_undone_and_who_restarts_them() -> None:
+    said = call("uninstall", "--help").stdout
+
+    assert "Engine that --adopt examines; our changes are undone on all engines." in said
+    assert "with none restart them yourself afterwards" in said
+
+
 def test_the_help_of_nvidias_command_line_is_short_and_fits_a_terminal() -> None:
     call = [sys.executable, "-c", "from installer.cli.nvidia import main; main()", "--help"]
     said = subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout

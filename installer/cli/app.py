@@ -51,6 +51,11 @@ UNHEEDED: Final = {
     | GROUPS[NRI]
     | {"on_exit", "drift", "retry", "metrics_listen"},
 }
+# What a flag does to an uninstall, where that is not what it does to an install.
+AT_UNINSTALL: Final = {
+    "runtime": "Engine that --adopt examines; our changes are undone on all engines.",
+    "restart_mode": "Reload or restart engines; with none restart them yourself afterwards, Docker too.",
+}
 SECRETS: Final = "Show passwords and tokens of the configs, too."
 VARIABLES: Final = (
     "A flag with a value, or with --[no-], can also be set by a variable: --runtime-name by"
@@ -114,7 +119,8 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
             extra = {"type": float if isinstance(flag.default, float) else str, "metavar": flag.metavar}
             if flag.metavar.endswith("PATH"):
                 extra["shell_complete"] = lambda *words: [CompletionItem(words[-1], type="file")]
-        extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "help": flag.help}
+        words = AT_UNINSTALL.get(flag.field, flag.help) if name == "uninstall" else flag.help
+        extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "help": words}
         extra |= {"default": flag.default, "cls": _Option}
         extra["show_default"] = "on" if flag.default is True else bool(flag.default)
         hidden = flag.field in UNHEEDED.get(name, ())
