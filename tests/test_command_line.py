@@ -2,11 +2,13 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -18,7 +20,11 @@ from msgspec.structs import replace
 from installer.cli.app import UNHEEDED, program
 from installer.cli.flags import FLAGS, GROUPS, Flag, options_from
 from installer.cli.nvidia_flags import rows
+from installer.host import events
+from installer.lifecycle import uninstall
+from installer.model.facts import EngineRow
 from installer.model.options import Options, Places
+from tests.host.servers import serving
 from tests.support import preloaded
 from tests.support.site import CONTAINERD, DAEMON_JSON, PROJECT, Site
 
@@ -44,6 +50,23 @@ def taken_by(verb: str) -> list[Flag]:
 def call(*words: str, **environment: str) -> preloaded.Done:
     wide = {**preloaded.ENVIRONMENT, "COLUMNS": "200", **environment}
     return preloaded.run([sys.executable, "-m", "installer", *words], wide)
+
+
+@contextmanager
+def dockerd(site: Site, runtimes: dict[str, Any]) -> Iterator[None]:
+    """Have a Docker with these runtimes and no containers answer meanwhile."""
+    info = {"ServerVersion": "28.5.2", "Runtimes": runtimes, "DefaultRuntime": "runc"}
+
+    def answer(connection: socket.socket) -> None:
+        path = connection.recv(65536).split(b" ", 2)[1]
+        body = b"OK" if path == b"/_ping" else b"[]" if b"/containers/" in path else json.dumps(info).encode()
+        connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    path = site.root / "var/run/docker.sock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with serving(path, answer):
+        yield
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -188,6 +211,35 @@ def test_an_install_that_restarts_nothing_ends_with_the_restarts_that_are_left(h
     last = json.loads(done.stderr.splitlines()[-1])
     left = "systemctl reload docker.service && systemctl restart containerd.service"
     assert (last["event"], last["command"]) == ("next step", left)
+
+
+def test_an_uninstall_that_restarts_nothing_ends_with_the_restart_of_what_still_serves_ours(
+    host: dict[str, str], site: Site
+) -> None:
+    said = []
+    for serves_ours in (True, False):
+        assert call("install", **host).returncode == 0
+        names = json.loads(site.read(DAEMON_JSON))["runtimes"] if serves_ours else {}
+        with dockerd(site, {"runc": {"path": "runc"}, **names}):
+            done = call("uninstall", **host)
+        said.append(json.loads(done.stderr.splitlines()[-1]))
+
+    served, not_served = said
+    assert not_served["event"] == "undo complete"
+    assert (served["event"], served["command"]) == ("next step", "systemctl restart docker.service")
+    assert served["reason"] == "it serves runtimes whose programs are removed"
+
+
+def test_an_engine_without_a_unit_is_to_be_restarted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(events.log, "write", lambda _level, _event, fields: said.append(dict(fields)))
+    rows = [EngineRow(name, PurePosixPath("/x.sock"), "", {}) for name in ("docker", "containerd")]
+
+    uninstall.log_restarts(rows, "reload", "it has not read its config")
+
+    assert said == [
+        {"remedy": "reload Docker and restart containerd", "reason": "it has not read its config"}
+    ]
 
 
 def test_a_flag_that_is_not_given_says_what_options_say_by_themselves() -> None:

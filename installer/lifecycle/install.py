@@ -22,9 +22,15 @@ from installer.host.files import Host
 from installer.host.locks import LOCK, lock_pidfile, write_pid
 from installer.lifecycle import handover, readiness
 from installer.lifecycle.check import Watch, Work, check_node, conclude_install
-from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger, remove_readiness
+from installer.lifecycle.uninstall import (
+    as_incomplete_undo,
+    log_restarts,
+    open_as_child,
+    open_ledger,
+    remove_readiness,
+)
 from installer.metrics import snapshot as metrics
-from installer.model.engine_spec import Api, ReloadMethod
+from installer.model.engine_spec import Api
 from installer.model.files import File, Meta, dumps
 from installer.model.options import OnExit, Options, RestartMode, Wish
 from installer.model.steps import Part
@@ -43,17 +49,16 @@ def install(options: Options) -> Exit:
     with open_ledger(host, options) as ledger:
         metrics.claim(host, replace(options, metrics_listen=None), ledger)  # no process stays to answer
         plan = _install(host, options, ledger, patience_s=options.timeout_s)
-        log.info("next step", command=_next_step(options, ledger, plan))
+        left = [row for row in ledger.held.engines if row.name in plan.unproven]
+        if options.restart_mode is RestartMode.NONE and left:
+            log_restarts(left, "reload", "it has not read its config since the install")
+        else:
+            log.info("next step", command=_next_step(options, ledger))
     return Exit.OK
 
 
-def _next_step(options: Options, ledger: Ledger, plan: Plan) -> str:
-    rows = ledger.held.engines
-    left = [row for row in rows if row.name in plan.unproven and row.unit]
-    if options.restart_mode is RestartMode.NONE and left:
-        verbs = {ReloadMethod.HUP: "reload"}
-        return " && ".join(f"systemctl {verbs.get(row.spec.reload, 'restart')} {row.unit}" for row in left)
-    if any(row.spec.api is Api.DOCKER for row in rows):
+def _next_step(options: Options, ledger: Ledger) -> str:
+    if any(row.spec.api is Api.DOCKER for row in ledger.held.engines):
         name = options.runtime_name
         return f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
     return "toolkit-installer status"

@@ -1,7 +1,7 @@
 """Uninstall, and the undo that a stop of ``run`` is: the ledger tells what there is to undo."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from math import inf
@@ -35,8 +35,8 @@ from installer.host.locks import KEEP_RUN, remove_pidfile
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
-from installer.model.engine_spec import Api
-from installer.model.facts import Facts, names_of
+from installer.model.engine_spec import Api, ReloadMethod
+from installer.model.facts import EngineRow, EngineState, Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
@@ -125,6 +125,26 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     for need in plan.needed:
         raise UndoIncompleteError.because(need)
     log.info("undo complete", steps=len(plan.steps))
+    left = [row for row in facts.held.engines if serves_ours(row, plan.engines.get(row.name))]
+    if options.restart_mode is RestartMode.NONE and left:
+        log_restarts(left, "restart", "it serves runtimes whose programs are removed")
+
+
+def serves_ours(row: EngineRow, engine: EngineState | None) -> bool:
+    """Tell whether a running engine has runtimes of ours in force, as far as it is known."""
+    if engine is None or engine.stopped or engine.disabled or row.spec.finds:
+        return False
+    binaries = engine.serving.binaries if engine.serving else row.runtimes
+    return any(str(binaries.get(name)) == str(binary) for name, binary in row.runtimes.items())
+
+
+def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:
+    """Log how engines are to read their configs; ``dockers`` is what does for a dockerd."""
+    steps = [(row, dockers if row.spec.reload is ReloadMethod.HUP else "restart") for row in rows]
+    command = " && ".join(f"systemctl {verb} {row.unit}" for row, verb in steps if row.unit)
+    remedy = " and ".join(f"{verb} {row.title}" for row, verb in steps if not row.unit)
+    fields = {"command": command, "remedy": remedy, "reason": reason}
+    log.info("next step", **{name: text for name, text in fields.items() if text})
 
 
 @contextmanager
