@@ -118,9 +118,8 @@ def test_neither_a_change_that_matters_to_nobody_nor_one_of_ours_is_a_reason_to_
         assert look(site)["number"] == 4, "it has not looked at what it wrote itself"
         child.kill()
         assert child.stderr is not None
-        assert [json.loads(line)["event"] for line in child.stderr] == [
-            *("drift found", "config written", "drift repaired"),
-        ]
+        events = [json.loads(line)["event"] for line in child.stderr]
+    assert events == ["drift found", "config written", "drift repaired"]
     changed = {path for path in before if after.get(path) != before[path]}
     assert changed <= {STATE, "run/nvidia/toolkit/toolkit.pid", "run/nvidia/toolkit", "etc/docker"}
 

@@ -52,6 +52,10 @@ def _led_elsewhere(name: str, target: str) -> Harm:
     return harm
 
 
+def _version_moved(toolkit: Path) -> None:
+    toolkit.resolve().rename(toolkit.resolve().with_name("moved"))
+
+
 def _a_fifo(toolkit: Path) -> None:
     (toolkit / "nvidia-ctk.real").unlink()
     os.mkfifo(toolkit / "nvidia-ctk.real", 0o755)
@@ -68,15 +72,13 @@ def _with_capabilities(toolkit: Path) -> None:
 
 
 RUNTIME, CTK = "nvidia-container-runtime", "nvidia-ctk.real"
+SONAME = "libnvidia-container.so.1"
 SETUID = "setuid, setgid or sticky"
 DAMAGES = [
     pytest.param(_tampered, f"{RUNTIME}.real", "changed", id="same size, same time"),
     pytest.param(_a_wrapper_changed, "nvidia-ctk", "changed", id="a wrapper"),
     pytest.param(_all_real_ones_gone, "nvidia-container-cli.real", "missing", id="all real ones gone"),
-    pytest.param(
-        *(_led_elsewhere("libnvidia-container.so.1", "/tmp/theirs"), "libnvidia-container.so.1", "replaced"),  # noqa: S108
-        id="a link led elsewhere",
-    ),
+    pytest.param(_led_elsewhere(SONAME, "/srv/theirs"), SONAME, "replaced", id="a link led elsewhere"),
     pytest.param(_a_fifo, CTK, "changed", id="a FIFO"),
     pytest.param(_planted, "runc", "not ours", id="a planted program"),
     *(
@@ -103,11 +105,7 @@ DAMAGES = [
 WHOLE = [
     pytest.param(lambda toolkit: toolkit.unlink(), ".", "missing", id="the link"),
     pytest.param(_led_elsewhere("", "/opt"), ".", "not as installed: it leads to /opt", id="led elsewhere"),
-    pytest.param(
-        lambda toolkit: toolkit.resolve().rename(toolkit.resolve().with_name("moved")),
-        *(".", "which is gone"),
-        id="the version",
-    ),
+    pytest.param(_version_moved, ".", "which is gone", id="the version"),
 ]
 
 

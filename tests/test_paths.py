@@ -9,6 +9,7 @@ ALMOST = "x" * 250  # a name that is fine, but not with what we put around it wh
 
 
 SHORTER = "choose a shorter path"
+NO_DIRECTORY = "put a file in its place, or move it away"
 NO_FILE = "make every part of the path above it a directory"
 
 
@@ -20,10 +21,7 @@ NO_FILE = "make every part of the path above it a directory"
         pytest.param("--config", f"docker={{}}/etc/{LONG}/x", SHORTER, id="config: a long directory"),
         pytest.param("--config", f"docker={{}}/etc/{ALMOST}", SHORTER, id="config: too long to stage"),
         pytest.param("--config", f"docker={{}}/{DAEMON_JSON}/x", NO_FILE, id="config: below a file"),
-        pytest.param(
-            *("--config", "docker={}/etc", "put a file in its place, or move it away"),
-            id="config: a directory",
-        ),
+        pytest.param("--config", "docker={}/etc", NO_DIRECTORY, id="config: a directory"),
         pytest.param("--pid-file", f"{{}}/run/{LONG}", SHORTER, id="pidfile: a long name"),
         pytest.param("--pid-file", f"{{}}/{DAEMON_JSON}/x", NO_FILE, id="pidfile: below a file"),
     ],

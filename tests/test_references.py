@@ -72,6 +72,10 @@ BY_LINK: Files = {LINK: Path(PROGRAM)}
 RELATIVE: Files = {LINK: Path("../nvidia/toolkit/nvidia-container-runtime")}
 CONF = "etc/containers/containers.conf"
 PACKAGES = "etc/nvidia-container-runtime/config.toml"
+GPU_CONF, BASE = "etc/crio/crio.conf.d/50-gpu.conf", "etc/containerd/base.json"
+HOOKS, YAML = "etc/containers/oci/hooks.d/a.json", "etc/cdi/nvidia.yaml"
+PODMAN = f'[engine.runtimes]\nnvidia = [\n  "{PROGRAM}",\n]\n'
+PACKAGE = f'[nvidia-ctk]\npath = "/{TOOLKIT}/nvidia-ctk"\n'
 # What is there, and which of it is told to name which program.
 NAMED: dict[str, tuple[Files, str, str]] = {
     "docker, a link": (BY_LINK | docker(f"/{LINK}"), DAEMON_JSON, f"/{LINK}"),
@@ -80,33 +84,20 @@ NAMED: dict[str, tuple[Files, str, str]] = {
     "docker, a flag's value": (docker("/usr/bin/trace", f"--runtime={PROGRAM}"), DAEMON_JSON, PROGRAM),
     "docker, a script": (docker("/opt/traced") | {"opt/traced": SCRIPT}, DAEMON_JSON, "/opt/traced"),
     "containerd": (RELATIVE | containerd(BINARY.format(f"/{LINK}")), CONTAINERD, f"/{LINK}"),
-    "crio": (BY_LINK | crio("gpu", 'runtime_path = "nv"'), "etc/crio/crio.conf.d/50-gpu.conf", "nv"),
-    "crio, by the name of a runtime": (
-        *(BY_LINK | crio("nv", 'runtime_type = "oci"'), "etc/crio/crio.conf.d/50-gpu.conf", "nv"),
-    ),
-    "a base spec": (
-        *(containerd(BASE_SPEC) | {"etc/containerd/base.json": PRESTART}, "etc/containerd/base.json", HOOK),
-    ),
-    "a base spec of containerd 2": (
-        containerd(BASE_SPEC, CRI_OF_2) | {"etc/containerd/base.json": PRESTART},
-        *("etc/containerd/base.json", HOOK),
-    ),
-    "CDI": ({"etc/cdi/nvidia.yaml": GENERATED}, "etc/cdi/nvidia.yaml", CDI_HOOK),
+    "crio": (BY_LINK | crio("gpu", 'runtime_path = "nv"'), GPU_CONF, "nv"),
+    "crio, the name of a runtime": (BY_LINK | crio("nv", 'runtime_type = "oci"'), GPU_CONF, "nv"),
+    "a base spec": (containerd(BASE_SPEC) | {BASE: PRESTART}, BASE, HOOK),
+    "a base spec of containerd 2": (containerd(BASE_SPEC, CRI_OF_2) | {BASE: PRESTART}, BASE, HOOK),
+    "CDI": ({YAML: GENERATED}, YAML, CDI_HOOK),
     "CDI until the next boot": ({"var/run/cdi/a.json": GENERATED_JSON}, "var/run/cdi/a.json", CDI_HOOK),
     "CDI of Docker's": (CDI_OF_DOCKER | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
     "CDI of containerd's": (CDI_OF_CONTAINERD | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
     "CDI of CRI-O's": (PLACES_OF_CRIO | {"srv/cdi/x.yaml": GENERATED}, "srv/cdi/x.yaml", CDI_HOOK),
-    "a hook": ({"etc/containers/oci/hooks.d/a.json": CRIO_HOOK}, "etc/containers/oci/hooks.d/a.json", HOOK),
+    "a hook": ({HOOKS: CRIO_HOOK}, HOOKS, HOOK),
     "a hook elsewhere": (PLACES_OF_CRIO | {"srv/hooks/a.json": CRIO_HOOK}, "srv/hooks/a.json", HOOK),
-    "Podman": ({CONF: f'[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n'}, CONF, PROGRAM),
-    "Podman's drop-in": (
-        {f"{CONF}.d/50.conf": f'[engine.runtimes]\nnvidia = [\n  "{PROGRAM}",\n]\n'},
-        *(f"{CONF}.d/50.conf", PROGRAM),
-    ),
-    "a package's config": (
-        {PACKAGES: f'[nvidia-ctk]\npath = "/{TOOLKIT}/nvidia-ctk"\n'},
-        *(PACKAGES, f"/{TOOLKIT}/nvidia-ctk"),
-    ),
+    "Podman": ({CONF: PODMAN}, CONF, PROGRAM),
+    "Podman's drop-in": ({f"{CONF}.d/50.conf": PODMAN}, f"{CONF}.d/50.conf", PROGRAM),
+    "a package's config": ({PACKAGES: PACKAGE}, PACKAGES, f"/{TOOLKIT}/nvidia-ctk"),
 }
 
 
@@ -153,9 +144,15 @@ def test_the_toolkit_stays_while_a_text_names_it(kept: Site, files: Files, path:
 @pytest.mark.parametrize(
     "program",
     [
-        *("usr/sbin/runc", "usr/bin/conmon", "usr/bin/docker-init", "usr/bin/docker-proxy"),
-        *("usr/bin/containerd-shim-gpu-v2", "usr/bin/containerd-shim-runc-v2", "usr/local/bin/nvidia-ctk"),
-        *("usr/bin/nvidia-container-runtime", "usr/bin/nvidia-container-runtime-hook"),
+        "usr/sbin/runc",
+        "usr/bin/conmon",
+        "usr/bin/docker-init",
+        "usr/bin/docker-proxy",
+        "usr/bin/containerd-shim-gpu-v2",
+        "usr/bin/containerd-shim-runc-v2",
+        "usr/bin/nvidia-container-runtime",
+        "usr/bin/nvidia-container-runtime-hook",
+        "usr/local/bin/nvidia-ctk",
     ],
 )
 def test_the_toolkit_outlives_a_program_that_no_config_has_to_name(kept: Site, program: str) -> None:

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.crash.strace import log_calls
-from tests.support.site import DAEMON_JSON, Site
+from tests.support.site import CONTAINERD, DAEMON_JSON, Site
 from tests.support.stand_in import CONFIGS
 
 SECRET = "hunter2"  # noqa: S105 - nobody's
-CONTAINERD = "etc/containerd/config.toml"
 CRIO = "etc/crio/crio.conf"
 TOLD = {
     DAEMON_JSON: (

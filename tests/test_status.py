@@ -54,36 +54,27 @@ def imported_by_containerd(site: Site) -> None:
     site.write(CONTAINERD, 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + site.read(CONTAINERD))
 
 
-NVIDIA_IN_CONTAINERD = 'default_runtime_name = "nvidia"'
+OURS, RUNC = 'default_runtime_name = "nvidia"', 'default_runtime_name = "runc"'
+CRIO_OURS, CRIO_RUNC = 'default_runtime = "nvidia"', 'default_runtime = "runc"'
+ANOTHER = '[crio.runtime.runtimes.nvidia-cdi]\nruntime_path = "/usr/bin/crun"\n'
 DEFAULT = "the default runtime is runc, not nvidia"
 GONE = "the runtime nvidia-cdi is not defined"
+LATER = "the runtime nvidia-cdi starts /usr/bin/crun in its configs: "
 DRIFTED: dict[str, tuple[str, Act, str]] = {
-    "docker, another default": (
-        *("docker", in_docker(lambda said: said.update({"default-runtime": "runc"})), DEFAULT),
-    ),
-    "docker, no default": ("docker", in_docker(lambda said: said.pop("default-runtime")), DEFAULT),
-    "docker, a runtime less": ("docker", in_docker(lambda said: said["runtimes"].pop("nvidia-cdi")), GONE),
-    "containerd, the default of before": (
-        *(
-            "containerd",
-            replaced(CONTAINERD, (NVIDIA_IN_CONTAINERD, 'default_runtime_name = "runc"')),
-            DEFAULT,
-        ),
-    ),
-    "containerd, no default": ("containerd", replaced(CONTAINERD, (NVIDIA_IN_CONTAINERD, "")), DEFAULT),
+    "another default": ("docker", in_docker(lambda said: said.update({"default-runtime": "runc"})), DEFAULT),
+    "no default": ("docker", in_docker(lambda said: said.pop("default-runtime")), DEFAULT),
+    "a runtime less": ("docker", in_docker(lambda said: said["runtimes"].pop("nvidia-cdi")), GONE),
+    "containerd, the default of before": ("containerd", replaced(CONTAINERD, (OURS, RUNC)), DEFAULT),
+    "containerd, no default": ("containerd", replaced(CONTAINERD, (OURS, "")), DEFAULT),
     "containerd, a file that is imported": ("containerd", imported_by_containerd, DEFAULT),
-    "CRI-O, the default of before": (
-        *("crio", replaced(CRIO, ('default_runtime = "nvidia"', 'default_runtime = "runc"')), DEFAULT),
-    ),
+    "CRI-O, the default of before": ("crio", replaced(CRIO, (CRIO_OURS, CRIO_RUNC)), DEFAULT),
     # No install writes over what is read later: the end of the sentence is what it would stop for.
     "CRI-O, a later file": (
-        *("crio", beside_crio('[crio.runtime]\ndefault_runtime = "runc"\n'), f"{DEFAULT} in its configs: "),
-    ),
-    "CRI-O, a later file with a runtime": (
         "crio",
-        beside_crio('[crio.runtime.runtimes.nvidia-cdi]\nruntime_path = "/usr/bin/crun"\n'),
-        "the runtime nvidia-cdi starts /usr/bin/crun in its configs: ",
+        beside_crio(f"[crio.runtime]\n{CRIO_RUNC}\n"),
+        f"{DEFAULT} in its configs: ",
     ),
+    "CRI-O, a later file with a runtime": ("crio", beside_crio(ANOTHER), LATER),
 }
 REPAIRED = "in its configs: install puts it right"
 

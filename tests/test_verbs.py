@@ -193,13 +193,14 @@ def test_a_driver_on_the_host_itself_is_told(site: Site) -> None:
     assert "consider --driver-root /" in chosen.stdout
 
 
+LIBRARY = "usr/lib64/libnvidia-ml.so.1"
+
+
 @pytest.mark.parametrize(
     ("there", "root"),
     [
-        pytest.param(["usr/lib64/libnvidia-ml.so.1"], "/", id="on the host"),
-        pytest.param(
-            *(["usr/lib64/libnvidia-ml.so.1", "run/nvidia/driver/etc/x"], "/run/nvidia/driver"), id="both"
-        ),
+        pytest.param([LIBRARY], "/", id="on the host"),
+        pytest.param([LIBRARY, "run/nvidia/driver/etc/x"], "/run/nvidia/driver", id="both"),
         pytest.param([], "/run/nvidia/driver", id="not there yet"),
     ],
 )

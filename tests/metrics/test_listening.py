@@ -27,11 +27,6 @@ SOCKET = "/run/toolkit-installer.sock"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
-@pytest.fixture
 def told(site: Site) -> tuple[str, ...]:
     """Return the flags of a run that tells in a textfile and on a socket."""
     (site.root / TEXTFILE.lstrip("/")).parent.mkdir(parents=True)

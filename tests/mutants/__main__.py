@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
-COPIED = ("installer", "tests", "pyproject.toml", "README.md")
+COPIED = ("installer", "tests", "docs", "pyproject.toml", "README.md")
 AT_ONCE = 2
 FAILED = 1  # what pytest says when tests failed; all else is no verdict
 _NAME = re.compile(r"^(?:FAILED|ERROR) (?:\S+::)?(.*?)(?: - .*)?$", re.MULTILINE)
