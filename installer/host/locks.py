@@ -35,6 +35,10 @@ PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 MAX_PID_BYTES: Final = 64
+TRUST_LEDGER: Final = (
+    "read {0}: uninstall writes and removes the paths in it; if all are engine configs or ours: "
+    "chown root {0}; chmod 600 {0}; otherwise move it away"
+)
 KEEP_RUN: Final = "if it is a run, use reconcile: to stop a run undoes the install"
 # A pid of ours or NVIDIA's, or what a crash has left of one.
 _PID: Final = re.compile(rb"[0-9\s\0]*")
@@ -70,14 +74,6 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     return None
 
 
-def trust_ledger(path: PurePosixPath) -> str:
-    """Return what is to be done about a ledger that others than root may have written."""
-    return (
-        f"read {path}: uninstall writes and removes the paths in it; if all are engine configs or ours: "
-        f"chown root {path}; chmod 600 {path}; otherwise move it away"
-    )
-
-
 def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int:
     """Open the lock in our own directory, made where there is none."""
     with ExitStack() as stack:
@@ -92,7 +88,7 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
         owners, remedy = {os.fstat(directory).st_uid}, "move it away"
         with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
             owners.add(os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid)
-            remedy = trust_ledger(path / LEDGER)
+            remedy = TRUST_LEDGER.format(path / LEDGER)
         if owners.isdisjoint(trusted_uids()):
             problem = f"use {path} (it belongs to another user)"
             raise InstallerError(problem, remedy=remedy, code="install-dir-unusable")

@@ -185,11 +185,8 @@ def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> Ab
 def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
     """Return what is found when the containers on our runtimes are gone, or a reload has to begin."""
     seconds = max(0.0, min(IN_USE_S, until_s - time.monotonic() - RELOAD_S))
-    log.info(
-        "waiting for containers",
-        containers=[each.name for each in facts.containers.running],
-        seconds=round(seconds, 1),
-    )
+    names = [each.name for each in facts.containers.running]
+    log.info("waiting for containers", containers=names, seconds=round(seconds, 1))
     deadline = time.monotonic() + seconds
     restarts = options.restart_mode is not RestartMode.NONE
     where = (host, options.layout, ledger.held, facts.engines)

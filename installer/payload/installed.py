@@ -13,7 +13,7 @@ from installer.host.events import log
 from installer.host.files import Host, entries, entry_of, restrict
 from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
-from installer.host.locks import LOCK, trust_ledger
+from installer.host.locks import LOCK, TRUST_LEDGER
 from installer.host.programs import find_file, run_in
 from installer.host.supervision import raise_if_stopped
 from installer.host.trees import digest_of, digests_below
@@ -137,7 +137,7 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
     owned = file.meta.uid in trusted_uids()
     if not owned or file.meta.mode & OTHERS_WRITE:
         problem = f"trust the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})"
-        raise InstallerError(problem, remedy=trust_ledger(path), code="ledger-unusable")
+        raise InstallerError(problem, remedy=TRUST_LEDGER.format(path), code="ledger-unusable")
 
 
 def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
