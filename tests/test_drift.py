@@ -179,7 +179,7 @@ def test_drift_that_is_ignored_is_left_without_a_word_and_told_to_who_asks(site:
 def test_the_next_repair_of_the_same_thing_comes_after_its_pause(site: Site) -> None:
     with site.running() as child:
         until_it_sleeps(child.pid)
-        seeded(site, repairs={"/etc/docker/daemon.json": [time.monotonic() - 5]})
+        seeded(site, repairs={"/etc/docker/daemon.json": [time.monotonic()]})
         began = time.monotonic()
         _rewritten(site)
         until(lambda: look(site)["problem"])
