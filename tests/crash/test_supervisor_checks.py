@@ -30,11 +30,15 @@ def test_whatever_is_struck_at_an_effect_it_or_the_next_uninstall_undoes_everyth
     _, effects = lived(site, act, 0, who)
     assert undone(site) == 0
 
+    least = effects
     for at in points(effects):
-        code, _ = lived(site, act, at, who)
+        code, happened = lived(site, act, at, who)
 
         assert code == wanted, at
+        least = min(least, happened)
         if code:
             assert undone(site) == 0, at
         assert site.tree() == before, at
+    if (act, who) == ("install", "parent"):
+        assert least < effects, "an orphan leaves its work between two steps"
     covered(f"{act}: {who} of a run struck", "all", len(points(effects)), effects)
