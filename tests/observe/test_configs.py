@@ -22,6 +22,7 @@ from installer.engines.config_files import (
 from installer.engines.k0s import DIRECTORY, K0S, MERGED
 from installer.engines.microk8s import ARGS, RENDERED
 from installer.host.files import Host
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Places
 from installer.model.steps import WriteConfig, describe
@@ -135,16 +136,24 @@ CRUN = table("crun", monitor_path="/opt/conmon")
 STARTS = {
     "nothing": ("", "", ""),
     "the default's path": (SITE + table("site", "/gone"), "", "the runtime_path of site, /gone"),
+    "the default's word": (SITE + table("site", ""), "", "the runtime_path of site, site"),
+    "the built-in default": ("", "crun", "the runtime_path of crun, crun"),
+    "another's path": (table("site", "/gone"), "", ""),
     "another's path and monitor": (table("site", "/gone", monitor_path="/gone"), "", ""),
+    "another's word and monitor": (table("site", "", monitor_path="/gone"), "", ""),
     "another's monitor": (table("site", monitor_path="/gone"), "", "the monitor_path of site, /gone"),
     "conmon": ("", "conmon", "the monitor_path of crun, conmon"),
     "conmon, named by all": (CRUN, "conmon", ""),
+    "conmon, named by all but one": (CRUN + table("site"), "conmon", "the monitor_path of site, conmon"),
     "conmon, named by all but the built-in": (
         SITE + table("site", monitor_path="/opt/conmon"),
         "conmon",
         "the monitor_path of crun, conmon",
     ),
     "conmon, named for all": ('[crio.runtime]\nconmon = "/opt/conmon"\n' + table("site", ""), "conmon", ""),
+    "the conmon named for all": ('[crio.runtime]\nconmon = "/gone"\n', "", "the monitor_path of crun, /gone"),
+    "conmon beside a VM": (table("kata", runtime_type="vm") + CRUN, "conmon", ""),
+    "conmon-rs of another": (table("site", runtime_type="pod"), "", ""),
     "conmon-rs of the default": (
         SITE + table("site", runtime_type="pod"),
         "",
@@ -154,10 +163,16 @@ STARTS = {
     "pinns": ("", "pinns", "its pinns_path, pinns"),
     # At a path CRI-O asks whether something is there, and starts the monitor alone.
     "the default's path, which nobody may start": (SITE + table("site", "/opt/text"), "", ""),
+    "the pinns that nobody may start": ('[crio.runtime]\npinns_path = "/opt/text"\n', "", ""),
     "the monitor that nobody may start": (
         table("site", monitor_path="/opt/text"),
         "",
         "the monitor_path of site, /opt/text",
+    ),
+    "another's monitor beside a path that nobody may start": (
+        table("site", "/opt/text", monitor_path="/gone"),
+        "",
+        "the monitor_path of site, /gone",
     ),
     "ours, which is put there": (table("nvidia", "/x/nvidia-container-runtime"), "", ""),
 }
@@ -233,6 +248,26 @@ def test_a_drop_in_where_an_engine_does_not_look_is_refused(
 
     assert len(found) == bool(reads)
     assert all(f"(it reads {reads})" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [(None, False), ((), False), (("/srv/hooks",), True), (("/srv/hooks", "/run/hooks"), False)],
+)
+def test_a_hook_where_an_engine_does_not_look_is_refused(
+    tmp_path: Path, served: tuple[str, ...] | None, *, told: bool
+) -> None:
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/hooks").symlink_to("../hooks")  # it leads to the directory of ours
+    dirs = None if served is None else tuple(map(PurePosixPath, served))
+    serving = None if dirs is None else EffectiveConfig({}, "crun", hook_dirs=dirs)
+    engine = replace(CRIO, hook=PurePosixPath("/hooks/ours.json"), serving=serving)
+
+    found = [error.problem for error in explain_unread(Host.under(PurePosixPath(tmp_path)), engine)]
+
+    assert len(found) == told
+    assert all("(it looks for hooks in /srv/hooks)" in problem for problem in found)
 
 
 OURS, NAME = DROPPED / "99-nvidia.conf", CRIO.config
