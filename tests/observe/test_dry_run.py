@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from installer.model.facts import ConfigRow, EngineRow, EngineState, Record
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig
 from tests.support.files import put
+from tests.support.live import UNIT_PROPERTIES, live
 
 HOST = Host.under(PurePosixPath("/"))
 SCRIPT = """\
@@ -281,3 +283,16 @@ def test_what_configs_come_to_beside_what_was_installed(
     assert found.fatal.startswith(fatal)
     assert bool(found.fatal) == bool(fatal)
     assert found.lacks == lacks if lacks is not None else found.lacks
+
+
+def test_a_crio_whose_own_program_is_gone_would_not_start(tmp_path: Path) -> None:
+    usual = EngineState.usual(ENGINES["crio"])
+    row = EngineRow("crio", SOCKET, "containerd.service", {}, config=usual.config)
+    row = replace(row, proven=digest_of({path: None for path in (usual.config, usual.drop_in) if path}))
+    words: Any = ("/usr/bin/crio", ["/usr/bin/crio"], False, 0, 0, 0, 0, 0, 0, 0)
+    with live(tmp_path) as node:
+        node.systemd.changed |= UNIT_PROPERTIES | {"ExecStart": ("a(sasbttttuii)", [words])}
+
+        assert compare_configs(node.host, row, Record()).fatal == "its ExecStart /usr/bin/crio is no program"
+        runs = replace(usual, unit=row.unit, serving=SERVING)
+        assert find_refusals(node.host, [runs]) == {"crio": "its ExecStart /usr/bin/crio is no program"}
