@@ -41,20 +41,20 @@ def figures(document: str) -> tuple[int, float, int]:
 # Words of the whole file. A number goes up only where another goes down.
 WORDS = {
     "README.md": 750,
-    "CONTRIBUTING.md": 1750,
+    "CONTRIBUTING.md": 1760,
     "docs/compatibility.md": 1795,
     "docs/deploy.md": 2890,
     "docs/doctor.md": 1825,
-    "docs/engine-facts.md": 2280,
+    "docs/engine-facts.md": 2200,
     "docs/gpu-operator.md": 775,
-    "docs/host.md": 1060,
+    "docs/host.md": 1070,
     "docs/metrics.md": 1050,
     "docs/modes.md": 750,
     "docs/nri.md": 875,
-    "docs/reference.md": 2975,
+    "docs/reference.md": 2980,
     "docs/security-host.md": 700,
     "docs/security.md": 1000,
-    "docs/troubleshooting.md": 3720,
+    "docs/troubleshooting.md": 3700,
     "docs/verify.md": 250,
 }
 

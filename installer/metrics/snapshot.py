@@ -94,9 +94,8 @@ MEANINGS: Final = {
     "the NRI plugin for.",
     "nri_plugin_ends_total": "Times that the NRI plugin has died, or hung and was ended, since run was "
     "started.",
-    "last_look_timestamp_seconds": "When these metrics were taken: at an install, a repair, a failure, or a "
-    "check after a change.",
-    "last_success_timestamp_seconds": "When an install or a repair last ended well; 0 for never.",
+    "last_look_timestamp_seconds": "When these metrics were taken: at an install, a failure or a check.",
+    "last_success_timestamp_seconds": "When an install, a repair or a check last ended well; 0 for never.",
     "installs_total": "Installs that ended well, those that found everything in place included.",
     "repairs_total": "Times that run has changed the node again while it waited, because something had "
     "drifted.",
