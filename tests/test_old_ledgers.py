@@ -48,13 +48,13 @@ def test_uninstall_undoes_everything_that_an_old_ledger_holds_also_after_an_inst
         assert _tree(site.root) == _tree(ledger / "before")
 
 
-def test_a_ledger_of_a_later_format_is_refused_and_names_the_backups(installed: Site) -> None:
+def test_a_ledger_of_a_later_format_is_refused_and_says_where_copies_go(installed: Site) -> None:
     installed.rewrite(LEDGER, lambda rows: rows.update(version=VERSION + 1))
 
     said = installed.refuses("uninstall")
 
     assert f"version {VERSION + 1}" in said
-    assert f"/{HOME}/backups" in said
+    assert f"/{HOME}/unclaimed" in said
 
 
 def _spoilt(site: Site, flaw: str) -> None:

@@ -58,7 +58,7 @@ def test_a_ledger_that_others_could_write_is_refused_with_what_to_look_at(tmp_pa
         ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
     at(tmp_path, LAYOUT.ledger).chmod(0o666)
 
-    with pytest.raises(InstallerError, match=f"read that file: .*chmod 600 {LAYOUT.ledger}; .*move the file"):
+    with pytest.raises(InstallerError, match=f"read {LAYOUT.ledger}: .*chmod 600 {LAYOUT.ledger}; .*move"):
         read_record(host, LAYOUT)
 
 
