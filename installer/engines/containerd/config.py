@@ -13,11 +13,11 @@ from installer.engines.containerd.effective import (
     CDI,
     DEFAULT,
     FLAGS,
-    NEW_SCHEMA,
     OLD_DEFAULT,
     OLD_TABLE,
     PLUGIN_IDS,
     RUNC_TYPE,
+    SCHEMA_OF_NEW_FILES,
     V2_PLUGIN,
     V3_PLUGIN,
     Config,
@@ -90,11 +90,11 @@ def _find_places(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: 
         return _Place(files, config, drop_in, head, entries, extras)
 
     tree = files.trees.get(files.config, {})
-    version = Want(("version",), NEW_SCHEMA)
+    version = Want(("version",), SCHEMA_OF_NEW_FILES)
     config = understand(files)
     yield place(config, files.drop_in, *([] if tree else [version]))
     if tree and "version" not in tree:
-        yield place(understand(files, without_version=NEW_SCHEMA), files.drop_in, version)
+        yield place(understand(files, without_version=SCHEMA_OF_NEW_FILES), files.drop_in, version)
     for plugin in (V2_PLUGIN, V3_PLUGIN):
         if plugin != config.key[1] and plugin in table(tree, ("plugins",), files.config):
             yield place(understand(files, plugin=plugin), files.drop_in)

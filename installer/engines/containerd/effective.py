@@ -24,7 +24,7 @@ OLD_DEFAULT: Final = "default"  # what a full one of these is called:
 OLD_TABLE: Final = "default_runtime"
 OLD_UNTRUSTED: Final = "untrusted_workload_runtime"  # 1.x serves it as:
 UNTRUSTED: Final = "untrusted"
-NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engine-facts.md#containerd-schemas)
+SCHEMA_OF_NEW_FILES: Final = 2  # read by all from 1.6 to 2.3 (engine-facts.md#containerd-schemas)
 CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 BUILT_IN: Final = "runc"
 WILDCARD: Final = "*"  # an import without one is a name, whatever else is in it
@@ -63,7 +63,7 @@ def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1
     """
     path = files.config
     tree = files.trees.get(path, {})
-    schema = schema_of(path, tree, without_version if tree else NEW_SCHEMA)
+    schema = schema_of(path, tree, without_version if tree else SCHEMA_OF_NEW_FILES)
     merges = major(files) == 2 or (major(files) is None and schema > 2)
     if merges and schema > 1 and files.drop_in in _imported(files, tree, merges=True):
         # A drop-in of NVIDIA's installer has the schema that the engine dumps. 2.1 and 2.2 read all files by
