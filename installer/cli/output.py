@@ -44,7 +44,7 @@ class PlannedConfig(Struct, frozen=True):
 
     path: Annotated[str, says("The file, as the host sees it.")]
     diff: Annotated[
-        str, says("A unified diff; what looks like a secret is masked, unless --show-secrets was given.")
+        str, says("A unified diff; values that are not about runtimes are masked, without --show-secrets.")
     ]
 
 

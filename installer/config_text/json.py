@@ -126,17 +126,6 @@ def pairs(text: str, start: int) -> list[Pair]:
     return found
 
 
-def items(text: str, start: int) -> list[tuple[int, int]]:
-    """Return the spans of what is in the array that starts at ``start``."""
-    found: list[tuple[int, int]] = []
-    pos = _skip(text, start + 1)
-    while text[pos] != "]":
-        begin = _skip(text, pos + 1) if found else pos
-        found.append((begin, _DECODER.raw_decode(text, begin)[1]))
-        pos = _skip(text, found[-1][1])
-    return found
-
-
 def _find(text: str, key: Key) -> tuple[list[Pair], int]:
     """Return the pairs beside ``key``, itself among them, and which it is; none where it is not there."""
     siblings, index, start = [], 0, _skip(text, 0)
