@@ -1,4 +1,4 @@
-"""A client of systemd: over the host's system bus or systemd's own socket, and by the host's systemctl.
+"""A client of systemd: over the host's system bus, or systemd's own socket.
 
 Only answers are read: every local user may send us a signal over the bus. Whoever asks gets ``NoBusError``
 where no way leads to systemd, and another ``InstallerError`` where that refuses, or does not answer in time.
@@ -11,14 +11,13 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
 from installer.errors import InstallerError, PendingError
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, Ran, run_in
 from installer.host.sockets import connectable
 from installer.model.files import SYSTEM_BUSES
 
@@ -44,17 +43,10 @@ MALFORMED: Final = (
 )
 MOUNT: Final = "mount the node's /run/dbus into the container (the directory, not the socket)"
 NOT_SYSTEMD: Final = "what answers is not systemd"
-# What systemctl 252 and 257 say where there is no systemd, or it cannot be reached either.
-UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
-HOST_ROOT: Final = PurePosixPath("/")
 ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
 STOPPING: Final = "deactivating"
 AGAIN: Final = "auto-restart"
 REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
-SHOWN: Final = (
-    *("LoadState", "ActiveState", "SubState", "MainPID", "CanReload", "Job", "InvocationID", "Result"),
-    *("ReloadResult", "Listen", "KillMode", *REFUSING),
-)
 
 
 class NoBusError(InstallerError):
@@ -288,18 +280,6 @@ class Unit(Struct, frozen=True):
             start=UnitStart.of(answer),
         )
 
-    @classmethod
-    def shown(cls, text: str) -> "Unit":
-        """Return what ``systemctl show`` prints in one word each: of how it starts that is not much."""
-        lines = [(name, value) for name, _, value in (line.partition("=") for line in text.split("\n"))]
-        words = dict.fromkeys(SHOWN, "") | dict(lines)
-        flags = {name: words[name] == "yes" for name in ("CanReload", *REFUSING)}
-        # A line for each place: "/run/docker.sock (Stream)".
-        listens = [("", value.rpartition(" (")[0]) for name, value in lines if name == "Listen"]
-        invocation, job = bytes.fromhex(words["InvocationID"]), (words["Job"] or 0,)
-        numbers = {"MainPID": words["MainPID"] or 0, "Job": job, "InvocationID": invocation}
-        return cls.of(words | flags | numbers | {"Listen": listens})
-
     @property
     def run(self) -> tuple[object, ...]:
         """What is another thing once something was done to a unit, whatever is queued for it."""
@@ -323,29 +303,10 @@ def buses(host: Host) -> tuple[Path, ...]:
 
 def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
     """Return what systemd tells of a unit, "not-found" for none; raise where it cannot be asked."""
-    show, purpose = ("systemctl", "show", f"--property={','.join(SHOWN)}", unit), f"look at {unit}"
-    answer = ask(host, purpose, lambda bus: Unit.of(bus.properties(unit)), show, timeout_s=timeout_s)
-    return Unit.shown(answer.stdout) if isinstance(answer, Ran) else answer
-
-
-def ask(
-    host: Host, purpose: str, over_bus: Callable[[Bus], T], words: Sequence[str], *, timeout_s: float
-) -> T | Ran:
-    """Ask systemd over a bus; where none leads to it, by the host's systemctl or systemd-run, in its root."""
-    try:
-        return ask_bus(buses(host), over_bus, purpose=purpose, timeout_s=timeout_s)
-    except NoBusError:
-        root, deadline = host.local_path(HOST_ROOT), time.monotonic() + timeout_s
-        # Where systemctl takes a root for a chroot it ignores "restart" and ends well.
-        real = ENVIRONMENT | {"SYSTEMD_IGNORE_CHROOT": "1"}
-        ran = run_in(root, words, timeout_s=timeout_s, environment=real)
-        if ran is None and time.monotonic() > deadline:
-            raise late(purpose, timeout_s) from None
-        if ran is None or (ran.returncode and any(text in ran.stderr for text in UNREACHABLE)):
-            raise
-    if ran.returncode:
-        raise _failure(purpose, timeout_s, BusError("", ran.last_line))
-    return ran
+    purpose = f"look at {unit}"
+    return ask_bus(
+        buses(host), lambda bus: Unit.of(bus.properties(unit)), purpose=purpose, timeout_s=timeout_s
+    )
 
 
 def unit_runs(host: Host, unit: str) -> bool:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from msgspec import Struct
@@ -16,16 +17,15 @@ from installer.host.programs import run_in
 from installer.host.systemd import (
     AGAIN,
     ASK_S,
-    HOST_ROOT,
     NoBusError,
     Unit,
-    ask,
     buses,
     late,
     look_at_unit,
     read_unit,
 )
 
+HOST_ROOT: Final = PurePosixPath("/")
 TURNS: Final = 20  # a restart takes of systemd about this many times what a look at a unit takes
 POLL_S: Final = 0.02
 STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it may be infinite
@@ -55,19 +55,19 @@ class Patience(Struct, frozen=True):
         return not self.stop_s
 
 
-def _call(
-    host: Host, purpose: str, call: tuple[Any, ...], words: Sequence[str], timeout_s: float = ASK_S
-) -> None:
-    """Call a method of systemd's manager, with its signature and arguments, or run what does the same."""
+def _call(host: Host, purpose: str, *call: Any, timeout_s: float = ASK_S) -> None:
+    """Call a method of systemd's manager, with its signature and arguments."""
     method, *arguments = call
     manager = (systemd.ROOT, f"{systemd.MANAGER}.{method}")
-    ask(host, purpose, lambda bus: bus.call(*manager, *arguments), words, timeout_s=timeout_s)
+    systemd.ask_bus(
+        buses(host), lambda bus: bus.call(*manager, *arguments), purpose=purpose, timeout_s=timeout_s
+    )
 
 
 def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
     """Have systemd queue a job for a unit, and do not wait for its end."""
-    call = (f"{verb.capitalize()}Unit", "ss", unit, "replace")
-    _call(host, f"{verb} {unit}", call, ("systemctl", "--no-block", verb, unit), timeout_s)
+    method = f"{verb.capitalize()}Unit"
+    _call(host, f"{verb} {unit}", method, "ss", unit, "replace", timeout_s=timeout_s)
 
 
 def restart(host: Host, unit: str, patience: Patience) -> Unit:
@@ -99,8 +99,7 @@ def _restart(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
     purpose, deadline = f"restart {unit}", time.monotonic() + timeout_s
     failure: InstallerError | None = None
     with suppress(InstallerError):  # a unit at rest is unloaded; few quick starts are allowed otherwise
-        words = ("systemctl", "reset-failed", unit)
-        _call(host, purpose, ("ResetFailedUnit", "s", unit), words, timeout_s)
+        _call(host, purpose, "ResetFailedUnit", "s", unit, timeout_s=timeout_s)
     try:
         _queue(host, "restart", unit, timeout_s)
     except NoBusError:
@@ -185,8 +184,7 @@ def _withdraw(host: Host, unit: str, before: Unit) -> bool:
         now = read_unit(host, unit)
         if now.job and now.run == before.run:
             with suppress(InstallerError):  # it has just come to its end
-                words = ("systemctl", "cancel", str(now.job))
-                _call(host, f"cancel the restart of {unit}", ("CancelJob", "u", now.job), words)
+                _call(host, f"cancel the restart of {unit}", "CancelJob", "u", now.job)
             if read_unit(host, unit).run == before.run:
                 return True
             # It has begun in this very moment: what is stopped would stay so.
@@ -211,9 +209,8 @@ def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
         ("CollectMode", ("s", "inactive-or-failed")),
         ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
     ]
-    call = ("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", properties, list[Any]())
-    program = ("systemd-run", "--no-block", "--collect", "--quiet", f"--unit={unit}", "--", *words)
-    _call(host, f"start {unit}", call, program)
+    signature = "ssa(sv)a(sa(sv))"
+    _call(host, f"start {unit}", "StartTransientUnit", signature, unit, "fail", properties, list[Any]())
 
 
 def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:

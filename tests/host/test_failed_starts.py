@@ -1,4 +1,4 @@
-"""systemd by the host's own programs: what systemctl does without a bus, and why a unit did not start by its journal."""
+"""Why a unit did not start: by its commands, as systemd tells of them, and by its journal."""
 
 import json
 from pathlib import Path, PurePosixPath
@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from installer.errors import PendingError
-from installer.host import programs, systemd, unit_jobs
+from installer.host import programs
 from installer.host.files import Host
-from installer.host.systemd import NoBusError, Unit
-from installer.host.unit_jobs import Patience, why_not_started
+from installer.host.systemd import Unit
+from installer.host.unit_jobs import why_not_started
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "containerd.service"
@@ -24,61 +23,6 @@ def programs_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write_program(path: Path, script: str) -> None:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """Return a host whose own programs are those of this machine, and that has no bus."""
-    return Host.under(PurePosixPath("/"), [(PurePosixPath("/run"), PurePosixPath(tmp_path))])
-
-
-# Of systemd 252, where nothing has booted it.
-UNBOOTED = "System has not been booted with systemd as init system (PID 1). Can't operate."
-
-
-@pytest.mark.parametrize(
-    ("script", "timeout_s", "error"),
-    [
-        pytest.param("exec sleep 60", 0.3, PendingError, id="slow"),
-        pytest.param(f'echo "{UNBOOTED}" >&2; exit 1', 5, NoBusError, id="not there"),
-    ],
-)
-def test_a_systemctl_that_is_slow_is_no_systemd_that_cannot_be_reached(
-    host: Host, tmp_path: Path, script: str, timeout_s: float, error: type[Exception]
-) -> None:
-    write_program(tmp_path / "systemctl", script)
-
-    with pytest.raises(error):
-        systemd.read_unit(host, UNIT, timeout_s=timeout_s)
-
-
-SHOW = """printf 'LoadState=loaded\\nActiveState=active\\nSubState=running\\nMainPID=%s\\nCanReload=yes\\n'"""
-
-
-def test_a_restart_is_not_ignored_where_systemctl_sees_a_chroot(host: Host, tmp_path: Path) -> None:
-    # As systemctl 252 does it, with its exit code.
-    ignoring = "echo \"Running in chroot, ignoring command '$1'\" >&2; exit 0"
-    show = f'[ "$1" != show ] || {{ {SHOW} "$(cat {tmp_path}/pid)"; exit; }}'
-    does = f'echo 8 > {tmp_path}/pid; echo "$@" >> {tmp_path}/done'
-    (tmp_path / "pid").write_text("7")
-    ignores = f'[ "$SYSTEMD_IGNORE_CHROOT" = 1 ] || {{ {ignoring}; }}'
-    write_program(tmp_path / "systemctl", f"{show}\n{ignores}\n{does}")
-
-    before = unit_jobs.restart(host, UNIT, Patience(5, lambda: None))
-
-    assert (before.main_pid, before.can_reload) == (7, True)
-    done = (tmp_path / "done").read_text().splitlines()
-    assert done == [f"reset-failed {UNIT}", f"--no-block restart {UNIT}"]
-
-
-def test_what_speaks_against_a_restart_is_read_of_one_word_each(host: Host, tmp_path: Path) -> None:
-    # As systemctl 252 and 257 print them.
-    script = "printf 'KillMode=mixed\\nRefuseManualStart=no\\nRefuseManualStop=yes\\n'"
-    write_program(tmp_path / "systemctl", script)
-
-    start = systemd.read_unit(host, UNIT, timeout_s=5).start
-
-    assert (start.kill_mode, start.refuses) == ("mixed", ("RefuseManualStop",))
 
 
 BEFORE = Unit("loaded", "active", "running", 61, can_reload=False, job=0, invocation="aa", result="success")
