@@ -120,8 +120,7 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
         if engine.serving is None:
             problem = f"ask {engine.title} whether it takes devices by CDI ({engine.silence})"
             remedy = engine.remedy or Remedy(
-                f"start {engine.title}, see why it does not answer, or leave it out of ",
-                Option("runtime"),
+                f"start {engine.title}, see why it does not answer, or leave it out of ", Option("runtime")
             )
             yield InstallerError(problem, remedy=remedy, code="engine-not-answering")
         elif lacks := lacking(engine):

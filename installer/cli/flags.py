@@ -101,9 +101,7 @@ FLAGS: Final = (
     ),
     _plain("--mode", ENGINE, "How containers get GPUs: by our runtimes, by CDI, or by NRI."),
     _plain(
-        "--toolkit-source PATH",
-        TOOLKIT,
-        "Root directory of the toolkit; the host's own is used in place.",
+        "--toolkit-source PATH", TOOLKIT, "Root directory of the toolkit; the host's own is used in place."
     ),
     _plain("--install-dir PATH", PATHS, "Directory on the host that gets toolkit/."),
     _plain("--host-root PATH", PATHS, "Where this process finds the host's root."),
@@ -147,9 +145,7 @@ FLAGS: Final = (
         "File (*.prom) on the host for node_exporter, in an existing directory.",
     ),
     _plain(
-        "--nfd-features PATH",
-        MONITORING,
-        "File on the host for Node Feature Discovery, in its features.d.",
+        "--nfd-features PATH", MONITORING, "File on the host for Node Feature Discovery, in its features.d."
     ),
     Flag(
         "--metrics-listen WHERE",

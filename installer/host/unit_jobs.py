@@ -14,16 +14,7 @@ from installer.host import supervision, systemd
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.programs import run_in
-from installer.host.systemd import (
-    AGAIN,
-    ASK_S,
-    NoBusError,
-    Unit,
-    buses,
-    late,
-    look_at_unit,
-    read_unit,
-)
+from installer.host.systemd import AGAIN, ASK_S, NoBusError, Unit, buses, late, look_at_unit, read_unit
 
 HOST_ROOT: Final = PurePosixPath("/")
 TURNS: Final = 20  # a restart takes of systemd about this many times what a look at a unit takes

@@ -21,14 +21,7 @@ from installer.model.engine_spec import OUR_BINARIES
 from installer.model.facts import ADOPTED, OWNER, Record, ToolkitRow
 from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options
-from installer.payload.files import (
-    LIBRARIES,
-    NOT_OWNED,
-    REQUIRED,
-    WRITABLE,
-    list_damage,
-    search_paths,
-)
+from installer.payload.files import LIBRARIES, NOT_OWNED, REQUIRED, WRITABLE, list_damage, search_paths
 
 OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
 FOR_ROOT: Final = 0o700
