@@ -92,31 +92,17 @@ def _listen(text: str) -> Listen | None:
 
 
 FLAGS: Final = (
-    Flag(
-        "--runtime",
-        ENGINE,
-        "Engine to configure; auto takes every engine that runs here.",
-        (AUTO,),
-        (AUTO, *ENGINES),
-    ),
+    Flag("--runtime", ENGINE, "Engine to configure; auto: all that run here.", (AUTO,), (AUTO, *ENGINES)),
     _plain("--mode", ENGINE, "How containers get GPUs: by our runtimes, by CDI, or by NRI."),
-    _plain(
-        "--toolkit-source PATH", TOOLKIT, "Root directory of the toolkit; the host's own is used in place."
-    ),
+    _plain("--toolkit-source PATH", TOOLKIT, "Root of the toolkit; the host's own is used in place."),
     _plain("--install-dir PATH", PATHS, "Directory on the host that gets toolkit/."),
     _plain("--host-root PATH", PATHS, "Where this process finds the host's root."),
     Flag("--mount HOST=HERE", PATHS, "Another directory of the host, and where this process finds it.", ()),
-    _plain(
-        "--driver-root PATH",
-        TOOLKIT,
-        "The driver's root on the host; auto looks in /run/nvidia/driver and /.",
-    ),
+    _plain("--driver-root PATH", TOOLKIT, "The driver's root on the host; auto: /run/nvidia/driver or /."),
     _plain("--runtime-name NAME", ENGINE, "Name of our runtime in the engine's config."),
     _plain("--set-as-default", ENGINE, "Make our runtime the engine's default."),
     Flag("--config [ENGINE=]PATH", PATHS, "The engine's config, as this process sees it.", ()),
-    Flag(
-        "--drop-in-config [ENGINE=]PATH", PATHS, "Drop-in file for our runtimes, as this process sees it.", ()
-    ),
+    Flag("--drop-in-config [ENGINE=]PATH", PATHS, "Drop-in for our runtimes, as this process sees it.", ()),
     Flag("--socket [ENGINE=]PATH", PATHS, "The engine's socket, as this process sees it.", ()),
     Flag("--crio-hook", ENGINE, "Write CRI-O's OCI hook instead of runtimes.", default=False),
     _plain("--restart-mode", BEHAVIOUR, "When to reload or restart the engine: now, when idle, never."),
@@ -139,28 +125,12 @@ FLAGS: Final = (
     _plain("--drift", BEHAVIOUR, "What run does when the node no longer matches the install."),
     _plain("--retry", BEHAVIOUR, "Try a plan again although it failed before."),
     _plain("--adopt", BEHAVIOUR, "Let uninstall remove what NVIDIA's own installer left, too."),
-    _plain(
-        "--metrics-textfile PATH",
-        MONITORING,
-        "File (*.prom) on the host for node_exporter, in an existing directory.",
-    ),
-    _plain(
-        "--nfd-features PATH", MONITORING, "File on the host for Node Feature Discovery, in its features.d."
-    ),
-    Flag(
-        "--metrics-listen WHERE",
-        MONITORING,
-        "Where run serves metrics: ADDRESS:PORT, or unix:PATH of the host (*.sock).",
-        "",
-    ),
+    _plain("--metrics-textfile PATH", MONITORING, "File *.prom for node_exporter, in an existing directory."),
+    _plain("--nfd-features PATH", MONITORING, "The host's file in features.d for Node Feature Discovery."),
+    Flag("--metrics-listen WHERE", MONITORING, "Serve metrics: ADDRESS:PORT, or unix:PATH (*.sock).", ""),
     Flag("--nri", NRI, "Start the NRI plugin together with run; implied by --mode nri.", default=False),
     Flag("--nri-socket PATH", NRI, "The engine's NRI socket, as this process sees it.", str(DEFAULT_SOCKET)),
-    Flag(
-        "--nri-allow NAMESPACE=VENDOR/CLASS",
-        NRI,
-        "Namespace whose pods may request CDI devices of a kind by annotation.",
-        (),
-    ),
+    Flag("--nri-allow NAMESPACE=VENDOR/CLASS", NRI, "Whose pods may request which CDI devices.", ()),
     Flag("--nri-name NAME", NRI, "Name of the NRI plugin.", Identity().name),
     Flag("--nri-index NUMBER", NRI, "Order of the NRI plugin among others, 0 to 99.", Identity().order),
     Flag("--log-format", OUTPUT, "How events are written to stderr.", "auto", ("auto", "json", "text")),

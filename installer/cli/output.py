@@ -26,9 +26,7 @@ from installer.model.steps import Part, WriteConfig, describe
 
 Diffs: TypeAlias = Sequence[tuple[PurePosixPath, list[str]]]
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
-OfPart: TypeAlias = Annotated[
-    str, says("The part of the plan, such as engine-containerd, toolkit, cdi or device-nodes.")
-]
+OfPart: TypeAlias = Annotated[str, says("The part of the plan, such as engine-containerd, toolkit or cdi.")]
 
 
 class PlannedStep(Struct, frozen=True):
@@ -44,7 +42,7 @@ class PlannedConfig(Struct, frozen=True):
 
     path: Annotated[str, says("The file, as the host sees it.")]
     diff: Annotated[
-        str, says("A unified diff; values that are not about runtimes are masked, without --show-secrets.")
+        str, says("A unified diff; what is not about runtimes is masked, without --show-secrets.")
     ]
 
 
@@ -60,16 +58,12 @@ class Obstacle(Struct, frozen=True):
 class PlanDocument(Struct, frozen=True):
     """What install would do."""
 
-    would_change: Annotated[
-        bool, says("Whether install would change anything: then the exit code is 10, else 0.")
-    ]
+    would_change: Annotated[bool, says("Whether install would change anything: exit code 10, else 0.")]
     steps: Annotated[tuple[PlannedStep, ...], says("What install would do, in its order.")]
     configs: Annotated[tuple[PlannedConfig, ...], says("The engine configs that it would write.")]
     notes: Annotated[tuple[str, ...], says("What is worth knowing and stops nothing.")]
     obstacles: Annotated[tuple[Obstacle, ...], says("Why install would stop, all reasons.")]
-    unproven: Annotated[
-        tuple[str, ...], says("Engines that would not be asked whether they serve the runtimes.")
-    ]
+    unproven: Annotated[tuple[str, ...], says("Engines that would not be asked what they serve.")]
 
 
 def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:

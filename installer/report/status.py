@@ -29,13 +29,7 @@ class EngineDocument(Struct, frozen=True):
     serves: Annotated[bool | None, says("Whether it served our runtimes; null where it was not asked.")]
     since: Annotated[str, says("Since when that is so, in UTC.")]
     differs: Annotated[str, says("What it served otherwise.")]
-    refused: Annotated[
-        str,
-        says(
-            'Why it would not come up at its next start, though it serves now; "" where it would. '
-            "The node is ready all the same."
-        ),
-    ]
+    refused: Annotated[str, says('Why its next start would fail, though it serves now; "" where not.')]
 
 
 class CheckDocument(Struct, frozen=True):
@@ -43,22 +37,14 @@ class CheckDocument(Struct, frozen=True):
 
     time: Annotated[str, says("When, in UTC.")]
     pid: Annotated[int, says("The process of run, in its pid namespace.")]
-    current: Annotated[
-        bool, says("Whether that process still runs, in this boot: else no run watches the node.")
-    ]
+    current: Annotated[bool, says("Whether that process still runs, and so watches the node.")]
     number: Annotated[int, says("How many checks there have been in this boot.")]
     asked: Annotated[bool, says("Whether it was asked for, by reconcile or HUP.")]
     did: Annotated[tuple[str, ...], says("The steps by which it has repaired the node.")]
     code: Annotated[str, says('What kind of problem there is (docs/troubleshooting.md), "" for none.')]
     problem: Annotated[str, says('What could not be done; "" where all was as installed.')]
     remedy: Annotated[str, says("What to do about it.")]
-    unmade: Annotated[
-        str,
-        says(
-            "How nvidia-ctk has failed to make the CDI specification of the GPUs although a driver is "
-            'loaded; "" where it has not.'
-        ),
-    ]
+    unmade: Annotated[str, says('How nvidia-ctk failed although a driver is loaded; "" where not.')]
     engines: tuple[EngineDocument, ...]
 
 
@@ -74,28 +60,11 @@ class StatusDocument(Struct, frozen=True):
     """How the node is."""
 
     installed: Annotated[bool, says("Whether there is a ledger: without one the exit code is 3.")]
-    ready: Annotated[
-        bool,
-        says(
-            "Whether run has verified that the engines serve the runtimes, in this boot, and nothing held "
-            "keeps that from being so."
-        ),
-    ]
+    ready: Annotated[bool, says("Whether run has verified the engines, and nothing held is against it.")]
     why: Annotated[str, says('Why it is not ready, in one sentence; "" where it is.')]
-    mode: Annotated[
-        Mode | None,
-        says(
-            "How containers get their GPUs: by runtimes of ours, or by CDI alone (--mode cdi, or nri); "
-            "null where nothing is installed."
-        ),
-    ]
-    engines: Annotated[
-        tuple[str, ...], says("The engines that are configured, or that take devices by CDI as they are.")
-    ]
-    held: Annotated[
-        tuple[HeldDocument, ...],
-        says("What is held on the host; the exit code is 1 if one of these is not good."),
-    ]
+    mode: Annotated[Mode | None, says("How containers get GPUs, CDI with NRI too; null: nothing installed.")]
+    engines: Annotated[tuple[str, ...], says("Those configured, or that take devices by CDI as they are.")]
+    held: Annotated[tuple[HeldDocument, ...], says("What is held; exit code 1 if one is not good.")]
     look: Annotated[CheckDocument | None, says("What run saw at its last check; null without one.")]
 
 
