@@ -39,7 +39,6 @@ TRUST_LEDGER: Final = (
     "read {0}: uninstall writes and removes the paths in it; if all are engine configs or ours: "
     "chown root {0}; chmod 600 {0}; otherwise move it away"
 )
-KEEP_RUN: Final = "if it is a run, use reconcile: to stop a run undoes the install"
 # A pid of ours or NVIDIA's, or what a crash has left of one.
 _PID: Final = re.compile(rb"[0-9\s\0]*")
 # Pid and inode in a line of /proc/locks, but for one that only waits.
@@ -162,19 +161,16 @@ def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], 
                 os.close(fd)
         if locked:
             return Lock(fd)
-    raise LockedError(
-        f"start (another program makes and removes {path} all the time)", remedy="stop that first"
-    )
+    raise LockedError(f"start (another program always makes and removes {path})", remedy="stop that first")
 
 
 def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise LockedError(
-            f"start (another instance holds {path}{_describe_holder(local)})",
-            remedy=f"wait until it ends; {KEEP_RUN}",
-        ) from error
+        problem = f"start (another instance holds {path}{_describe_holder(local)})"
+        remedy = "wait until it ends; if it is a run, reconcile has it check now, and its stop uninstalls"
+        raise LockedError(problem, remedy=remedy) from error
 
 
 def _describe_holder(local: Path) -> str:

@@ -31,7 +31,7 @@ from installer.errors import (
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host, read_json_of_root
-from installer.host.locks import KEEP_RUN, remove_pidfile
+from installer.host.locks import remove_pidfile
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
@@ -42,9 +42,6 @@ from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
 
-STOP_RUN: Final = (
-    "if it is a run, stop it (systemctl stop toolkit-installer, or delete its DaemonSet): that uninstalls"
-)
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 PROBE_S: Final = 6.0  # of these, for an engine that is between two lives
 RELOAD_S: Final = 10.0  # and for a reload, at least
@@ -75,8 +72,6 @@ def uninstall(options: Options) -> Exit:
                 _undo_adopted(host, options)
     except InternalError as error:
         raise UndoIncompleteError.because(error) from error
-    except LockedError as error:
-        raise LockedError(error.problem, remedy=error.remedy.replace(KEEP_RUN, STOP_RUN)) from error
     return Exit.OK
 
 

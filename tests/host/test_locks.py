@@ -75,7 +75,7 @@ def test_a_lock_is_given_to_one_only(host: Host) -> None:
 
     with pytest.raises(LockedError, match=f"pid {os.getpid()}, started ") as refused:
         lock_directory(host, HOME)
-    assert "to stop a run undoes the install" in refused.value.remedy, "it shall not be ended by its pid"
+    assert "its stop uninstalls" in refused.value.remedy, "it shall not be ended by its pid"
 
     assert not os.get_inheritable(first.fd)
     first.release()
