@@ -9,7 +9,7 @@ TESTS ?= tests
 # Tests with the mark `night` are those that make test leaves to make test-all; tests/conftest.py chooses most of them.
 MARKS = not night
 PYTEST = $(BIN)/python -m pytest -q -rs -m "$(MARKS)"
-IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py -type f -not -name '*.pyc')
+IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py tests/engines/stand_in.c -type f -not -name '*.pyc')
 # Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 

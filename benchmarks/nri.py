@@ -11,10 +11,9 @@ from typing import Any
 from benchmarks.rows import Row
 from tests.engines.conftest import missing, on_the_day
 from tests.engines.cri import TIMEOUT_S, Container, CriError, Pod
-from tests.engines.nodes import Node, boot
+from tests.engines.nodes import Node, Running, boot
 from tests.engines.nri import KIND, add_devices
 from tests.engines.roots import prepared
-from tests.engines.running import Running
 from tests.engines.versions import engine_sets
 
 TURNS = 20

@@ -19,7 +19,7 @@ from tests.engines.crios import STATE, crio_booted
 from tests.engines.faked import BEHAVIOUR, FAKE
 from tests.engines.nodes import PYTHON, Node, boot
 from tests.engines.roots import Roots, prepared
-from tests.engines.snapshot import snapshot
+from tests.engines.told import snapshot
 from tests.engines.versions import EngineSet, Today, engine_sets, today
 
 HERE = Path(__file__).parent

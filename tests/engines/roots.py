@@ -2,6 +2,7 @@
 
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ from pathlib import Path
 from tests.engines import debs
 from tests.engines.cache import PROJECT, build_once, cache, key_of, sweep
 from tests.engines.images import ARCHIVE, write_image
-from tests.engines.payload import ARTIFACTS, STAND_IN, mark_payload, stand_in_source
+from tests.engines.payload import ARTIFACTS, MARK, STAND_IN, mark_payload
 from tests.engines.versions import BASE, Today
 
 # nspawn mounts cgroup v1 controllers read-only; the wrappers look for the driver in /sys/module.
@@ -44,7 +45,7 @@ class Roots:
 
 def prepared(today: Today) -> Roots:
     """Build what the cache does not hold yet. Hold the lock."""
-    key = key_of([*today.base], "roots.py", "debs.py", "payload.py", "images.py")
+    key = key_of([*today.base], "roots.py", "debs.py", "payload.py", "stand_in.c", "images.py")
     base = build_once(cache() / f"root-{key}", lambda root: _build_base(root, today.base))
     suites = {suite: _engine_root(suite, pins, base, key) for suite, pins in today.engines.items()}
     python = next((base / "usr/lib").glob("python3.*")).name
@@ -70,8 +71,9 @@ def _build_base(root: Path, pins: tuple[str, ...]) -> None:
     )  # lib2to3 carries broken files
     for stamp in ("etc/.updated", "var/.updated"):  # so that the first boot does not do all of this again
         (root / stamp).touch()
-    (root / "tmp/stand-in.c").write_text(stand_in_source())
-    _inside(root, "tcc", "-o", STAND_IN, "/tmp/stand-in.c")  # noqa: S108 - inside a new root
+    shutil.copy(Path(__file__).with_name("stand_in.c"), root)
+    _inside(root, "tcc", f'-DMARK="{MARK}"', "-o", STAND_IN, "/stand_in.c")
+    (root / "stand_in.c").unlink()
     mark_payload(root / ARTIFACTS.lstrip("/"), root / STAND_IN.lstrip("/"))
     write_image(root / "usr/bin/busybox", root / ARCHIVE.lstrip("/"), platform.machine())
 

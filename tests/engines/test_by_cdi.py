@@ -12,10 +12,8 @@ from tests.engines.by_cdi import GPU, LIBRARIES, MODE, SPECIFICATION, TELLS, Cli
 from tests.engines.conftest import Boot
 from tests.engines.cri import CriError
 from tests.engines.images import IMAGE
-from tests.engines.nodes import Node
-from tests.engines.running import Running
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.nodes import Node, Running
+from tests.engines.told import sentence, served, snapshot
 from tests.engines.versions import EngineSet
 from tests.support.waiting import until
 

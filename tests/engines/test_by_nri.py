@@ -10,13 +10,11 @@ import pytest
 
 from tests.engines.by_cdi import GPU, MODE, Client, answers, driver
 from tests.engines.cri import NODE, Container, CriError, Pod
-from tests.engines.doctors import bad, doctor
 from tests.engines.inside import GRACE_S, LOG
 from tests.engines.nodes import PYTHON, Node, boot
 from tests.engines.operator import CDI, COMMON, MOUNTS
 from tests.engines.roots import Roots
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import bad, doctor, served, snapshot
 from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
 from tests.support.waiting import until

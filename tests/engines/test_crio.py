@@ -16,10 +16,8 @@ from tests.engines.crios import (
     run_pod,
     stop_container,
 )
-from tests.engines.nodes import Node
-from tests.engines.running import Running
-from tests.engines.snapshot import but_the_ledger, snapshot
-from tests.engines.told import sentence, starts
+from tests.engines.nodes import Node, Running
+from tests.engines.told import but_the_ledger, sentence, snapshot, starts
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 HOOK_FILE = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"

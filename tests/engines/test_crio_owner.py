@@ -9,11 +9,8 @@ import grpc
 import pytest
 
 from tests.engines.crios import ASKED, DROP_INS, OURS, call, reload, run_pod
-from tests.engines.doctors import bad, doctor, warned
-from tests.engines.nodes import Node
-from tests.engines.running import Running
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, starts
+from tests.engines.nodes import Node, Running
+from tests.engines.told import bad, doctor, sentence, snapshot, starts, warned
 
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 OWNERS = f"{DROP_INS}/50-owner.conf"

@@ -5,8 +5,7 @@ import pytest
 from tests.engines.configs import DOCKER
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import sentence, served, snapshot
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 INSTALL = ("install", "--runtime", "docker", *SOURCE)

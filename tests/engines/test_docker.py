@@ -9,8 +9,7 @@ import pytest
 from tests.engines.configs import DAEMON_JSON, DOCKER
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import sentence, served, snapshot
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}

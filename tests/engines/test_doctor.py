@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from tests.engines.cri import CONTAINER, NODE, Cri
-from tests.engines.doctors import bad, doctor, warned
 from tests.engines.images import IMAGE
 from tests.engines.inside import MOUNTS
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
+from tests.engines.told import bad, doctor, snapshot, warned
 
 pytestmark = pytest.mark.any_version
 

@@ -4,8 +4,7 @@ from tests.documents import PROJECT, Command, starting
 from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS, MARK
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 
 DOCUMENT = "docs/host.md"
 UNIT = "toolkit-installer.service"

@@ -9,8 +9,7 @@ from tests.engines.conftest import Boot
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.roots import Roots
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import sentence, served, snapshot
 from tests.engines.versions import EngineSet
 
 OURS = "/etc/containerd/conf.d/99-nvidia.toml"

@@ -12,11 +12,9 @@ import pytest
 
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.images import IMAGE
-from tests.engines.nodes import Node
+from tests.engines.nodes import Node, Running
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import Running
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version

@@ -8,8 +8,7 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import but_the_ledger, snapshot
-from tests.engines.told import sentence
+from tests.engines.told import but_the_ledger, sentence, snapshot
 
 pytestmark = pytest.mark.any_version
 

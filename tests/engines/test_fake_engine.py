@@ -6,8 +6,7 @@ import pytest
 
 from tests.engines.faked import BEHAVIOUR, INSTALL, LEFT
 from tests.engines.nodes import Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, starts
+from tests.engines.told import sentence, snapshot, starts
 
 
 @pytest.mark.parametrize(

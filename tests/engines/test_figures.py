@@ -9,7 +9,7 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.conftest import Boot
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
+from tests.engines.told import snapshot
 from tests.engines.versions import EngineSet
 from tests.figures.prometheus import exporting, scraped
 from tests.support.waiting import until

@@ -4,11 +4,9 @@ import pytest
 
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Container, Cri
-from tests.engines.nodes import Node
+from tests.engines.nodes import Node, Running
 from tests.engines.payload import ARTIFACTS
-from tests.engines.running import Running
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version

@@ -8,8 +8,7 @@ from tests.engines.configs import VERSION_3
 from tests.engines.conftest import Boot
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.engines.versions import EngineSet
 
 SOURCE = ("--toolkit-source", ARTIFACTS)

@@ -6,8 +6,7 @@ from tests.engines.images import IMAGE
 from tests.engines.inside import GRACE_S, MOUNTS, OURS
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version

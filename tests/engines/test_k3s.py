@@ -15,8 +15,7 @@ from tests.engines.cri import Cri
 from tests.engines.images import ARCHIVE, IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence
+from tests.engines.told import sentence, snapshot
 from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
 

@@ -6,8 +6,7 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Cri
 from tests.engines.live import run_through_us
 from tests.engines.nodes import OURS, SOURCE, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served, starts
+from tests.engines.told import sentence, served, snapshot, starts
 
 READY = "/run/nvidia/toolkit/ready"
 LEDGER = "/usr/local/nvidia/.toolkit-installer/ledger"

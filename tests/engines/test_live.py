@@ -6,8 +6,7 @@ import pytest
 
 from tests.engines.live import start
 from tests.engines.nodes import OURS, SOURCE, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import sentence, served, snapshot
 
 pytestmark = pytest.mark.any_version
 

@@ -10,8 +10,7 @@ import pytest
 
 from tests.engines import neighbour
 from tests.engines.nodes import OURS, PYTHON, SOURCE, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 
 pytestmark = pytest.mark.any_version
 

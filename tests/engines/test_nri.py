@@ -14,10 +14,9 @@ import pytest
 
 from tests.engines.conftest import DEATHS, Boot
 from tests.engines.cri import Container, CriError, Pod
-from tests.engines.nodes import PYTHON, Node, boot
+from tests.engines.nodes import PYTHON, Node, Running, boot
 from tests.engines.nri import HOOK_RAN, KIND, OTHER, SOCKET, STATE, WISH, Between, add_devices
 from tests.engines.roots import Roots
-from tests.engines.running import Running
 from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
 from tests.support.specifications import DEVICE, READ, UNREAD

@@ -6,8 +6,7 @@ from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Cri
 from tests.engines.images import IMAGE
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 
 RUNC = 'runtime_type = "io.containerd.runc.v2"'
 CRI = 'plugins."io.containerd.grpc.v1.cri"'

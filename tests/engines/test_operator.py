@@ -8,8 +8,7 @@ from tests.engines.live import run_through_us
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.operator import CDI, COMMON, ENGINES, INSTALL_DIR, MOUNTS, PLACES
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.entry import NVIDIAS
 from tests.support.waiting import until
 

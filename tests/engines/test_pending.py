@@ -5,8 +5,7 @@ import pytest
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Cri
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.snapshot import but_the_ledger, snapshot
-from tests.engines.told import sentence
+from tests.engines.told import but_the_ledger, sentence, snapshot
 
 pytestmark = pytest.mark.any_version
 

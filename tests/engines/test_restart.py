@@ -9,8 +9,7 @@ import pytest
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import OURS, SOURCE, Node
-from tests.engines.snapshot import but_the_ledger, snapshot
-from tests.engines.told import sentence, served, starts
+from tests.engines.told import but_the_ledger, sentence, served, snapshot, starts
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version

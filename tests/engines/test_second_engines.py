@@ -5,8 +5,7 @@ import pytest
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.cri import Cri
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence
+from tests.engines.told import sentence, snapshot
 
 pytestmark = pytest.mark.any_version
 

@@ -7,8 +7,7 @@ from tests.engines.images import IMAGE
 from tests.engines.node.nvidias import leave_toolkit_and_configs
 from tests.engines.nodes import OURS, PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.entry import NVIDIAS
 
 TOOLKIT = "/usr/local/nvidia/toolkit"

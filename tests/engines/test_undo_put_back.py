@@ -4,8 +4,7 @@ import pytest
 
 from tests.engines.configs import CONTAINERD
 from tests.engines.nodes import OURS, SOURCE, Node
-from tests.engines.snapshot import but_the_ledger, snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import but_the_ledger, sentence, served, snapshot
 
 GUARD = "/run/systemd/system/containerd.service.d/site.conf"
 # What a site has its GPU nodes checked by ahead of each start of the engine.

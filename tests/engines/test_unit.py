@@ -6,8 +6,7 @@ from tests.engines.cache import PROJECT
 from tests.engines.live import run_through_us, start
 from tests.engines.nodes import OURS, PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 
 pytestmark = pytest.mark.any_version
 

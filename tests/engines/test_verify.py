@@ -11,7 +11,7 @@ import pytest
 from tests.engines.cri import Cri
 from tests.engines.images import IMAGE
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.snapshot import snapshot
+from tests.engines.told import snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version

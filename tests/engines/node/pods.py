@@ -5,7 +5,7 @@ from tests.engines.live import run_through_us
 from tests.engines.node.kubelet import Running, apply, probe
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
-from tests.engines.snapshot import snapshot
+from tests.engines.told import snapshot
 from tests.support.version import VERSION
 from tests.support.waiting import until
 

@@ -7,8 +7,7 @@ import pytest
 from tests.documents import Command, starting
 from tests.engines.node.story import Story
 from tests.engines.nodes import OURS, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.version import VERSION
 
 NAME = f"node-toolkit-installer:{VERSION}"

@@ -11,8 +11,7 @@ from tests.engines.node.nvidias import PIDFILE, SPECIFICATION, leave, pod_of_the
 from tests.engines.node.pods import trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import OURS, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.image.__main__ import OWN_VAR_RUN
 from tests.support.version import VERSION
 from tests.support.waiting import until

@@ -10,8 +10,7 @@ from tests.engines.node.kubelet import Running, apply, problem
 from tests.engines.node.pods import TAG, becomes_ready, daemon_set, on_disk
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.night

@@ -15,8 +15,7 @@ from tests.engines.node.kubelet import Running, announce, apply, forget, probe
 from tests.engines.node.pods import TAG, becomes_ready, daemon_set, on_disk, plans, trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import OURS, Node
-from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import served, snapshot
 from tests.support.waiting import until
 
 NEXT = "next"
