@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as with_level
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from installer.config_text import Value
 from installer.engines import ENGINES
 from installer.engines.reloading import AT_NEXT_START
 from installer.model.engine_spec import EffectiveConfig, Runtime
@@ -15,373 +17,296 @@ from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node
 from tests.doctor import golden
-from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
+from tests.doctor.golden import CONFIG, CONTAINERD, GPU, OTHER, RUNS, RUNTIME, SERVING, SPEC, link, put
 from tests.support.golden import golden_line
 
-if TYPE_CHECKING:
-    from installer.config_text import Value
-
-BAD, WARN = Level.BAD, Level.WARN
 SAID = Path(__file__).parents[1] / "golden/doctor.json"
 
 
 @dataclass(frozen=True)
 class Act:
-    """What is done to the files of the node, to what is read of it, or both."""
+    """What is done to the files of the node, then to what is read of it."""
 
-    files: Callable[[Path], Any] = lambda _: None
+    files: Callable[[Path], object] = lambda _: None
     facts: Callable[[Node], Node] = lambda node: node
-    level: Level = BAD
+    level: Level = Level.BAD
+
+    def __and__(self, later: "Act") -> "Act":
+        def files(root: Path) -> None:
+            self.files(root)
+            later.files(root)
+
+        return Act(files, lambda node: later.facts(self.facts(node)))
 
 
-def text(path: str, *words: str) -> Callable[[Path], None]:
+def warn(act: Act) -> Act:
+    return with_level(act, level=Level.WARN)
+
+
+def text(path: str, *words: str) -> Act:
     """Return an act that edits a file: of two words each, it has to hold the first, and gets the second."""
-
-    def edit(root: Path) -> None:
-        said = golden.FILES[path]
-        for old, new in zip(words[::2], words[1::2], strict=True):
-            assert old in said
-            said = said.replace(old, new)
-        put(root, path, said)
-
-    return edit
+    said = golden.FILES[path]
+    for old, new in zip(words[::2], words[1::2], strict=True):
+        assert old in said
+        said = said.replace(old, new)
+    return written(path, said)
 
 
-def both(*acts: Callable[[Path], Any]) -> Callable[[Path], None]:
-    """Return an act that is several, one after the other."""
-
-    def act(root: Path) -> None:
-        for each in acts:
-            each(root)
-
-    return act
+def written(path: str, said: str) -> Act:
+    return Act(lambda root: put(root, path, said))
 
 
-NO_SUCH_DEVICE = """{"cdiVersion": "0.5.0", "kind": "a.org/b", "devices": [{"name": "0", "containerEdits":
- {"deviceNodes": [{"path": "/dev/nvidia7"}]}}]}"""
+def linked(path: str, target: str) -> Act:
+    return Act(lambda root: link(root, path, target))
 
 
-by_cdi_alone = text(CONFIG, 'mode = "auto"', 'mode = "cdi"')
+def gone(path: str) -> Act:
+    return Act(lambda root: (root / path.lstrip("/")).unlink())
 
 
-def gone(path: str) -> Callable[[Path], None]:
-    return lambda root: (root / path.lstrip("/")).unlink()
+def logged(line: str) -> Act:
+    return written("/dev/kmsg", f"4,9,9,-;{line}\n")
 
 
-def logged(line: str) -> Callable[[Path], None]:
-    return lambda root: put(root, "/dev/kmsg", f"4,9,9,-;{line}\n")
+def node(**more: Any) -> Act:
+    return Act(facts=lambda node: replace(node, **more))
 
 
-def node(**more: Any) -> Callable[[Node], Node]:
-    return lambda node: replace(node, **more)
+def driver(**more: Any) -> Act:
+    return Act(facts=lambda node: replace(node, driver=replace(node.driver, **more)))
 
 
-def driver(**more: Any) -> Callable[[Node], Node]:
-    return lambda node: replace(node, driver=replace(node.driver, **more))
+def toolkit(**more: Any) -> Act:
+    return Act(facts=lambda node: replace(node, toolkits=(replace(node.toolkits[0], **more),)))
 
 
-def toolkit(**more: Any) -> Callable[[Node], Node]:
-    return lambda node: replace(node, toolkits=(replace(node.toolkits[0], **more),))
+def system(**more: Any) -> Act:
+    return Act(facts=lambda node: replace(node, system=replace(node.system, **more)))
 
 
-def system(**more: Any) -> Callable[[Node], Node]:
-    return lambda node: replace(node, system=replace(node.system, **more))
-
-
-def engine(name: str, **more: Any) -> Callable[[Node], Node]:
+def engine(name: str, **more: Any) -> Act:
     def change(each: EngineExam) -> EngineExam:
         return replace(each, **more) if each.name == name else each
 
-    return lambda node: replace(node, engines=tuple(map(change, node.engines)))
+    return Act(facts=lambda node: replace(node, engines=tuple(map(change, node.engines))))
 
 
-def process(pid: int, **more: Any) -> Callable[[Node], Node]:
-    return lambda node: replace(
-        node, processes=tuple(replace(each, **more) if each.pid == pid else each for each in node.processes)
+def served(serving: EffectiveConfig | None = SERVING, **more: Any) -> Act:
+    """Return a containerd that serves this."""
+    return engine("containerd", serving=serving, **more)
+
+
+def process(pid: int, **more: Any) -> Act:
+    return Act(
+        facts=lambda node: replace(
+            node,
+            processes=tuple(replace(each, **more) if each.pid == pid else each for each in node.processes),
+        )
     )
+
+
+def unit(name: str, state: str) -> Act:
+    return system(units={f"{name}.service": state})
+
+
+def space(path: str, blocks: int, inodes: int = -1) -> Act:
+    return system(spaces={PurePosixPath(path): (blocks, inodes)})
 
 
 def handlers(*without: str, **more: Runtime) -> EffectiveConfig:
-    return replace(
-        SERVING,
-        handlers={name: each for name, each in SERVING.handlers.items() if name not in without} | more,
-    )
+    left = {name: each for name, each in SERVING.handlers.items() if name not in without}
+    return replace(SERVING, handlers=left | more)
 
 
 def ours(**options: bool) -> Runtime:
-    table: dict[str, Value] = {
-        "runtimeType": "io.containerd.runc.v2",
-        "options": {"BinaryName": RUNTIME, **options},
-    }
-    return Runtime(RUNTIME, table)
+    named: Value = {"BinaryName": RUNTIME, **options}
+    return Runtime(RUNTIME, {"runtimeType": "io.containerd.runc.v2", "options": named})
 
 
+FAILED, EXITED = "failed/failed/exit-code", "inactive/dead/exit-code"
 DROP_IN = PurePosixPath("/etc/containerd/d.toml")
-ENDED = "at noon, by a run that has ended"
 COMPAT = "[features]\nallow-cuda-compat-libs-from-container = true\n"
-WITHOUT = {"docker": EffectiveConfig({"runc": Runtime("runc")}, "runc")}
+NO_SUCH_DEVICE = """{"cdiVersion": "0.5.0", "kind": "a.org/b", "devices": [{"name": "0", "containerEdits":
+ {"deviceNodes": [{"path": "/dev/nvidia7"}]}}]}"""
+TWO_SPELLINGS: Value = {"runtimes": {"n": {"options": {"BinaryName": "/a", "binaryName": "/b"}}}}
+RUNC_ALONE = EffectiveConfig({"runc": Runtime("runc")}, "runc")
+PACKAGED = EffectiveConfig({"n": Runtime("/usr/bin/nvidia-container-runtime")}, "n")
+KATA = handlers(kata=Runtime("/opt/kata"))
+XSERVER = tuple(replace(each, label="u:r:xserver_misc_device_t:s0") for each in golden.NODES)
+
+by_cdi = Act(facts=golden.by_cdi)
+lost = served(handlers("nvidia"))
+nowhere = lost & engine("docker", serving=RUNC_ALONE)
+no_driver = driver(modules=frozenset())
+off = served(None, disabled=True, silence="use CRI on /c.sock (it is switched off)")
+mode_cdi = text(CONFIG, 'mode = "auto"', 'mode = "cdi"')
+nouveau = linked(f"{GPU}/driver", "../../drivers/nouveau")
+ended = node(unwatched="at noon, by a run that has ended")
 
 
-def nowhere(node: Node) -> Node:
-    """Return the node with engines that serve no runtime of ours."""
-    return engine("docker", serving=WITHOUT["docker"])(engine("containerd", serving=handlers("nvidia"))(node))
+def without(program: str) -> Act:
+    return Act(facts=lambda node: replace(node, programs=node.programs - {program}))
 
 
-lost = engine("containerd", serving=handlers("nvidia"))
-cri_is_off = engine(
-    "containerd", serving=None, disabled=True, silence="use CRI on /c.sock (it is switched off)"
-)
+def held(unit: str, state: str) -> Act:
+    """Return a CRI-O of the ledger that does not answer."""
+    return node(configured={"crio": (unit, state)})
+
+
 ACTS: dict[str, list[Act]] = {
-    "gpu-driver": [
-        Act(lambda root: (root / "sys/module/nvidia").rename(root / "gone")),
-        Act(lambda root: link(root, f"{GPU}/driver", "../../drivers/nouveau")),
-    ],
-    "nouveau": [
-        Act(lambda root: link(root, f"{GPU}/driver", "../../drivers/nouveau")),
-        Act(lambda root: put(root, "/sys/module/nouveau/refcnt", "0\n"), level=WARN),
-    ],
+    "gpu-driver": [Act(lambda root: (root / "sys/module/nvidia").rename(root / "gone")), nouveau],
+    "nouveau": [nouveau, warn(written("/sys/module/nouveau/refcnt", "0\n"))],
     "driver-signature": [
-        Act(logged("Loading of unsigned module is rejected"), driver(modules=frozenset())),
-        Act(lambda root: put(root, golden.SECURE_BOOT, "\x06\0\0\0\x01"), driver(modules=frozenset()), WARN),
+        logged("Loading of unsigned module is rejected") & no_driver,
+        warn(written(golden.SECURE_BOOT, "\x06\0\0\0\x01") & no_driver),
     ],
-    "driver-libraries": [Act(gone("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"))],
-    "driver-version": [Act(text("/sys/module/nvidia/version", "550.54.15", "550.90.07"))],
-    "driver-age": [Act(text("/sys/module/nvidia/version", "550.54.15", "418.87.01"), level=WARN)],
-    "control-nodes": [Act(facts=driver(nodes=golden.NODES[:2]))],
-    "uvm": [Act(text("/proc/devices", "508 nvidia-uvm\n", ""))],
+    "driver-libraries": [gone("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")],
+    "driver-version": [text("/sys/module/nvidia/version", "550.54.15", "550.90.07")],
+    "driver-age": [warn(text("/sys/module/nvidia/version", "550.54.15", "418.87.01"))],
+    "control-nodes": [driver(nodes=golden.NODES[:2])],
+    "uvm": [text("/proc/devices", "508 nvidia-uvm\n", "")],
     "char-links": [
-        Act(gone("/dev/char/508:1"), node(runc={"/r/runc": ((1, 1, 5), "runc 1.1.5")})),
-        Act(gone("/dev/char/508:1"), level=WARN),
+        gone("/dev/char/508:1") & node(runc={"/r/runc": ((1, 1, 5), "runc 1.1.5")}),
+        warn(gone("/dev/char/508:1")),
     ],
     "xid": [
-        Act(logged("NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.")),
-        Act(logged("NVRM: Xid (PCI:0000:17:00): 31, pid=7, MMU Fault"), level=WARN),
+        logged("NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus."),
+        warn(logged("NVRM: Xid (PCI:0000:17:00): 31, pid=7, MMU Fault")),
     ],
-    "fabric-manager": [
-        Act(facts=process(702, version=(535, 104, 5))),
-        Act(facts=process(702, name="sleep")),
-    ],
-    "persistenced": [Act(facts=driver(persistenced="dead"))],
+    "fabric-manager": [process(702, version=(535, 104, 5)), process(702, name="sleep")],
+    "persistenced": [driver(persistenced="dead")],
     "cdi-specification": [
-        Act(both(gone(SPEC), by_cdi_alone)),
+        gone(SPEC) & mode_cdi,
         # No engine takes these for one of nvidia.com/gpu.
-        Act(both(text(SPEC, "kind: nvidia", "kind: a.org/b\n#kind: nvidia"), by_cdi_alone)),
-        Act(both(text(SPEC, "devices:", "empty:"), by_cdi_alone)),
+        text(SPEC, "kind: nvidia", "kind: a.org/b\n#kind: nvidia") & mode_cdi,
+        text(SPEC, "devices:", "empty:") & mode_cdi,
     ],
-    "cdi-uvm-number": [Act(text(SPEC, "major: 508", "major: 511"))],
-    "cdi-paths": [
-        Act(gone("/usr/bin/nvidia-smi")),
-        Act(lambda root: put(root, "/etc/cdi/own.json", NO_SUCH_DEVICE)),
-    ],
-    "cdi-mig": [Act(text(SPEC, "            - path: /dev/nvidia-caps/nvidia-cap13\n", ""))],
+    "cdi-uvm-number": [text(SPEC, "major: 508", "major: 511")],
+    "cdi-paths": [gone("/usr/bin/nvidia-smi"), written("/etc/cdi/own.json", NO_SUCH_DEVICE)],
+    "cdi-mig": [text(SPEC, "            - path: /dev/nvidia-caps/nvidia-cap13\n", "")],
     "cdi-version": [
-        Act(text(SPEC, "0.5.0", "0.7.0"), engine("containerd", version=(1, 6, 20))),
-        Act(text(SPEC, "0.5.0", "0.7.0"), engine("docker", version=(20, 10, 24))),
+        text(SPEC, "0.5.0", "0.7.0") & engine("containerd", version=(1, 6, 20)),
+        text(SPEC, "0.5.0", "0.7.0") & engine("docker", version=(20, 10, 24)),
     ],
-    "cdi-enabled": [Act(facts=engine("containerd", serving=replace(SERVING, cdi=False)), level=WARN)],
+    "cdi-enabled": [warn(served(replace(SERVING, cdi=False)))],
     "cdi-alone": [
-        Act(gone(SPEC), golden.by_cdi),
-        Act(gone(SPEC), lambda node: replace(golden.by_cdi(node), by_cdi=CdiRow((), "no driver"))),
-        Act(
-            facts=lambda node: engine("containerd", serving=replace(SERVING, cdi=False))(golden.by_cdi(node))
-        ),
-        Act(facts=lambda node: engine("containerd", serving=SERVING)(golden.by_cdi(node))),  # of no directory
-        Act(facts=lambda node: replace(golden.by_cdi(node), by_cdi=CdiRow((), f"{SPEC} has one GPU"))),
+        gone(SPEC) & by_cdi,
+        gone(SPEC) & by_cdi & node(by_cdi=CdiRow((), "no driver")),
+        by_cdi & served(replace(SERVING, cdi=False)),
+        by_cdi & served(SERVING),  # of no directory
+        by_cdi & node(by_cdi=CdiRow((), f"{SPEC} has one GPU")),
     ],
     "nri-plugin": [
-        Act(facts=node(plugin=(("not registered since noon", False),))),
-        Act(facts=node(plugin=(("registered", True), ("1 containers run without", False)))),
+        node(plugin=(("not registered since noon", False),)),
+        node(plugin=(("registered", True), ("1 containers run without", False))),
     ],
-    "libnvidia-container": [Act(facts=toolkit(library=(1, 0, 0)))],
-    "cgroup2": [Act(facts=toolkit(library=(1, 7, 0)))],
-    "toolkit-versions": [Act(facts=toolkit(library=(1, 17, 4)), level=WARN)],
-    "ldconfig": [
-        Act(text(CONFIG, "@/sbin/ldconfig", "@/sbin/ldconfig.real")),
-        Act(text(CONFIG, "@/sbin", "/sbin")),
-    ],
-    "no-cgroups": [Act(text(CONFIG, "no-cgroups = false", "no-cgroups = true"))],
+    "libnvidia-container": [toolkit(library=(1, 0, 0))],
+    "cgroup2": [toolkit(library=(1, 7, 0))],
+    "toolkit-versions": [warn(toolkit(library=(1, 17, 4)))],
+    "ldconfig": [text(CONFIG, "@/sbin/ldconfig", "@/sbin/ldconfig.real"), text(CONFIG, "@/sbin", "/sbin")],
+    "no-cgroups": [text(CONFIG, "no-cgroups = false", "no-cgroups = true")],
     "mode": [
-        Act(text(CONFIG, 'mode = "auto"', 'mode = "csv"')),
-        Act(text(CONFIG, '"auto"', '"cdi"', "detection = true", "detection = false"), level=WARN),
+        text(CONFIG, 'mode = "auto"', 'mode = "csv"'),
+        warn(text(CONFIG, '"auto"', '"cdi"', "detection = true", "detection = false")),
     ],
     "low-level-runtime": [
-        Act(text(CONFIG, "/usr/sbin/runc", "/usr/sbin/no-runc")),
-        Act(text(CONFIG, "/usr/sbin/runc", RUNTIME)),
+        text(CONFIG, "/usr/sbin/runc", "/usr/sbin/no-runc"),
+        text(CONFIG, "/usr/sbin/runc", RUNTIME),
     ],
     "toolkits": [
-        Act(facts=lambda node: replace(node, toolkits=(*node.toolkits, golden.OTHER)), level=WARN),
-        Act(
-            facts=engine(
-                "docker", serving=EffectiveConfig({"n": Runtime("/usr/bin/nvidia-container-runtime")}, "n")
-            ),
-            level=WARN,
-        ),
+        warn(Act(facts=lambda node: replace(node, toolkits=(*node.toolkits, OTHER)))),
+        warn(engine("docker", serving=PACKAGED)),
     ],
-    "toolkit-log": [
-        Act(text(CONFIG, '"/dev/null"', '"/run/n.log"', '"info"', '"debug"'), level=WARN),
-    ],
+    "toolkit-log": [warn(text(CONFIG, '"/dev/null"', '"/run/n.log"', '"info"', '"debug"'))],
     "installation": [
-        Act(facts=node(installed=(("/etc/x", "drifted: runtimes.nvidia", False),))),
-        Act(facts=node(configured={"crio": ("crio.service", "inactive/dead/success")})),
-        Act(facts=node(configured={"crio": ("", "")})),
-        Act(facts=node(configured={"crio": ("crio.service", golden.RUNS)})),
-        Act(facts=node(configured={"crio": ("crio.service", "masked/dead/success")})),
-        Act(facts=node(unwatched=ENDED), level=WARN),
+        node(installed=(("/etc/x", "drifted: runtimes.nvidia", False),)),
+        held("crio.service", "inactive/dead/success"),
+        held("", ""),
+        held("crio.service", RUNS),
+        held("crio.service", "masked/dead/success"),
+        warn(ended),
     ],
-    "engine-answers": [Act(facts=engine("docker", serving=None, silence="no answer within 3 s"))],
+    "engine-answers": [engine("docker", serving=None, silence="no answer within 3 s")],
     "engine-ready": [
-        Act(facts=engine("containerd", serving=None, failed=True, silence="CRI did not load")),
-        Act(facts=engine("containerd", serving=replace(SERVING, ready=False))),
-        Act(
-            facts=lambda node: cri_is_off(
-                replace(node, configured={"containerd": ("c.service", golden.RUNS)})
-            )
-        ),
+        served(None, failed=True, silence="CRI did not load"),
+        served(replace(SERVING, ready=False)),
+        node(configured={"containerd": ("c.service", RUNS)}) & off,
     ],
-    "engine-below": [
-        Act(facts=engine("docker", unable="start containers with Docker (its containerd hangs)"))
-    ],
+    "engine-below": [engine("docker", unable="start containers with Docker (its containerd hangs)")],
     "engine-unit": [
-        Act(facts=engine("containerd", unit_state="failed/failed/exit-code")),
-        Act(facts=system(units={"k3s.service": "activating/auto-restart/exit-code"})),
-        Act(facts=system(units={"crio.service": "failed/failed/exit-code"})),
-        Act(
-            lambda root: put(root, "/etc/k0s/containerd.d/nvidia.toml", "version = 2\n"),
-            system(units={"k0sworker.service": "failed/failed/exit-code"}),
-        ),
+        engine("containerd", unit_state=FAILED),
+        unit("k3s", "activating/auto-restart/exit-code"),
+        unit("crio", FAILED),
+        written("/etc/k0s/containerd.d/nvidia.toml", "version = 2\n") & unit("k0sworker", FAILED),
     ],
-    "engine-kind": [Act(facts=engine("docker", another="Podman answers on it"), level=WARN)],
+    "engine-kind": [warn(engine("docker", another="Podman answers on it"))],
     "config-accepted": [
-        Act(facts=engine("containerd", on_disk=EffectiveConfig({}, "", broken="expected key, found '='"))),
-        Act(facts=engine("containerd", on_disk=replace(SERVING, undefined="gone"))),
-        Act(facts=engine("docker", invalid="read /etc/docker/daemon.json (it is a directory)")),
-        Act(
-            facts=engine("docker", next_flaw="docker.service would not start it again: its ExecStart is gone")
-        ),
+        engine("containerd", on_disk=EffectiveConfig({}, "", broken="expected key, found '='")),
+        engine("containerd", on_disk=replace(SERVING, undefined="gone")),
+        engine("docker", invalid="read /etc/docker/daemon.json (it is a directory)"),
+        engine("docker", next_flaw="docker.service would not start it again: its ExecStart is gone"),
     ],
     "config-in-force": [
-        Act(facts=engine("containerd", on_disk=handlers("nvidia"))),
-        Act(facts=engine("containerd", on_disk=handlers(kata=Runtime("/opt/kata")))),
-        # Of several configs none is blamed.
-        Act(
-            facts=engine(
-                "containerd", files=(CONTAINERD, DROP_IN), on_disk=handlers(kata=Runtime("/opt/kata"))
-            )
-        ),
+        engine("containerd", on_disk=handlers("nvidia")),
+        engine("containerd", on_disk=KATA),
+        engine("containerd", files=(CONTAINERD, DROP_IN), on_disk=KATA),  # of several configs none is blamed
     ],
-    "default-runtime": [
-        Act(facts=engine("containerd", serving=replace(SERVING, default="gone"))),
-    ],
-    "config-schema": [
-        Act(
-            facts=engine(
-                "containerd",
-                trees={CONTAINERD: {"version": 2}, DROP_IN: {"version": 3}},
-            )
-        )
-    ],
+    "default-runtime": [served(replace(SERVING, default="gone"))],
+    "config-schema": [engine("containerd", trees={CONTAINERD: {"version": 2}, DROP_IN: {"version": 3}})],
     "cgroup-driver": [
-        Act(text("/var/lib/kubelet/config.yaml", "systemd", "cgroupfs")),
-        Act(lambda root: put(root, "/proc/900/cmdline", "kubelet\0--cgroup-driver\0cgroupfs\0")),
+        text("/var/lib/kubelet/config.yaml", "systemd", "cgroupfs"),
+        written("/proc/900/cmdline", "kubelet\0--cgroup-driver\0cgroupfs\0"),
     ],
-    "docker-hook": [Act(facts=engine("docker", has_hook=False, serving=WITHOUT["docker"]), level=WARN)],
+    "docker-hook": [warn(engine("docker", has_hook=False, serving=RUNC_ALONE))],
     "live-restore": [
-        Act(
-            facts=lambda node: engine("docker", serving=replace(WITHOUT["docker"], live_restore=False))(
-                replace(node, installed=(("docker", f"features.cdi {AT_NEXT_START}", True),))
-            ),
-            level=WARN,
+        warn(
+            node(installed=(("docker", f"features.cdi {AT_NEXT_START}", True),))
+            & engine("docker", serving=replace(RUNC_ALONE, live_restore=False))
         )
     ],
-    "runtime-served": [
-        Act(facts=nowhere),
-        Act(facts=lost, level=WARN),
-        Act(facts=lambda node: nowhere(replace(node, toolkits=(golden.OTHER,))), level=WARN),
-    ],
-    "runtime-programs": [
-        Act(facts=lambda node: replace(node, programs=node.programs - {RUNTIME})),
-        Act(facts=lambda node: replace(node, programs=node.programs - {"runc"})),
-    ],
+    "runtime-served": [nowhere, warn(lost), warn(node(toolkits=(OTHER,)) & nowhere)],
+    "runtime-programs": [without(RUNTIME), without("runc")],
     "runtime-options": [
-        Act(facts=engine("containerd", serving=handlers(nvidia=ours(SystemdCgroup=False)))),
-        Act(facts=engine("containerd", serving=handlers(nvidia=ours()))),
+        served(handlers(nvidia=ours(SystemdCgroup=False))),
+        served(handlers(nvidia=ours())),
     ],
-    "runtime-type": [
-        Act(facts=engine("containerd", serving=handlers(nvidia=Runtime(RUNTIME, {"options": {}})))),
-    ],
-    "option-twice": [
-        Act(
-            facts=engine(
-                "containerd",
-                trees={
-                    CONTAINERD: {"runtimes": {"n": {"options": {"BinaryName": "/a", "binaryName": "/b"}}}}
-                },
-            )
-        )
-    ],
+    "runtime-type": [served(handlers(nvidia=Runtime(RUNTIME, {"options": {}})))],
+    "option-twice": [engine("containerd", trees={CONTAINERD: TWO_SPELLINGS})],
     "shim-nil-pointer": [
-        Act(facts=process(701, version=(), nil_pointer=True, deleted=True)),
-        Act(facts=process(701, version=(1, 2, 2))),
-        Act(facts=process(701, version=(1, 2, 1))),
+        process(701, version=(), nil_pointer=True, deleted=True),
+        process(701, version=(1, 2, 2)),
+        process(701, version=(1, 2, 1)),
     ],
-    "containerd-nil-pointer": [
-        Act(facts=process(700, version=(1, 2, 2))),
-        Act(facts=process(700, version=(1, 2, 4)), level=WARN),
-    ],
-    "shim-replaced": [Act(facts=process(701, deleted=True), level=WARN)],
+    "containerd-nil-pointer": [process(700, version=(1, 2, 2)), warn(process(700, version=(1, 2, 4)))],
+    "shim-replaced": [warn(process(701, deleted=True))],
     "apparmor": [
-        Act(logged('audit: apparmor="DENIED" operation="signal" profile="c" peer="runc"')),
-        Act(text("/sys/kernel/security/apparmor/profiles", "docker-default (", "runc ("), level=WARN),
+        logged('audit: apparmor="DENIED" operation="signal" profile="c" peer="runc"'),
+        warn(text("/sys/kernel/security/apparmor/profiles", "docker-default (", "runc (")),
     ],
-    "selinux": [
-        Act(
-            level=WARN,
-            facts=driver(
-                nodes=tuple(replace(each, label="u:r:xserver_misc_device_t:s0") for each in golden.NODES)
-            ),
-        )
-    ],
-    "inotify": [
-        Act(facts=system(inotify=(128, 128))),
-        Act(facts=system(inotify=(110, 128)), level=WARN),
-    ],
-    "run-space": [
-        Act(facts=system(spaces={PurePosixPath("/run"): (100, -1)})),
-        Act(facts=system(spaces={PurePosixPath("/run"): (10, 97)})),
-        Act(facts=system(spaces={PurePosixPath("/run"): (90, -1)}), level=WARN),
-    ],
-    "disk-space": [Act(facts=system(spaces={PurePosixPath("/var/lib/docker"): (99, -1)}))],
-    "driver-services": [
-        Act(facts=system(units={"nvidia-persistenced.service": "failed/failed/exit-code"})),
-        Act(facts=system(units={"nvidia-cdi-refresh.service": "inactive/dead/exit-code"}), level=WARN),
-    ],
-    "holes-toolkit": [Act(facts=toolkit(ctk=(1, 17, 7)), level=WARN)],
-    "cuda-compat": [
-        Act(text(CONFIG, "[nvidia-container-cli]", f"{COMPAT}\n[nvidia-container-cli]"), level=WARN),
-    ],
-    "holes-runc": [Act(facts=node(runc={"/usr/bin/runc": ((1, 1, 5), "runc 1.1.5")}), level=WARN)],
-    "holes-containerd": [Act(facts=process(700, version=(2, 1, 4), label="containerd 2.1.4"), level=WARN)],
+    "selinux": [warn(driver(nodes=XSERVER))],
+    "inotify": [system(inotify=(128, 128)), warn(system(inotify=(110, 128)))],
+    "run-space": [space("/run", 100), space("/run", 10, 97), warn(space("/run", 90))],
+    "disk-space": [space("/var/lib/docker", 99)],
+    "driver-services": [unit("nvidia-persistenced", FAILED), warn(unit("nvidia-cdi-refresh", EXITED))],
+    "holes-toolkit": [warn(toolkit(ctk=(1, 17, 7)))],
+    "cuda-compat": [warn(text(CONFIG, "[nvidia-container-cli]", f"{COMPAT}\n[nvidia-container-cli]"))],
+    "holes-runc": [warn(node(runc={"/usr/bin/runc": ((1, 1, 5), "runc 1.1.5")}))],
+    "holes-containerd": [warn(process(700, version=(2, 1, 4), label="containerd 2.1.4"))],
 }
 
 
 # What is no fault of a check's, although it looks like one.
 CALM: list[tuple[str, Act]] = [
-    ("engine-ready", Act(facts=cri_is_off)),  # we do not configure it
-    ("installation", Act(facts=node(unwatched=ENDED, run_waits=True))),
-    ("runtime-served", Act(facts=lambda node: replace(lost(node), exempt=frozenset({"containerd"})))),
-    (
-        "cdi-alone",
-        Act(facts=lambda node: driver(modules=frozenset())(replace(golden.by_cdi(node), specs=()))),
-    ),
+    ("engine-ready", off),  # we do not configure it
+    ("installation", ended & node(run_waits=True)),
+    ("runtime-served", lost & node(exempt=frozenset({"containerd"}))),
+    ("cdi-alone", by_cdi & node(specs=()) & no_driver),
     (
         "docker-hook",
-        Act(
-            facts=lambda node: engine("docker", serving=WITHOUT["docker"], has_hook=False)(
-                replace(node, configured={"docker": ("docker.service", golden.RUNS)})
-            )
-        ),
+        node(configured={"docker": ("docker.service", RUNS)})
+        & engine("docker", serving=RUNC_ALONE, has_hook=False),
     ),
-    ("mode", Act(lambda root: put(root, CONFIG, "nvidia-container-runtime = {mode = [], debug = 'x'}\n"))),
+    ("mode", written(CONFIG, "nvidia-container-runtime = {mode = [], debug = 'x'}\n")),
 ]
 
 
@@ -423,10 +348,10 @@ def test_nothing_is_wrong_with_a_good_node_and_every_check_applies(good: Node) -
 def test_nothing_is_to_be_done_about_a_default_engine_of_any_kind(good: Node, name: str) -> None:
     kind, (docker, containerd) = ENGINES[name], golden.ENGINES
     assert docker.serving is not None
-    off = replace(docker, serving=replace(docker.serving, live_restore=False), has_hook=False)
-    like = off if name == "docker" else containerd
+    bare = replace(docker, serving=replace(docker.serving, live_restore=False), has_hook=False)
+    like = bare if name == "docker" else containerd
     usual = replace(like, name=name, config=kind.config, files=(kind.config,), trees={}, unit=kind.unit)
-    alone = replace(usual, serving=WITHOUT["docker"], on_disk=WITHOUT["docker"])
+    alone = replace(usual, serving=RUNC_ALONE, on_disk=RUNC_ALONE)
 
     assert wrong(replace(good, engines=(usual,))) == []
     assert wrong(replace(good, engines=(alone,), toolkits=(), installed=())) == []
@@ -460,9 +385,9 @@ def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(go
     undefined = engine("containerd", on_disk=replace(SERVING, undefined="gone"))
     rewritten = replace(good, installed=(("containerd", "drifted: the runtime nvidia is missing", False),))
 
-    assert wrong(undefined(good)) == ["config-accepted"]
-    without = engine("containerd", serving=handlers("nvidia"), on_disk=handlers("nvidia"))
-    assert wrong(without(rewritten)) == ["installation"]
+    assert wrong(undefined.facts(good)) == ["config-accepted"]
+    absent = served(handlers("nvidia"), on_disk=handlers("nvidia"))
+    assert wrong(absent.facts(rewritten)) == ["installation"]
 
 
 def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(good: Node) -> None:
