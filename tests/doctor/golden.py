@@ -11,6 +11,7 @@ from installer.model.facts import CdiRow
 from installer.model.options import Options
 from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Toolkit
 from installer.report.doctor.read import read_node
+from tests.support.files import put
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -142,13 +143,6 @@ PROCESSES = (
 )
 
 
-def put(root: Path, path: str, text: str) -> None:
-    """Write a file of the node."""
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
 def link(root: Path, path: str, target: str) -> None:
     """Make a link of the node, in the place of another."""
     file = root / path.lstrip("/")
@@ -159,8 +153,7 @@ def link(root: Path, path: str, target: str) -> None:
 
 def lay(root: Path) -> Path:
     """Lay the files of the node below ``root``."""
-    for path, text in FILES.items():
-        put(root, path, text)
+    put(root, FILES)
     for path, target in LINKS.items():
         link(root, path, target)
     # A process names its program by the path that it has here: nothing outside the root is looked at.

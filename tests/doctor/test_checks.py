@@ -17,7 +17,8 @@ from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node
 from tests.doctor import golden
-from tests.doctor.golden import CONFIG, CONTAINERD, GPU, OTHER, RUNS, RUNTIME, SERVING, SPEC, link, put
+from tests.doctor.golden import CONFIG, CONTAINERD, GPU, OTHER, RUNS, RUNTIME, SERVING, SPEC, link
+from tests.support.files import put
 from tests.support.golden import golden_line
 
 SAID = Path(__file__).parents[1] / "golden/doctor.json"
@@ -53,7 +54,7 @@ def text(path: str, *words: str) -> Act:
 
 
 def written(path: str, said: str) -> Act:
-    return Act(lambda root: put(root, path, said))
+    return Act(lambda root: put(root, {path: said}))
 
 
 def linked(path: str, target: str) -> Act:

@@ -16,11 +16,12 @@ from installer.host.files import Host
 from installer.host.processes import HostProcess
 from installer.host.systemd import look_at_unit
 from installer.model.facts import EngineRow, Record, Started
+from installer.model.files import Layout
 from installer.model.options import Options, Places
 from installer.report.doctor.model import EngineExam
 from installer.report.doctor.read import explain_next_start, read_engines, read_node
-from tests.doctor import golden
 from tests.host.servers import answer, serving
+from tests.support.files import put
 from tests.support.live import SOCKET, UNIT, UNIT_PROPERTIES, Live, containerd, live
 
 SEEN = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
@@ -32,37 +33,37 @@ def read(node: Live, *seen: HostProcess, socket: PurePosixPath = SOCKET) -> list
     return [*read_engines(node.host, Options(places=places), seen)]
 
 
-@pytest.mark.parametrize(
-    ("text", "tree", "valid"),
-    [("version = 2\n", {"version": 2}, True), ("version = [", None, False), (None, {}, True)],
-    ids=["well", "no TOML", "no file"],
-)
-def test_what_an_engine_answers_and_reads(
-    tmp_path: Path, text: str | None, tree: dict[str, int] | None, *, valid: bool
-) -> None:
-    if text is not None:
-        golden.put(tmp_path, str(CONFIG), text)
+def test_what_an_engine_answers_and_reads(tmp_path: Path) -> None:
     with live(tmp_path) as node:
         (found,) = read(node, SEEN)
+        put(tmp_path, {CONFIG: "version = 2\n"})
+        (well,) = read(node, SEEN)
+        put(tmp_path, {CONFIG: "version = ["})
+        (damaged,) = read(node, SEEN)
 
     assert (found.name, found.label, found.silence) == ("containerd", "containerd 1.7.24", "")
     assert found.serving is not None
-    assert (found.config, found.trees.get(CONFIG), found.invalid == "") == (CONFIG, tree, valid)
-    assert (found.another, found.has_hook) == ("", None)
+    assert (found.config, found.another, found.has_hook) == (CONFIG, "", None)
     assert found.on_disk is not None
+    assert [each.trees.get(CONFIG) for each in (found, well, damaged)] == [{}, {"version": 2}, None]
+    assert [each.invalid == "" for each in (found, well, damaged)] == [True, True, False]
 
 
 def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) -> None:
+    """Nor one of two whose socket answers, where it is in no unit of theirs that does."""
     with live(tmp_path) as node:
         assert read(node) == []
         assert read(node, replace(SEEN, name="dockerd")) == []
         assert read(node, SEEN, socket=PurePosixPath("/gone.sock")) == []
         assert node.asked == []
+        places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
+        seen = [replace(SEEN, name=ENGINES["k3s"].process)]
+        assert [*read_engines(node.host, Options(places=places), seen)] == []
 
 
 def test_an_engine_whose_shim_is_in_none_of_its_places_starts_no_container(tmp_path: Path) -> None:
     """The process that answers is this one: so the PATH is that of the test."""
-    golden.put(tmp_path, str(CONFIG), "version = 2\n")
+    put(tmp_path, {CONFIG: "version = 2\n"})
     place = tmp_path / os.environ["PATH"].split(":")[-1].lstrip("/")
     place.mkdir(parents=True)
     with live(tmp_path) as node:
@@ -107,16 +108,16 @@ def test_a_start_that_fails_or_has_another_config_is_seen_before_anybody_restart
 def configured(tmp_path: Path) -> Iterator[Live]:
     """Yield a node whose containerd is in the ledger, and listens where no flag says."""
     record = Record(engines=(EngineRow("containerd", SOCKET, UNIT, {}),))
-    golden.put(tmp_path, "/usr/local/nvidia/.toolkit-installer/ledger", dumps(record).decode())
+    put(tmp_path, {Layout().ledger: dumps(record).decode()})
     with live(tmp_path) as node:
         yield node
 
 
 def test_an_engine_of_the_ledger_is_asked_where_it_listens(configured: Live, tmp_path: Path) -> None:
-    for name, text in (("status", "Name:\tcontainerd\nUid:\t0\t0\t0\t0\n"), ("cmdline", "containerd\0")):
-        golden.put(tmp_path, f"/proc/7/{name}", text)
-    golden.put(tmp_path, "/proc/7/comm", "containerd\n")
-    golden.link(tmp_path, "/proc/7/exe", "/usr/bin/containerd")
+    status = "Name:\tcontainerd\nUid:\t0\t0\t0\t0\n"
+    said = {"status": status, "cmdline": "containerd\0", "comm": "containerd\n"}
+    put(tmp_path, {f"proc/7/{name}": text for name, text in said.items()})
+    (tmp_path / "proc/7/exe").symlink_to("/usr/bin/containerd")
 
     found = read_node(configured.host, Options(places={"containerd": Places()}))
 
@@ -130,15 +131,6 @@ def test_an_engine_whose_program_has_another_name_is_examined_where_its_unit_run
 
     assert [exam.name for exam in runs.engines] == ["containerd"]
     assert rests.engines == ()
-
-
-def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: Path) -> None:
-    """It is in no unit of theirs that answers here: so it is neither k3s's nor RKE2's."""
-    with live(tmp_path) as node:
-        places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
-        seen = [replace(SEEN, name=ENGINES["k3s"].process)]
-
-        assert [*read_engines(node.host, Options(places=places), seen)] == []
 
 
 # As dockerd 28.5.2 says it.
@@ -157,7 +149,7 @@ def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *
     environment = Path("/proc/self/environ").read_text().split("\0")
     place = next(each for each in environment if each.startswith("PATH=")).rpartition(":")[2]
     if hook:
-        golden.put(tmp_path, f"{place}/nvidia-container-runtime-hook", "")
+        put(tmp_path, {f"{place}/nvidia-container-runtime-hook": ""})
 
     said = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(INFO).encode()
     options = Options(places={"docker": Places(socket=PurePosixPath("/d.sock"))})

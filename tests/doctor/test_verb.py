@@ -15,6 +15,7 @@ from installer.nri.plugin import publish
 from installer.report.doctor.verb import CHECKS
 from tests.doctor import golden
 from tests.support import preloaded
+from tests.support.files import put
 from tests.support.tree import Aspect, tree
 
 LEDGER = "/usr/local/nvidia/.toolkit-installer/ledger"
@@ -50,6 +51,7 @@ def test_what_is_wrong_is_exit_code_1_and_comes_first_and_what_does_not_apply_wi
     (root / "usr/bin/nvidia-smi").unlink()
 
     broken, whole = call(root), call(root, "--all").stdout
+    document = json.loads(call(root, "--json").stdout)
 
     short = broken.stdout
     assert broken.returncode == 1, short + broken.stderr
@@ -59,20 +61,13 @@ def test_what_is_wrong_is_exit_code_1_and_comes_first_and_what_does_not_apply_wi
     assert levels == sorted(levels, key=["bad", "warn", "ok"].index)
     assert short.splitlines()[-1].endswith(" n/a (--all shows them)")
     assert len(re.findall(r"^  (?:bad|warn|ok|n/a) ", whole, re.MULTILINE)) == len(CHECKS)
-
-
-def test_json_has_every_check_with_a_remedy_where_one_is_needed(root: Path) -> None:
-    (root / "usr/bin/nvidia-smi").unlink()
-
-    document = json.loads(call(root, "--json").stdout)
-
     assert (document["schema"], document["verdict"]) == (1, "bad")
     assert [each["name"] for each in document["checks"]] == [*CHECKS]
     assert all(bool(each["remedy"]) == (each["level"] in {"warn", "bad"}) for each in document["checks"])
 
 
 def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> None:
-    golden.put(root, LEDGER, "{")
+    put(root, {LEDGER: "{"})
 
     found = told(call(root, "--json"))["installation"]
 
@@ -85,10 +80,9 @@ def test_a_plugin_that_has_ended_and_an_install_of_cdi_alone_are_read_off_the_no
     state: PluginState = UNSEEN | {"registered": True, "engine": "containerd 2.1.9", "since": "2026-11-24"}
     (root / "var/run/nri").mkdir(parents=True)
     publish(str(root / "var/run/nri/toolkit-installer.json"), state)
-    golden.put(root, LEDGER, dumps(Record(cdi=CdiRow(("containerd",), "nobody"), finished=True)).decode())
-    (root / LEDGER[1:]).chmod(0o600)
+    held = dumps(Record(cdi=CdiRow(("containerd",), "nobody"), finished=True)).decode()
+    put(root, {LEDGER: held, "/sys/module/nvidia/version": "550.54.15\n"}, 0o600)
     (root / golden.SPEC[1:]).unlink()
-    golden.put(root, "/sys/module/nvidia/version", "550.54.15\n")
 
     found = told(call(root, "--json"))
 
@@ -103,7 +97,7 @@ def test_a_plugin_that_has_ended_and_an_install_of_cdi_alone_are_read_off_the_no
 def test_a_link_that_a_stranger_could_have_placed_is_a_bad_line_and_the_rest_is_examined(
     root: Path, path: str
 ) -> None:
-    golden.put(root, LEDGER, "{}")
+    put(root, {LEDGER: "{}"})
     link = root / path
     if link.exists():
         link.rename(link.with_name("moved"))
