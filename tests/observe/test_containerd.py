@@ -4,11 +4,9 @@ import pytest
 
 from installer.config_text import Value
 from installer.errors import InstallerError
-from tests.observe.texts import NVIDIA, at, decided, result, ways_of
+from tests.observe.texts import CRI2, CRI3, NVIDIA, V2, V3, at, decided, result, ways_of
 
 ROOT = "/etc/containerd/config.toml"
-V2, V3 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
-CRI2, CRI3 = f'plugins."{V2}".containerd', f'plugins."{V3}".containerd'
 RUNC = "io.containerd.runc.v2"
 
 
@@ -20,7 +18,6 @@ def runtimes(text: str, *, plugin: str = V2, version: str = "1.7.24", default: b
 @pytest.mark.parametrize(
     ("text", "version", "plugin"),
     [
-        pytest.param("", "2.1.9", V2, id="none on 2.x as well"),
         pytest.param(f"version = 2\n[{CRI3}]\n", "2.1.9", V3, id="2 with the id of 3 on 2.x"),
         pytest.param(f"version = 2\n[{CRI3}]\n", "1.7.24", V2, id="2 with the id of 3 on 1.x"),
     ],
@@ -48,20 +45,11 @@ def test_where_both_tables_are_there_the_other_one_is_the_next_way() -> None:
     [
         pytest.param("version = 3\n", "1.7.24", "does not read schema 3", id="3 on 1.x"),
         pytest.param("version = 0\n", "", "does not read schema 0", id="0"),
-        pytest.param(
-            f"version = 2\n[{CRI2}.runtimes.x]\nruntime_type = []\n",
-            "",
-            "runtime_type is an array",
-            id="type",
-        ),
     ],
 )
-def test_a_file_is_refused_whose(text: str, version: str, flaw: str) -> None:
-    with pytest.raises(InstallerError) as refusal:
+def test_a_file_of_another_schema_is_refused(text: str, version: str, flaw: str) -> None:
+    with pytest.raises(InstallerError, match=f"{ROOT} .*{flaw}"):
         decided("containerd", text, version=version)
-
-    assert flaw in str(refusal.value)
-    assert ROOT in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +79,6 @@ def test_an_entry_of_our_name_keeps_its_own_value_in_another_spelling() -> None:
     ("text", "version"),
     [
         pytest.param("version = 2\n", "1.6.20", id="built in, and lost by naming others"),
-        pytest.param("version = 2\n", "", id="also where it is not known who reads the file"),
         pytest.param(f"version = 2\n[{CRI2}.runtimes.crun]\n", "1.7.24", id="the default by no name"),
         pytest.param("version = 2\n", "2.1.9", id="kept by 2.x, which may be exchanged for 1.x"),
     ],
@@ -119,7 +106,6 @@ def test_a_name_that_another_runtime_has_is_refused(said: str, starts: str) -> N
 
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
-TABLE = f"version = 2\n[{CRI2}]\n"
 
 
 def test_a_drop_in_that_is_imported_already_needs_no_other_pattern() -> None:
@@ -141,39 +127,36 @@ def test_a_drop_in_that_is_imported_already_needs_no_other_pattern() -> None:
 )
 def test_an_import_that_is_read_after_our_file_may_not_name(imported: str, drop_in: str) -> None:
     path = "/etc/containerd/conf.d/50.toml"
-
     texts = {ROOT: f"version = 3\n{IMPORTS}", path: imported}
 
-    with pytest.raises(InstallerError) as refusal:
+    with pytest.raises(InstallerError, match=rf"\({path} is imported after our file and sets "):
         decided("containerd", texts, version="2.1.9", drop_in=drop_in, default=True)
-
-    assert f"({path} is imported after our file and sets " in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("imports", "files"),
+    ("pattern", "path"),
     [
-        pytest.param("'conf.d/*.toml'", ["/etc/containerd/conf.d/50.toml"], id="one that sorts before it"),
-        pytest.param("'/z/*.toml'", ["/z/50.toml"], id="one of an earlier pattern"),
+        pytest.param("conf.d/*.toml", "/etc/containerd/conf.d/50.toml", id="one that sorts before it"),
+        pytest.param("/z/*.toml", "/z/50.toml", id="one of an earlier pattern"),
     ],
 )
-def test_our_drop_in_has_the_last_word_over(imports: str, files: list[str]) -> None:
-    text = f"version = 3\nimports = [{imports}]\n"
-    other = dict.fromkeys(files, f"[{CRI3}.runtimes.nvidia]\noptions.BinaryName = '/x'\n")
+def test_our_drop_in_has_the_last_word_over(pattern: str, path: str) -> None:
+    text, other = (
+        f"version = 3\nimports = ['{pattern}']\n",
+        f"[{CRI3}.runtimes.nvidia]\noptions.BinaryName = '/x'\n",
+    )
 
-    decision = decided("containerd", {ROOT: text, **other}, version="2.1.9", drop_in=DROP_IN)
+    decision = decided("containerd", {ROOT: text, path: other}, version="2.1.9", drop_in=DROP_IN)
 
-    assert at(result(decision, DROP_IN), "plugins", V3, "containerd", "runtimes", "nvidia", "options") == {
-        "BinaryName": NVIDIA
-    }
+    ours = at(result(decision, DROP_IN), "plugins", V3, "containerd", "runtimes", "nvidia")
+    assert at(ours, "options") == {"BinaryName": NVIDIA}
 
 
 def test_on_1_our_runtimes_go_where_the_last_import_with_a_cri_table_is() -> None:
-    others = {"10.toml": TABLE, "20.toml": TABLE, "30.toml": "version = 2\n"}
-    texts = {f"/etc/containerd/conf.d/{name}": text for name, text in others.items()}
+    directory, table = "/etc/containerd/conf.d", f"version = 2\n[{CRI2}]\n"
+    others = {"10.toml": table, "20.toml": table, "30.toml": "version = 2\n"}
+    texts = {ROOT: f"version = 2\n{IMPORTS}"} | {f"{directory}/{name}": text for name, text in others.items()}
 
-    decision = decided(
-        "containerd", {ROOT: f"version = 2\n{IMPORTS}", **texts}, version="1.7.24", drop_in=DROP_IN
-    )
+    decision = decided("containerd", texts, version="1.7.24", drop_in=DROP_IN)
 
-    assert [str(file.path) for file in decision.files] == ["/etc/containerd/conf.d/20.toml"]
+    assert [str(file.path) for file in decision.files] == [f"{directory}/20.toml"]

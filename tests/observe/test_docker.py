@@ -8,18 +8,16 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.config_text import Syntax, Value
+from installer.config_text import Syntax
 from installer.config_text.change import parse
 from installer.engines.docker.config import DockerdModel, Refused
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, Flags, Runtime
 from installer.model.files import File
-from tests.observe.texts import at, decided, result
+from tests.observe.texts import decided
 
-
-def entry_after(entry: str, *, name: str = "nvidia") -> Value:
-    text = f'{{"runtimes": {{"{name}": {entry}}}}}'
-    return at(result(decided("docker", text, name=name), text=text), "runtimes", name)
+PATH = PurePosixPath("/etc/docker/daemon.json")
+OLD, NEW = (20, 10, 24), (28, 5, 2)
 
 
 @pytest.mark.parametrize(
@@ -30,13 +28,8 @@ def entry_after(entry: str, *, name: str = "nvidia") -> Value:
     ],
 )
 def test_a_name_that_another_runtime_has_is_refused(entry: str, starts: str) -> None:
-    with pytest.raises(InstallerError) as refusal:
-        entry_after(entry, name="gpu")
-
-    assert str(refusal.value) == (
-        f"cannot use /etc/docker/daemon.json (a runtime named gpu is there already and starts {starts}); "
-        "choose another name with --runtime-name"
-    )
+    with pytest.raises(InstallerError, match=f"a runtime named gpu is there already and starts {starts}"):
+        decided("docker", f'{{"runtimes": {{"gpu": {entry}}}}}', name="gpu")
 
 
 @pytest.mark.parametrize(
@@ -44,27 +37,20 @@ def test_a_name_that_another_runtime_has_is_refused(entry: str, starts: str) -> 
     [
         ('{"runtimes": {"a b": 1}}', 'runtimes."a b" is a number where'),
         ('{"runtimes": {"x": {"Path": 1}}}', "runtimes.x.Path is a number where"),
-        ('{"runtimes": {"x": {"runtimeType": []}}}', "runtimes.x.runtimeType is an array where"),
         ('{"runtimes": {"x": {"options": 1}}}', "runtimes.x.options is a number where"),
         ('{"default-runtime": true}', "default-runtime is a boolean where"),
     ],
-    ids=["any entry", "path", "type", "options", "default"],
+    ids=["any entry", "path", "options", "default"],
 )
 def test_a_wrong_type_is_refused_by_its_key(text: str, flaw: str) -> None:
-    with pytest.raises(InstallerError) as refusal:
+    with pytest.raises(InstallerError, match=rf"cannot use {PATH} \({flaw}"):
         decided("docker", text)
-
-    assert str(refusal.value).startswith(f"cannot use /etc/docker/daemon.json ({flaw}")
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_default_that_nobody_defines_is_refused_also_where_ours_takes_its_place(*, ours: bool) -> None:
     with pytest.raises(InstallerError, match='its default-runtime "youki" is not defined'):
         decided("docker", '{"default-runtime": "youki"}', default=ours)
-
-
-PATH = PurePosixPath("/etc/docker/daemon.json")
-OLD, NEW = (20, 10, 24), (28, 5, 2)
 
 
 def has(default: str, *names: str) -> EffectiveConfig:

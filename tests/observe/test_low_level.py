@@ -6,22 +6,22 @@ import pytest
 
 from installer.engines import ENGINES
 from installer.model.engine_spec import is_oci, is_ours
-from tests.observe.texts import NVIDIA, decided
+from tests.observe.texts import CRI2, NVIDIA, decided
 
-CRI = 'plugins."io.containerd.grpc.v1.cri".containerd'
+KATA = "io.containerd.kata.v2"
 
 
-def docker(default: str = "", **paths: str) -> str:
+def docker(default: str, **paths: str) -> str:
     runtimes = ", ".join(f'"{name}": {{"path": "{path}"}}' for name, path in paths.items())
     return f'{{"default-runtime": "{default}", "runtimes": {{{runtimes}}}}}'
 
 
 def containerd(default: str, kind: str = "io.containerd.runc.v2", **paths: str) -> str:
     tables = "".join(
-        f'[{CRI}.runtimes.{name}]\nruntime_type = "{kind}"\noptions.BinaryName = "{path}"\n'
+        f'[{CRI2}.runtimes.{name}]\nruntime_type = "{kind}"\noptions.BinaryName = "{path}"\n'
         for name, path in paths.items()
     )
-    return f'version = 2\n[{CRI}]\ndefault_runtime_name = "{default}"\n{tables}'
+    return f'version = 2\n[{CRI2}]\ndefault_runtime_name = "{default}"\n{tables}'
 
 
 def crio(default: str, kind: str = "oci", **paths: str) -> str:
@@ -32,65 +32,37 @@ def crio(default: str, kind: str = "oci", **paths: str) -> str:
     return f'[crio.runtime]\ndefault_runtime = "{default}"\n{tables}'
 
 
-WRITE = [
-    pytest.param("docker", docker, id="docker"),
-    pytest.param("containerd", containerd, id="containerd"),
-    pytest.param("crio", crio, id="crio"),
-]
-
-
-@pytest.mark.parametrize(("engine", "write"), WRITE)
+@pytest.mark.parametrize("write", [docker, containerd, crio])
 @pytest.mark.parametrize(
     ("default", "paths", "first"),
     [
-        pytest.param("crun", {"crun": "/usr/bin/crun"}, ["/usr/bin/crun"], id="default"),
-        pytest.param(
-            *("own", {"crun": "/b/crun", "own": "/b/youki"}, ["/b/youki", "/b/crun"]),
-            id="default ahead of crun",
-        ),
-        pytest.param(
-            "own", {"own": "youki", "crun": "/b/crun"}, ["/b/crun", "youki"], id="a path ahead of a word"
-        ),
-        pytest.param("gpu", {"gpu": NVIDIA, "crun": "/b/crun"}, ["/b/crun"], id="ours by another name"),
-        pytest.param(
-            "gpu", {"gpu": "/opt/old/nvidia-container-runtime.cdi.real"}, [], id="ours of elsewhere"
-        ),
-        pytest.param("kata-qemu", {"kata-qemu": "/opt/kata/bin/qemu"}, [], id="a machine by its name"),
-        pytest.param("crun", {"crun": "/usr/bin/krun"}, [], id="crun with a machine"),
+        ("own", {"crun": "/b/crun", "own": "/b/youki"}, ["/b/youki", "/b/crun"]),
+        ("own", {"own": "youki", "crun": "/b/crun"}, ["/b/crun", "youki"]),  # a path ahead of a word
+        ("gpu", {"gpu": NVIDIA, "crun": "/b/crun"}, ["/b/crun"]),  # ours by another name
+        ("gpu", {"gpu": "/opt/old/nvidia-container-runtime.cdi.real"}, []),
+        ("kata-qemu", {"kata-qemu": "/opt/kata/bin/qemu"}, []),  # a machine by its name
+        ("crun", {"crun": "/usr/bin/krun"}, []),  # crun with a machine
     ],
 )
 def test_the_runtimes_to_wrap_are(
-    engine: str, write: Callable[..., str], default: str, paths: dict[str, str], first: list[str]
+    write: Callable[..., str], default: str, paths: dict[str, str], first: list[str]
 ) -> None:
-    assert decided(engine, write(default, **paths)).low_level == (*first, "runc", "crun")
+    assert decided(write.__name__, write(default, **paths)).low_level == (*first, "runc", "crun")
 
 
-@pytest.mark.parametrize(
-    ("engine", "text"),
-    [
-        pytest.param("containerd", containerd("x", "io.containerd.kata.v2", x="/b/y"), id="containerd"),
-        pytest.param("crio", crio("x", "vm", x="/b/y"), id="crio"),
-        pytest.param(
-            "docker",
-            '{"default-runtime": "x", "runtimes": {"x": {"runtimeType": "io.containerd.kata.v2"}}}',
-            id="docker",
-        ),
-        pytest.param("docker", '{"default-runtime": "io.containerd.kata.v2"}', id="docker without an entry"),
-    ],
-)
-def test_a_machine_is_known_by_its_type_whatever_it_is_called(engine: str, text: str) -> None:
-    assert decided(engine, text).low_level == ("runc", "crun")
+def test_a_machine_is_known_by_its_type_whatever_it_is_called() -> None:
+    entry = f'{{"default-runtime": "x", "runtimes": {{"x": {{"runtimeType": "{KATA}"}}}}}}'
+    texts = [containerd("x", KATA, x="/b/y"), crio("x", "vm", x="/b/y"), entry, docker(KATA)]
+
+    found = [
+        decided(engine, text).low_level
+        for engine, text in zip(("containerd", "crio", "docker", "docker"), texts, strict=True)
+    ]
+    assert found == [("runc", "crun")] * 4
 
 
-@pytest.mark.parametrize(
-    ("version", "first"),
-    [
-        pytest.param("1.30.4", "runc", id="runc before 1.31"),
-        pytest.param("", "crun", id="crun where none runs"),
-    ],
-)
-def test_crio_without_a_default_wraps_its_built_in_one(version: str, first: str) -> None:
-    assert decided("crio", "", version=version).low_level[0] == first
+def test_crio_without_a_default_wraps_its_built_in_one_which_is_crun_since_1_31() -> None:
+    assert [decided("crio", "", version=each).low_level[0] for each in ("1.30.4", "")] == ["runc", "crun"]
 
 
 def test_a_runtime_of_ours_is_known_by_its_binary_and_nothing_else_is_ours() -> None:

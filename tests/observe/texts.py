@@ -12,6 +12,8 @@ from installer.model.options import Options
 NOTHING_ELSE = Extras()
 TOOLKIT = "/usr/local/nvidia/toolkit"
 NVIDIA = f"{TOOLKIT}/nvidia-container-runtime"
+V2, V3 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+CRI2, CRI3 = f'plugins."{V2}".containerd', f'plugins."{V3}".containerd'
 
 
 def entries(name: str = "nvidia", *, default: bool = False) -> tuple[RuntimeEntry, ...]:
@@ -46,7 +48,10 @@ def decided(  # noqa: PLR0913 - what a case may differ in
         entries(name, default=default),
         extras,
     )
-    return _certain(next(iter(decisions)))
+    first = next(iter(decisions))
+    if first.doubt is not None:  # the texts alone doubt it
+        raise first.doubt
+    return first
 
 
 def ways_of(engine: str, text: str, *, version: str) -> list[Decision]:
@@ -56,13 +61,6 @@ def ways_of(engine: str, text: str, *, version: str) -> list[Decision]:
     numbers = tuple(int(part) for part in version.split("."))
     files = ConfigFiles(row.config, row.drop_ins.usual, {row.config: tree}, numbers)
     return [*row.draft(files, entries(), NOTHING_ELSE)]
-
-
-def _certain(decision: Decision) -> Decision:
-    """Return a decision that the texts alone do not doubt."""
-    if decision.doubt is not None:
-        raise decision.doubt
-    return decision
 
 
 def result(decision: Decision, path: str = "", text: str = "") -> Value:
