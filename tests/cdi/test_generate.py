@@ -37,9 +37,12 @@ ENGINE = EngineState(
     version=(2, 1, 9),
     serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS),
 )
-THEIRS = (
-    "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A=b]}\n"
-)
+
+
+def theirs(*names: str) -> str:
+    """Return a specification of somebody else that has these devices."""
+    devices = "".join(f"- name: '{name}'\n  containerEdits: {{env: [A=b]}}\n" for name in names)
+    return f"---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}"
 
 
 class Node(CdiSite):
@@ -100,16 +103,10 @@ def test_the_hosts_paths_are_named_however_the_drivers_root_is_given(
 def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node) -> None:
     found = node.found(driver_root="/nowhere")
 
-    assert found.text == ""
-    assert found.lacking.startswith("cannot generate the CDI specification of the GPUs (")
-    assert "no driver" in found.lacking
+    assert (found.text, "no driver" in found.lacking) == ("", True)
 
 
-def theirs(*names: str) -> str:
-    head, _, device = THEIRS.partition("- name: '0'")
-    return head + "".join(f"- name: '{name}'{device}" for name in names)
-
-
+A, B, BESIDE_A = "etc/cdi/a.yaml", "run/cdi/b.yaml", "etc/cdi/b.yaml"
 ALL = theirs("0", "all")
 ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":["A=b"]}},{"name":"0"')
 
@@ -118,28 +115,13 @@ ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":[
     ("files", "others", "missing"),
     [
         pytest.param({}, "", "", id="nobody else"),
-        pytest.param({"etc/cdi/a.yaml": ALL}, "a.yaml", "", id="all"),
-        pytest.param({"etc/cdi/a.yaml": theirs("all")}, "a.yaml", "0", id="all GPUs by one name"),
-        pytest.param({"etc/cdi/a.yaml": theirs("0")}, "a.yaml", "all", id="one GPU"),
-        pytest.param(
-            {"etc/cdi/a.yaml": theirs("0"), "run/cdi/b.yaml": theirs("all")},
-            "b.yaml a.yaml",
-            "",
-            id="all by two files",
-        ),
-        pytest.param(
-            {"etc/cdi/a.yaml": ALL, "etc/cdi/b.yaml": theirs("all")},
-            *("a.yaml b.yaml", "all"),
-            id="two that engines drop",
-        ),
-        pytest.param(
-            {"etc/cdi/a.yaml": ALL, "run/cdi/b.yaml": theirs("all")},
-            *("b.yaml a.yaml", ""),
-            id="one that hides another's",
-        ),
-        pytest.param(
-            {OWN: theirs("team-a")}, "nvidia.com-gpu.json", "0 all", id="in our place, other devices"
-        ),
+        pytest.param({A: ALL}, "a.yaml", "", id="all"),
+        pytest.param({A: theirs("all")}, "a.yaml", "0", id="all GPUs by one name"),
+        pytest.param({A: theirs("0")}, "a.yaml", "all", id="one GPU"),
+        pytest.param({A: theirs("0"), B: theirs("all")}, "b.yaml a.yaml", "", id="all by two files"),
+        pytest.param({A: ALL, BESIDE_A: theirs("all")}, "a.yaml b.yaml", "all", id="two that engines drop"),
+        pytest.param({A: ALL, B: theirs("all")}, "b.yaml a.yaml", "", id="one that hides another's"),
+        pytest.param({OWN: theirs("team-a")}, PATH.name, "0 all", id="in our place, other devices"),
     ],
 )
 def test_each_device_has_one_owner_and_what_nobody_has_is_told(
@@ -162,7 +144,7 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
 
 def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
     node.tool.write_text(ALL_OF_OURS)
-    node.write("etc/cdi/a.yaml", theirs("0", "all"))
+    node.write(A, ALL)
     other = replace(ENGINE, name="docker", serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS[1:]))
 
     found = gpu_specification(node.host, node.options(), (ENGINE, other), Record(), None)
@@ -175,7 +157,7 @@ def test_where_nvidia_ctk_fails_a_file_of_somebody_else_is_enough_if_it_has_all(
     node: Node, names: tuple[str, ...], *, serves: bool
 ) -> None:
     node.tool.write_text("#!/bin/sh\nexit 1\n")
-    node.write("etc/cdi/a.yaml", theirs(*names))
+    node.write(A, theirs(*names))
     node.write("proc/driver/nvidia/version")
 
     found = node.found()
@@ -188,8 +170,8 @@ def test_where_nvidia_ctk_fails_a_file_of_somebody_else_is_enough_if_it_has_all(
     [
         pytest.param("ours", held("ours"), True, id="as we wrote it"),
         pytest.param(f'{{"path": "{HOOK}"}}', Record(), True, id="the ledger is lost, but it names our hook"),
-        pytest.param(THEIRS, held("ours"), False, id="somebody has replaced it"),
-        pytest.param(THEIRS, Record(), False, id="somebody has put it there before us"),
+        pytest.param(theirs("0"), held("ours"), False, id="somebody has replaced it"),
+        pytest.param(theirs("0"), Record(), False, id="somebody has put it there before us"),
     ],
 )
 def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
@@ -203,23 +185,15 @@ def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
     assert found.others == (() if ours else (PATH,))
 
 
-@pytest.mark.parametrize("spoilt", ["", "{}", "# kind: nvidia.com/gpu\n"])
-def test_what_is_spoilt_in_its_place_is_made_anew_and_nobody_is_given_way(node: Node, spoilt: str) -> None:
-    node.write(OWN, spoilt)
+def test_what_gives_no_device_in_its_place_is_made_anew_where_ours_was_and_else_kept(node: Node) -> None:
+    node.write(OWN, "# kind: nvidia.com/gpu\n")
 
-    found = node.found(held("ours"))
+    spoilt, before_us = node.found(held("ours")), node.found()
 
-    assert (found.others, found.lacking) == ((), "")
-    assert json.loads(found.text)["kind"] == "nvidia.com/gpu"
-
-
-def test_what_stood_in_its_place_before_us_and_gives_no_device_is_not_replaced(node: Node) -> None:
-    node.write(OWN, "somebody's notes")
-
-    found = node.found()
-
-    assert (found.others, found.text) == ((), "")
-    assert found.lacking == f"cannot replace {PATH} (it is no specification of ours); move it away"
+    assert (spoilt.others, spoilt.lacking) == ((), "")
+    assert json.loads(spoilt.text)["kind"] == "nvidia.com/gpu"
+    assert (before_us.others, before_us.text) == ((), "")
+    assert before_us.lacking == f"cannot replace {PATH} (it is no specification of ours); move it away"
 
 
 def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_was_there(node: Node) -> None:
@@ -227,10 +201,9 @@ def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_wa
     somebody = f"test $1 = cdi && mkdir -p {written.parent} && printf theirs > {written}\n"
     node.tool.write_text(TOOL.replace("#!/bin/sh\n", f"#!/bin/sh\n{somebody}"))
     node.write("etc/containerd/config.toml")
+    options = replace(node.options(), engines=("containerd",), mode=Mode.CDI)
 
-    facts = observe_install(
-        node.host, replace(node.options(), engines=("containerd",), mode=Mode.CDI), Record()
-    )
+    facts = observe_install(node.host, options, Record())
 
     assert written.read_text() == "theirs"
     assert facts.cdi
@@ -282,15 +255,14 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
     assert [*list_watched(node.host, node.options(), Record())] == []
 
 
+MOVED = ["--from=/host/run/driver --to=/run/driver", "--from=/host --to=/"]
+
+
 @pytest.mark.parametrize(
     ("driver", "dev", "transformed"),
     [
         pytest.param("/run/driver", "/", [], id="the host's own paths"),
-        pytest.param(
-            *("/host/run/driver", "/host"),
-            ["--from=/host/run/driver --to=/run/driver", "--from=/host --to=/"],
-            id="both moved",
-        ),
+        pytest.param("/host/run/driver", "/host", MOVED, id="both moved"),
         pytest.param("/run/driver", "/run/driver", ["--from=/run/driver/dev --to=/dev"], id="one here"),
     ],
 )

@@ -15,23 +15,18 @@ from installer.model.files import File, Meta
 from tests.support.specifications import FLOW, JSON, READ, UNREAD, YAML
 
 KIND = "nvidia.com/gpu"
-ROOT, HOST = PurePosixPath("/"), PurePosixPath("/host")
-DRIVER, RUN_DRIVER = PurePosixPath("/driver"), PurePosixPath("/run/nvidia/driver")
 GROUPS: dict[str, Any] = {"additionalGids": [44]}
 
 
+NODE: dict[str, Any] = {"path": "/dev/nvidia0"}
+MOVED_NODE: dict[str, Any] = {"path": "/dev/a", "hostPath": "/d/dev/a"}
+
+
 def said(
-    *,
-    name: str = "gpu0",
-    node: dict[str, Any] | None = None,
-    device: dict[str, Any] | None = None,
-    **more: Any,
+    *, name: str = "gpu0", node: dict[str, Any] = NODE, device: dict[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
     edits = {"mounts": [{"hostPath": "/lib/a", "containerPath": "/lib/a"}], **more}
-    one = {
-        "name": name,
-        "containerEdits": {"deviceNodes": [node or {"path": "/dev/nvidia0"}], **(device or {})},
-    }
+    one = {"name": name, "containerEdits": {"deviceNodes": [node], **(device or {})}}
     return {"cdiVersion": "1.1.0", "kind": KIND, "devices": [one], "containerEdits": edits}
 
 
@@ -39,9 +34,7 @@ def said(
     ("text", "version"),
     [
         pytest.param(said(name="0"), "0.5.0", id="a name that begins with a digit"),
-        pytest.param(
-            said(node={"path": "/dev/a", "hostPath": "/d/dev/a"}), "0.5.0", id="host path of a node"
-        ),
+        pytest.param(said(node=MOVED_NODE), "0.5.0", id="host path of a node"),
         pytest.param(said(device=GROUPS), "0.7.0", id="groups"),
         pytest.param(said(name="0", intelRdt={"closID": "x"}), "0.7.0", id="the highest of several"),
         pytest.param(said(netDevices=[{"hostInterfaceName": "a"}]), "1.1.0", id="what we do not know stays"),
@@ -64,25 +57,16 @@ def test_groups_are_left_out_where_an_engine_reads_no_version_that_has_them_and_
 
 
 @pytest.mark.parametrize(
-    ("moves", "mount", "there", "node", "host_path"),
+    ("mount", "there", "node", "host_path"),
     [
-        pytest.param(
-            [(HOST, ROOT)], "/host/lib/a", "/lib/a", "/host/dev/nvidia0", None, id="the host's root"
-        ),
-        pytest.param(
-            [(HOST, ROOT), (DRIVER, RUN_DRIVER)],
-            *("/driver/lib/a", "/run/nvidia/driver/lib/a"),
-            *("/driver/dev/nvidia0", "/run/nvidia/driver/dev/nvidia0"),
-            id="devices of the driver's root",
-        ),
-        pytest.param([(HOST, ROOT)], "/hostile/a", "/hostile/a", "/dev/nvidia0", None, id="a longer name"),
+        pytest.param("/host/lib/a", "/lib/a", "/host/dev/nvidia0", None, id="the host's root"),
+        pytest.param("/driver/a", "/run/d/a", "/driver/dev/x", "/run/d/dev/x", id="the driver's root"),
+        pytest.param("/hostile/a", "/hostile/a", "/dev/nvidia0", None, id="a longer name"),
     ],
 )
-def test_paths_are_the_hosts(
-    moves: list[tuple[PurePosixPath, PurePosixPath]], mount: str, there: str, node: str, host_path: str | None
-) -> None:
-    nodes = {"path": "/dev/nvidia0", "hostPath": node}
-    text = said(node=nodes, mounts=[{"hostPath": mount, "containerPath": "/lib/a"}])
+def test_paths_are_the_hosts(mount: str, there: str, node: str, host_path: str | None) -> None:
+    moves = [(PurePosixPath(here), PurePosixPath(to)) for here, to in (("/host", "/"), ("/driver", "/run/d"))]
+    text = said(node=NODE | {"hostPath": node}, mounts=[{"hostPath": mount, "containerPath": "/lib/a"}])
 
     found = json.loads(specification(json.dumps(text), KIND, moves))
 
@@ -111,7 +95,7 @@ def test_what_is_empty_or_nothing_of_the_kind_is_refused(text: str, why: str) ->
 
 
 def test_what_a_specification_names_is_what_has_to_be_there() -> None:
-    text = specification(json.dumps(said(node={"path": "/dev/a", "hostPath": "/d/dev/a"})), KIND, ())
+    text = specification(json.dumps(said(node=MOVED_NODE)), KIND, ())
 
     assert named_paths(text) == ("/d/dev/a", "/lib/a")
     assert named_paths("---\n") == named_paths("[]") == named_paths('{"devices": [1]}') == ()
@@ -190,7 +174,6 @@ def test_only_what_an_engine_reads_or_may_read_in_a_later_release_gives_devices_
 MEANS: dict[str, Any] = {
     "a: {b: [c, 'd']}\ne: |\n  f\n": {"a": {"b": ["c", "d"]}, "e": "f\n"},
     "# a": None,
-    "a: b\n---\n- c\n": {"a": "b"},
     "a: b\n...\n[[[\n": {"a": "b"},
     "\ufeffa: b\n": {"a": "b"},
     "[~, null, NULL, Null, 'null', nULL, ]": [None, None, None, None, "null", "nULL"],
@@ -222,14 +205,11 @@ def test_what_engines_refuse_is_refused(text: str) -> None:
 OUT_OF_BOUNDS = {
     "# " + "x" * SIZE: "1 MiB",
     "[" * (DEPTH + 1): "32 levels",
-    "[" * 100_000: "32 levels",
     "a: &x b\nc: *x\n": "an alias or a tag",
-    "a: &x b\n*x : c\n": "an alias or a tag",
     "a: !!int b\n": "an alias or a tag",
     "a:\n  <<: {b: c}\n": "merged",
     'a: "b\\/c"\n': "a slash",
     "%YAML 1.2\n---\na: b\n": "directives",
-    "%TAG !e! tag:a.b:\n--- a\n": "directives",
 }
 
 
