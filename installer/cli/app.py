@@ -11,19 +11,8 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from installer.cli import flags
 from installer.cli import log as logging
-from installer.cli.flags import (
-    DEFAULTS,
-    ENGINE,
-    FLAGS,
-    GROUPS,
-    NRI,
-    OUTPUT,
-    PREFIX,
-    SHOW_SECRETS,
-    TOOLKIT,
-    options_from,
-)
 from installer.errors import Exit, InstallerError
 from installer.host.events import internal_errors, log
 from installer.host.kernel import refuse_few_files
@@ -38,17 +27,17 @@ SOME: Final = {
     "doctor": INSPECTING | {"nri_socket"},
     "verify": INSPECTING,
     "reconcile": frozenset({"host_root", "mount", "pid_file", "log_format"}),
-    "nri": (GROUPS[NRI] - {"nri"}) | {"host_root", "mount", "log_format"},
+    "nri": (flags.GROUPS[flags.NRI] - {"nri"}) | {"host_root", "mount", "log_format"},
     "untaint": frozenset({"log_format"}),
 }
 # What a verb takes and does not heed: its help leaves it out.
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
-    "install": GROUPS[NRI] | {"on_exit", "in_use", "drift", "adopt", "metrics_listen"},
+    "install": flags.GROUPS[flags.NRI] | {"on_exit", "in_use", "drift", "adopt", "metrics_listen"},
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
-    "uninstall": (GROUPS[ENGINE] - {"runtime"})
-    | GROUPS[TOOLKIT]
-    | GROUPS[NRI]
+    "uninstall": (flags.GROUPS[flags.ENGINE] - {"runtime"})
+    | flags.GROUPS[flags.TOOLKIT]
+    | flags.GROUPS[flags.NRI]
     | {"on_exit", "drift", "retry", "metrics_listen"},
 }
 # What a flag does to an uninstall, where that is not what it does to an install.
@@ -71,9 +60,12 @@ class Verb(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group that has a flag to show; what is no row of the table is output."""
         options = [each for each in self.params if isinstance(each, click.Option)]
-        own = [each for each in options if each.name not in DEFAULTS]
-        for title, fields in GROUPS.items():
-            listed = [*(own if title == OUTPUT else ()), *(each for each in options if each.name in fields)]
+        own = [each for each in options if each.name not in flags.DEFAULTS]
+        for title, fields in flags.GROUPS.items():
+            listed = [
+                *(own if title == flags.OUTPUT else ()),
+                *(each for each in options if each.name in fields),
+            ]
             if records := [_short(record) for each in listed if (record := each.get_help_record(ctx))]:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -105,11 +97,11 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
     name = act.__name__
 
     def call(**values: Any) -> Exit:
-        others = {field: values.pop(field) for field in [*values] if field not in DEFAULTS}
+        others = {field: values.pop(field) for field in [*values] if field not in flags.DEFAULTS}
         return act(_options(name, values), **others)
 
     called: Callable[..., Any] = update_wrapper(call, act)
-    for flag in (each for each in reversed(FLAGS) if each.field in SOME.get(name, DEFAULTS)):
+    for flag in (each for each in reversed(flags.FLAGS) if each.field in SOME.get(name, flags.DEFAULTS)):
         usage, extra = flag.name, dict[str, Any]()
         if isinstance(flag.default, bool):
             usage = f"{usage}/--no-{usage.removeprefix('--')}"
@@ -133,8 +125,8 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     # What has no --log-format answers a person, or a kubelet that shows the sentence to one.
     logging.configure(values.get("log_format", "text"))
     whole = verb not in SOME
-    known = {*(flag.variable for flag in FLAGS), SHOW_SECRETS}
-    ours = sorted(name for name in os.environ if name.startswith(PREFIX))
+    known = {*(flag.variable for flag in flags.FLAGS), flags.SHOW_SECRETS}
+    ours = sorted(name for name in os.environ if name.startswith(flags.PREFIX))
     for variable in (each for each in ours if whole and each not in known):
         meant = next(iter(get_close_matches(variable, known, n=1)), "")
         log.warning("unknown variable ignored", variable=variable, meant=meant)
@@ -143,7 +135,7 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     if verb == "uninstall":
         # How an install would be done is not heeded, so what is wrong with it refuses no uninstall.
         values["mode"] = "runtime"
-    options = options_from(DEFAULTS | values, given)
+    options = flags.options_from(flags.DEFAULTS | values, given)
     if whole:
         refuse_few_files()
     return options
@@ -178,7 +170,7 @@ def uninstall(options: Options) -> Exit:
 
 @_verb
 @_json
-@click.option("--show-secrets", is_flag=True, envvar=SHOW_SECRETS, help=SECRETS)
+@click.option("--show-secrets", is_flag=True, envvar=flags.SHOW_SECRETS, help=SECRETS)
 def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
     """Print what install would change, and change nothing. Exits 10 if something would change."""
     from installer.cli import output

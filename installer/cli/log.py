@@ -8,16 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from installer.errors import Exit, InstallerError, Remedy, Spelling
-from installer.host.events import (
-    STDERR,
-    line,
-    log,
-    log_others,
-    patient,
-    spell_value,
-    write,
-    write_termination_log,
-)
+from installer.host import events
 
 
 class LogFormat(StrEnum):
@@ -58,14 +49,14 @@ def say_failed(error: InstallerError) -> None:
         _write_line(f"toolkit-installer: {_speech.outcome}")
     else:
         left = {"undo": "incomplete"} if error.exit is Exit.UNDO_INCOMPLETE else {}
-        log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy, **left)
-    log_others(error)
+        events.log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy, **left)
+    events.log_others(error)
 
 
 def leave_outcome() -> None:
     """Leave the last sentence where Kubernetes looks for it, if we are in a container of its."""
     if _speech.outcome:
-        write_termination_log(_speech.outcome)
+        events.write_termination_log(_speech.outcome)
 
 
 def current_format() -> LogFormat:
@@ -94,9 +85,9 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
         if _speech.readable:
             _write_line(_render(level, event, spelt, colors=terminal and "NO_COLOR" not in os.environ))
         else:
-            _write_line(line(level, event, spelt))
+            _write_line(events.line(level, event, spelt))
 
-    log.write = write_event
+    events.log.write = write_event
 
 
 def _render(level: str, event: str, fields: Mapping[str, Any], *, colors: bool) -> str:
@@ -109,7 +100,7 @@ def _render(level: str, event: str, fields: Mapping[str, Any], *, colors: bool) 
     columns = [
         dev.Column("level", look(None, level_style, value_repr=str, postfix=":")),
         dev.Column("event", look(None, style.bright, value_repr=str)),
-        dev.Column("", look(style.kv_key, style.kv_value, value_repr=spell_value)),
+        dev.Column("", look(style.kv_key, style.kv_value, value_repr=events.spell_value)),
     ]
     shown = {"level": level} if level != "info" else {}
     render = dev.ConsoleRenderer(columns=columns, sort_keys=False)
@@ -130,6 +121,6 @@ def _write_line(message: str) -> None:
     ``PATIENCE_S`` is lost, and from then on nothing is waited for until there is room again.
     """
     lost = f"({_speech.lost_lines} lines were lost here)\n" if _speech.lost_lines else ""
-    goes_on = (lambda: False) if lost else patient()
-    written = write(STDERR, f"{lost}{message}\n".encode(errors="backslashreplace"), goes_on)
+    goes_on = (lambda: False) if lost else events.patient()
+    written = events.write(events.STDERR, f"{lost}{message}\n".encode(errors="backslashreplace"), goes_on)
     _speech.lost_lines = 0 if written else _speech.lost_lines + 1

@@ -12,22 +12,10 @@ from installer.change.plan import Plan
 from installer.engines import ENGINES
 from installer.engines.reloading import in_progress
 from installer.errors import InstallerError
+from installer.model import steps
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import Record, count
 from installer.model.options import Drift
-from installer.model.steps import (
-    FindRuntimes,
-    InstallVersion,
-    MakeDirectory,
-    Part,
-    Reload,
-    RemoveDirectory,
-    RemoveVersion,
-    Step,
-    SwitchToolkit,
-    WriteConfig,
-    describe,
-)
 from installer.payload.plan import THEIRS
 
 HOUR_S: Final = 3600.0
@@ -49,7 +37,7 @@ RESTARTING: Final = frozenset(name for name, spec in ENGINES.items() if spec.rel
 
 # What takes nothing back that an administrator did: a check, and what is not needed any more.
 # A directory is made for a file alone, and that tells.
-HOUSEKEEPING: Final = (FindRuntimes, MakeDirectory, RemoveVersion, RemoveDirectory)
+HOUSEKEEPING: Final = (steps.FindRuntimes, steps.MakeDirectory, steps.RemoveVersion, steps.RemoveDirectory)
 
 # When each thing was repaired, in seconds of a clock that only runs on.
 Repairs = Mapping[str, tuple[float, ...]]
@@ -79,9 +67,11 @@ class Drifted(Struct, frozen=True):
         for step, reason in plan.planned:
             if not isinstance(step, HOUSEKEEPING) and reason not in FOLLOWS:
                 things[_name_thing(step)] = reason
-            if isinstance(step, Reload) or (isinstance(step, WriteConfig) and step.engine in RESTARTING):
+            if isinstance(step, steps.Reload) or (
+                isinstance(step, steps.WriteConfig) and step.engine in RESTARTING
+            ):
                 engines[step.engine] = None
-            if isinstance(step, WriteConfig) and step.before is None:
+            if isinstance(step, steps.WriteConfig) and step.before is None:
                 row = record.config(step.path)
                 removed += [step.path] if row and (row.original or str(row.path) in edited) else []
         # One that is to be restarted once it is idle, and one that was to be since the install: no drift.
@@ -104,16 +94,16 @@ def is_taken_over(plan: Plan) -> bool:
     return any(reason == THEIRS for _, reason in plan.planned)
 
 
-def _name_thing(step: Step) -> str:
+def _name_thing(step: steps.Step) -> str:
     match step:
-        case WriteConfig(_, path):
+        case steps.WriteConfig(_, path):
             return str(path)
-        case Reload(engine):
+        case steps.Reload(engine):
             return engine
-        case InstallVersion() | SwitchToolkit():
+        case steps.InstallVersion() | steps.SwitchToolkit():
             return TOOLKIT
         case _:
-            return describe(step).text
+            return steps.describe(step).text
 
 
 def find_refusal(
@@ -181,13 +171,13 @@ def select_specification(plan: Plan, record: Record) -> Plan | None:
     # A node that is another installer's now has none.
     if part is None or is_taken_over(plan) or not {reason for _, reason in part.planned} <= FOLLOWS:
         return None
-    paths = {step.path for step in part.steps if isinstance(step, WriteConfig)}
+    paths = {step.path for step in part.steps if isinstance(step, steps.WriteConfig)}
     made = {
         step: reason
         for step, reason in plan.planned
-        if isinstance(step, MakeDirectory) and any(path.is_relative_to(step.path) for path in paths)
+        if isinstance(step, steps.MakeDirectory) and any(path.is_relative_to(step.path) for path in paths)
     }
-    above = Part("directories", tuple(made.items()))
+    above = steps.Part("directories", tuple(made.items()))
     final = replace(
         record,
         directories=tuple(dict.fromkeys((*record.directories, *(step.path for step in made)))),

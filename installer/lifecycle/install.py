@@ -20,15 +20,9 @@ from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.locks import LOCK, lock_pidfile, write_pid
-from installer.lifecycle import handover, readiness
+from installer.lifecycle import handover, readiness, uninstall
 from installer.lifecycle.check import Watch, Work, check_node, conclude_install
-from installer.lifecycle.uninstall import (
-    as_incomplete_undo,
-    log_restarts,
-    open_as_child,
-    open_ledger,
-    remove_readiness,
-)
+from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.files import File, Meta, dumps
@@ -51,7 +45,7 @@ def install(options: Options) -> Exit:
         plan = _install(host, options, ledger, patience_s=options.timeout_s)
         left = [row for row in ledger.held.engines if row.name in plan.unproven]
         if options.restart_mode is RestartMode.NONE and left:
-            log_restarts(left, "reload", "it has not read its config since the install")
+            uninstall.log_restarts(left, "reload", "it has not read its config since the install")
         else:
             log.info("next step", command=_next_step(options, ledger))
     return Exit.OK
@@ -97,7 +91,7 @@ def run(wish: Wish) -> NoReturn:
                 )
         except InstallerError:
             with as_incomplete_undo():
-                remove_readiness(host, options, ledger)
+                uninstall.remove_readiness(host, options, ledger)
             raise
 
 
@@ -127,7 +121,7 @@ def first_install(options: Options) -> Exit:
             raise
         except InstallerError as error:
             with as_incomplete_undo():
-                remove_readiness(host, options, ledger)
+                uninstall.remove_readiness(host, options, ledger)
             if installed:  # and serving: the next run finds it in place, and restarts nothing
                 raise UndoIncompleteError.because(error) from error
             raise

@@ -14,25 +14,8 @@ from installer.engines.reloading import AT_NEXT_START
 from installer.model.engine_spec import Api, is_ours
 from installer.model.facts import count
 from installer.payload.files import advise
-from installer.report.doctor.model import (
-    PACKAGED,
-    EngineExam,
-    Judge,
-    Level,
-    Node,
-    Process,
-    Toolkit,
-    Verdict,
-    Version,
-    bad,
-    given,
-    judge,
-    list_words,
-    none,
-    ok,
-    spell_version,
-    warn,
-)
+from installer.report.doctor import model
+from installer.report.doctor.model import Node, Verdict, bad, given, judge, list_words, none, ok, warn
 
 ENDS_AGAIN: Final = "/auto-restart/"
 WITHOUT_CUDA: Final = (1, 1, 0)
@@ -51,7 +34,7 @@ SHIM: Final = "containerd-shim"
 NIL_POINTER: Final = frozenset({(1, 2, 1), (1, 2, 2)})
 EXEC_FIXED: Final = (1, 2, 13)
 UNITS: Final = frozenset(unit for each in ENGINES.values() for unit in (each.unit, *each.units))
-Wrong = Callable[[EngineExam], str]
+Wrong = Callable[[model.EngineExam], str]
 
 
 def judge_engines(node: Node, wrong: Wrong, fine: str, level: Callable[[str], Verdict] = bad) -> Verdict:
@@ -64,13 +47,13 @@ def judge_engines(node: Node, wrong: Wrong, fine: str, level: Callable[[str], Ve
 
 def by_engine(
     fine: str | Callable[[Node], str], level: Callable[[str], Verdict] = bad
-) -> Callable[[Wrong], Judge]:
+) -> Callable[[Wrong], model.Judge]:
     """Make a check of the node out of one that judges an engine."""
     tell = fine if callable(fine) else lambda _: fine
     return lambda wrong: lambda node: judge_engines(node, wrong, tell(node), level)
 
 
-def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
+def _read_cgroup_driver(exam: model.EngineExam, name: str) -> str:
     """Return the cgroup driver that a runtime of containerd uses; "" where its options do not tell."""
     handler = exam.serving.handlers.get(name) if exam.serving and exam.is_containerd else None
     if handler is None or not handler.options:
@@ -79,12 +62,12 @@ def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
 
 
 @by_engine(lambda node: list_words([exam.label for exam in node.engines]))
-def check_engine_answers(exam: EngineExam) -> str:
+def check_engine_answers(exam: model.EngineExam) -> str:
     return exam.silence if exam.serving is None and not (exam.disabled or exam.failed) else ""
 
 
 def check_engine_ready(node: Node) -> Verdict:
-    def flaw(exam: EngineExam) -> str:
+    def flaw(exam: model.EngineExam) -> str:
         # A containerd that serves Docker has CRI switched off on purpose, and is none that we configure.
         if exam.disabled and exam.name in node.configured:
             return "its CRI is switched off"
@@ -117,7 +100,7 @@ check_engine_below: Final = by_engine("nothing is missing")(
 
 
 @by_engine("each starts with the configs it has")
-def check_config_accepted(exam: EngineExam) -> str:
+def check_config_accepted(exam: model.EngineExam) -> str:
     if exam.invalid:
         return exam.invalid
     # A containerd that serves Docker has CRI switched off on purpose.
@@ -125,7 +108,7 @@ def check_config_accepted(exam: EngineExam) -> str:
 
 
 @by_engine("what configs say is served")
-def check_config_in_force(exam: EngineExam) -> str:
+def check_config_in_force(exam: model.EngineExam) -> str:
     if exam.on_disk is None or exam.serving is None or exam.on_disk.broken:
         return ""
     on_disk, serving = exam.on_disk.handlers, exam.serving.handlers
@@ -140,7 +123,7 @@ def check_config_in_force(exam: EngineExam) -> str:
 @by_engine(
     lambda node: list_words([f"{exam.name}: {exam.served.default or 'unknown'}" for exam in node.engines])
 )
-def check_default_runtime(exam: EngineExam) -> str:
+def check_default_runtime(exam: model.EngineExam) -> str:
     handlers = exam.served.handlers
     undefined = handlers and exam.served.default not in {"", *handlers}
     return f"its default {exam.served.default} is not served" if undefined else ""
@@ -150,16 +133,18 @@ def check_default_runtime(exam: EngineExam) -> str:
 def check_cgroup_driver(node: Node) -> Verdict:
     kubelet = node.system.kubelet_cgroups
 
-    def other(exam: EngineExam) -> str:
+    def other(exam: model.EngineExam) -> str:
         used = _read_cgroup_driver(exam, exam.served.default) or exam.served.cgroup_driver
         return f"uses {used}" if used and used != kubelet else ""
 
     verdict = judge_engines(node, other, f"all use {kubelet}")
-    return bad(f"the kubelet uses {kubelet}, {verdict.found}") if verdict.level is Level.BAD else verdict
+    return (
+        bad(f"the kubelet uses {kubelet}, {verdict.found}") if verdict.level is model.Level.BAD else verdict
+    )
 
 
 @by_engine("of one schema")
-def check_config_schema(exam: EngineExam) -> str:
+def check_config_schema(exam: model.EngineExam) -> str:
     if not exam.is_containerd:
         return ""
     versions = {path: tree["version"] for path, tree in exam.trees.items() if "version" in tree}
@@ -192,7 +177,7 @@ def check_live_restore(node: Node) -> Verdict:
 @given(lambda node: node.by_cdi is None, "no runtime is asked for: containers get their GPUs by CDI alone")
 @given(lambda node: node.toolkits, "no toolkit of NVIDIA's on the node")
 def check_runtime_served(node: Node) -> Verdict:
-    def absent(exam: EngineExam) -> str:
+    def absent(exam: model.EngineExam) -> str:
         if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes or exam.name in node.exempt:
             return ""
         return f"serves {', '.join(sorted(exam.serving.handlers)) or 'nothing'}"
@@ -202,7 +187,7 @@ def check_runtime_served(node: Node) -> Verdict:
     if lacking and lacking <= drifted:
         return none("installation names what is missing")
     # With a package, --gpus and CDI go without a runtime; what a pod installs is for engines to serve.
-    for_engines = any(toolkit.directory not in PACKAGED for toolkit in node.toolkits)
+    for_engines = any(toolkit.directory not in model.PACKAGED for toolkit in node.toolkits)
     serving = {exam.name for exam in node.engines if exam.serving is not None}
     level = bad if for_engines and serving <= lacking else warn
     fine = f"a runtime of NVIDIA's in each{' that needs one' * bool(node.exempt)}"
@@ -210,7 +195,7 @@ def check_runtime_served(node: Node) -> Verdict:
 
 
 def check_runtime_programs(node: Node) -> Verdict:
-    def gone(exam: EngineExam) -> str:
+    def gone(exam: model.EngineExam) -> str:
         named = [(name, path) for name, path in sorted(exam.programs.items()) if path]
         lost = [f"{name} ({path})" for name, path in named if path not in node.programs]
         return f"no program for {', '.join(lost)}" if lost else ""
@@ -219,7 +204,7 @@ def check_runtime_programs(node: Node) -> Verdict:
 
 
 @by_engine("as the runtime that they wrap")
-def check_runtime_options(exam: EngineExam) -> str:
+def check_runtime_options(exam: model.EngineExam) -> str:
     wanted, unset = _read_cgroup_driver(exam, "runc"), "cgroupfs"
     used = {name: _read_cgroup_driver(exam, name) or unset for name in exam.nvidia_runtimes if wanted}
     wrong = sorted(name for name in used if used[name] != wanted)
@@ -227,7 +212,7 @@ def check_runtime_options(exam: EngineExam) -> str:
 
 
 @by_engine("all have one")
-def check_runtime_type(exam: EngineExam) -> str:
+def check_runtime_type(exam: model.EngineExam) -> str:
     if not exam.is_containerd or exam.serving is None:
         return ""
     tables = {name: exam.serving.handlers[name].table for name in sorted(exam.nvidia_runtimes)}
@@ -236,7 +221,7 @@ def check_runtime_type(exam: EngineExam) -> str:
 
 
 @by_engine("no option twice")
-def check_option_twice(exam: EngineExam) -> str:
+def check_option_twice(exam: model.EngineExam) -> str:
     return next(
         (f"{keys} in {path}" for path, tree in exam.trees.items() if (keys := _find_doubled(tree))), ""
     )
@@ -254,12 +239,12 @@ def _find_doubled(tree: object) -> str:
     return ""
 
 
-def _select_configured(node: Node) -> list[Toolkit]:
+def _select_configured(node: Node) -> list[model.Toolkit]:
     return [toolkit for toolkit in node.toolkits if toolkit.config is not None]
 
 
 def check_libnvidia_container(node: Node) -> Verdict:
-    asked = [(spell_version(each.library), each) for each in node.toolkits if each.library]
+    asked = [(model.spell_version(each.library), each) for each in node.toolkits if each.library]
     if old := [f"{words} in {each.directory}" for words, each in asked if each.library < WITHOUT_CUDA]:
         return bad(f"libnvidia-container {list_words(old)} calls cuInit at each start of a container")
     return ok(list_words([words for words, _ in asked])) if asked else SILENT
@@ -268,7 +253,7 @@ def check_libnvidia_container(node: Node) -> Verdict:
 @given(lambda node: node.system.cgroup2, "cgroup v1")
 def check_cgroup2(node: Node) -> Verdict:
     versions = [toolkit.library for toolkit in node.toolkits if toolkit.library]
-    if old := [spell_version(version) for version in versions if version < WITH_CGROUP2]:
+    if old := [model.spell_version(version) for version in versions if version < WITH_CGROUP2]:
         return bad(f"cgroup v2, which libnvidia-container {list_words(old)} does not know")
     return ok("cgroup v2, and known") if versions else SILENT
 
@@ -277,7 +262,7 @@ def check_toolkit_versions(node: Node) -> Verdict:
     found = [(each.directory, {*filter(None, (each.library, each.cli, each.ctk))}) for each in node.toolkits]
     if not any(versions for _, versions in found):
         return NO_TOOLKIT
-    spelled = [(place, [*map(spell_version, sorted(versions))]) for place, versions in found]
+    spelled = [(place, [*map(model.spell_version, sorted(versions))]) for place, versions in found]
     mixed = [f"{place}: {', '.join(versions)}" for place, versions in spelled if len(versions) > 1]
     return judge(mixed, "of several versions: ", "of one version each", warn)
 
@@ -377,7 +362,7 @@ def check_installation(node: Node) -> Verdict:
     )
 
 
-def _select_shims(node: Node) -> list[Process]:
+def _select_shims(node: Node) -> list[model.Process]:
     return [each for each in node.processes if each.name.startswith(SHIM) and each.program]
 
 
@@ -392,7 +377,7 @@ def check_shim_nil_pointer(node: Node) -> Verdict:
     shims = _select_shims(node)
     found = [each for each in shims if each.nil_pointer or each.version[:3] in NIL_POINTER]
     dying = [f"pid {each.pid} ({each.program}{', deleted' * each.deleted})" for each in found]
-    versions = sorted({spell_version(each.version) for each in shims if each.version})
+    versions = sorted({model.spell_version(each.version) for each in shims if each.version})
     fine = f"{count(len(shims), 'shim')}{', of ' + list_words(versions) if versions else ''}"
     return judge(dying, f"{len(dying)} of {len(shims)} shims run the code of 1.2.1 or 1.2.2: ", fine)
 
@@ -402,10 +387,12 @@ def check_containerd_nil_pointer(node: Node) -> Verdict:
     if not running:
         return none("no containerd's program can be asked from here")
     if dying := [each for each in running if each.version[:3] in NIL_POINTER]:
-        return bad(f"containerd {spell_version(dying[0].version)} runs (pid {dying[0].pid})")
+        return bad(f"containerd {model.spell_version(dying[0].version)} runs (pid {dying[0].pid})")
     if old := [each for each in running if (1, 2) <= each.version < EXEC_FIXED]:
-        return warn(f"containerd {spell_version(old[0].version)}: exec still has faults that 1.2.13 mended")
-    return ok(list_words(sorted({spell_version(each.version) for each in running})))
+        return warn(
+            f"containerd {model.spell_version(old[0].version)}: exec still has faults that 1.2.13 mended"
+        )
+    return ok(list_words(sorted({model.spell_version(each.version) for each in running})))
 
 
 @given(_select_shims, _explain_no_shim)
@@ -423,10 +410,10 @@ class Hole(Struct, frozen=True):
     """Holes that were closed together: ``fixed`` has a version for each branch, ``since`` is the first."""
 
     names: tuple[str, ...]
-    fixed: tuple[Version, ...]
-    since: Version = ()
+    fixed: tuple[model.Version, ...]
+    since: model.Version = ()
 
-    def in_version(self, version: Version) -> bool:
+    def in_version(self, version: model.Version) -> bool:
         """Tell whether a version has the hole: its branch counts, and one without a fix has it for good."""
         branch = [fixed for fixed in self.fixed if fixed[:2] == version[:2]]
         return self.since <= version < (branch[0] if branch else max(self.fixed))
@@ -449,7 +436,9 @@ CONTAINERD_HOLES: Final = (
 )
 
 
-def _judge_holes(programs: Collection[tuple[Version, str]], table: tuple[Hole, ...], name: str) -> Verdict:
+def _judge_holes(
+    programs: Collection[tuple[model.Version, str]], table: tuple[Hole, ...], name: str
+) -> Verdict:
     asked, found = [label for version, label in programs if version], []
     for version, label in programs:
         if names := [each for hole in table if version and hole.in_version(version) for each in hole.names]:

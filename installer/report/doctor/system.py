@@ -8,20 +8,8 @@ from installer.cdi.plan import lacking, read_by
 from installer.cdi.specification import ALL_GPUS
 from installer.model.facts import count
 from installer.model.options import GPU_KIND
-from installer.report.doctor.model import (
-    Node,
-    Spec,
-    Verdict,
-    Version,
-    bad,
-    given,
-    judge,
-    list_words,
-    none,
-    ok,
-    spell_version,
-    warn,
-)
+from installer.report.doctor import model
+from installer.report.doctor.model import Node, Verdict, bad, given, judge, list_words, none, ok, warn
 
 VFIO: Final = "vfio-pci"
 CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -94,7 +82,7 @@ def check_driver_version(node: Node) -> Verdict:
     return ok(f"both are {loaded}")
 
 
-def _parse_version(text: str) -> Version:
+def _parse_version(text: str) -> model.Version:
     """Return a driver's version as numbers; () where it is none."""
     parts = text.split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
@@ -143,7 +131,7 @@ def check_fabric_manager(node: Node) -> Verdict:
         return none("the host's processes are not in view")
     if running is None:
         return bad(f"{count(node.driver.switches, 'NVSwitch device')}, and no nv-fabricmanager runs")
-    versions = spell_version(running.version), spell_version(_parse_version(node.driver.version))
+    versions = model.spell_version(running.version), model.spell_version(_parse_version(node.driver.version))
     if all(versions) and versions[0] != versions[1]:
         return bad(f"the fabric manager is {versions[0]}, the driver {versions[1]}")
     return ok("nv-fabricmanager runs")
@@ -206,7 +194,7 @@ def check_driver_services(node: Node) -> Verdict:
     return judge(quiet, "", list_words(sorted(states)), warn)
 
 
-def _select_gpu_specs(node: Node) -> list[Spec]:
+def _select_gpu_specs(node: Node) -> list[model.Spec]:
     return [spec for spec in node.specs if spec.gpus]
 
 
@@ -281,7 +269,7 @@ def check_cdi_version(node: Node) -> Verdict:
         return none("no specification, or no engine that says its version")
     # An engine reads all versions, unless the highest one is known.
     old = [label for label, name, version in asked if (read_by(name, version) or newest) < newest]
-    found = f"cdiVersion {spell_version(newest)}"
+    found = f"cdiVersion {model.spell_version(newest)}"
     return judge(old if newest >= NEW else (), f"{found}, which is too new for ", found)
 
 
