@@ -27,13 +27,14 @@ from installer.model.facts import (
 )
 from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, RestartMode
-from installer.model.steps import WriteConfig
+from installer.model.steps import Reload, WriteConfig
 from installer.payload.files import LIBRARIES, REQUIRED
 from tests.support.golden import REWRITE, golden
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 HEAD = b"\x7fELF\x02\x01" + bytes(12) + (62).to_bytes(2, "little")
 Disk = dict[PurePosixPath, File | None]
+NOTHING = Record()
 
 
 class Case(Struct, frozen=True):
@@ -56,8 +57,11 @@ class Case(Struct, frozen=True):
             restart_mode=RestartMode.NONE,
         )
 
-    def facts(self, disk: Disk, held: Record, originals: Disk) -> Facts:
-        """Return the facts that a probe of ``disk`` would find."""
+    def facts(self, disk: Disk | None = None, held: Record = NOTHING, originals: Disk | None = None) -> Facts:
+        """Return the facts that a probe of ``disk`` would find; without one, of the node ahead of an install."""
+        disk = self.before if disk is None else disk
+        if originals is None:
+            originals = {row.path: self.before.get(row.path) for row in held.configs}
         engine = ENGINES[self.engine]
         drop_in = PurePosixPath(self.said["drop_in"]) if "drop_in" in self.said else engine.drop_ins.usual
         found = EngineState(
@@ -94,12 +98,39 @@ def cases(engine: str) -> list[Case]:
     ]
 
 
-def installed(case: Case, disk: Disk | None = None, held: Record | None = None) -> tuple[Plan, Disk, Record]:
+def case_of(engine: str, name: str = "") -> Case:
+    """Return the case of that name; without one the first that an install takes."""
+    known = {case.path.name: case for case in cases(engine) if name or not {"refused", "hook"} & {*case.said}}
+    return known[name] if name else next(iter(known.values()))
+
+
+def installed(
+    case: Case, disk: Disk | None = None, held: Record = NOTHING, options: Options | None = None
+) -> tuple[Plan, Disk, Record]:
     """Return the plan over ``disk``, the disk after it and what is held then; the case's first without one."""
-    disk, held = case.before if disk is None else disk, held or Record()
-    plan = accepted(plan_install(case.facts(disk, held, _originals(case, held)), case.options))
+    disk = case.before if disk is None else disk
+    plan = accepted(plan_install(case.facts(disk, held), options or case.options))
+    return plan, written(disk, plan), final_of(plan)
+
+
+def final_of(plan: Plan) -> Record:
+    """Return what is held after a plan, which is something."""
     assert plan.final is not None
-    return plan, written(disk, plan), plan.final
+    return plan.final
+
+
+def undoing(case: Case, **engine: Any) -> Facts:
+    """Return the facts for an undo of the case's first install, with changes to what was observed of its engine."""
+    _, disk, held = installed(case)
+    return with_engines(undo_facts(case, disk, held), **engine)
+
+
+def writes_of(plan: Plan) -> list[WriteConfig]:
+    return [step for step in plan.steps if isinstance(step, WriteConfig)]
+
+
+def reloads_of(plan: Plan) -> list[Reload]:
+    return [step for step in plan.steps if isinstance(step, Reload)]
 
 
 def with_engines(facts: Facts, **changes: Any) -> Facts:
@@ -133,20 +164,15 @@ def accepted(plan: Plan) -> Plan:
 def written(disk: Disk, plan: Plan) -> Disk:
     """Return ``disk`` after the writes of ``plan``."""
     after = dict(disk)
-    for step in plan.steps:
-        if isinstance(step, WriteConfig):
-            assert after.get(step.path) == step.before
-            after[step.path] = step.after
+    for step in writes_of(plan):
+        assert after.get(step.path) == step.before
+        after[step.path] = step.after
     return {path: file for path, file in after.items() if file is not None}
-
-
-def _originals(case: Case, held: Record) -> Disk:
-    return {row.path: case.before.get(row.path) for row in held.configs}
 
 
 def undo_facts(case: Case, disk: Disk, held: Record) -> Facts:
     """Return the facts for an undo, as of an engine that serves everything that was configured."""
-    return with_engines(case.facts(disk, held, _originals(case, held)), hook=None)
+    return with_engines(case.facts(disk, held), hook=None)
 
 
 def _tree(root: Path) -> Disk:
@@ -185,12 +211,11 @@ def _files(
 
 def artifacts() -> tuple[Artifact, ...]:
     """Return a payload with all that it takes."""
-    return tuple(_artifact(name) for name in REQUIRED)
-
-
-def _artifact(name: str) -> Artifact:
-    file_name = f"{name}.17" if name in LIBRARIES else name
-    return Artifact(name, file_name, PurePosixPath("/artifacts", file_name), 100, 0o755, "0" * 64, HEAD)
+    files = {name: f"{name}.17" if name in LIBRARIES else name for name in REQUIRED}
+    return tuple(
+        Artifact(name, file, PurePosixPath("/artifacts", file), 100, 0o755, "0" * 64, HEAD)
+        for name, file in files.items()
+    )
 
 
 def expected(case: Case, folder: str, found: Disk) -> Disk:

@@ -15,7 +15,7 @@ from installer.errors import InstallerError
 from installer.model.engine_spec import find_disturbances
 from installer.model.facts import Record
 from installer.model.files import File
-from tests.change.golden import Case, Disk, accepted, cases, undo_facts, written
+from tests.change.golden import Case, Disk, accepted, cases, final_of, undo_facts, written
 
 SHIM = "io.containerd.runc.v2"
 CRI = (
@@ -62,8 +62,7 @@ def install(case: Case, disk: Disk, held: Record, saved: dict[str, File]) -> tup
     """Return what is held after an install over a disk, and the disk; ``saved`` are the copies."""
     plan = accepted(plan_install(case.facts(disk, held, originals(held, saved)), case.options))
     saved |= {file.digest: file for file in plan.backups}
-    assert plan.final is not None
-    return plan.final, written(disk, plan)
+    return final_of(plan), written(disk, plan)
 
 
 def originals(held: Record, saved: dict[str, File]) -> Disk:

@@ -28,25 +28,24 @@ from installer.model.steps import InstallVersion, Reload
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
 from tests.change.golden import (
-    Case,
     artifacts,
     binaries_of,
+    case_of,
     cases,
-    installed,
+    final_of,
     served,
-    undo_facts,
+    undoing,
     with_engines,
 )
 
-CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
-DOCKER: Case = next(case for case in cases("docker") if not case.said.get("refused"))
+CASE, DOCKER = case_of("containerd", "kubeadm-tabs"), case_of("docker")
 AUTO: Options = replace(CASE.options, restart_mode=RestartMode.AUTO)
 OURS = binaries_of(CASE.options)
 SERVING = served(OURS, "gpu", systemd_cgroup=True)
 
 
 def _facts(serving: EffectiveConfig | None = None) -> Facts:
-    return with_engines(CASE.facts(CASE.before, Record(), {}), serving=serving)
+    return with_engines(CASE.facts(), serving=serving)
 
 
 def _versions(plan: Plan) -> list[InstallVersion]:
@@ -58,11 +57,10 @@ def _both(one: Facts, other: Facts) -> Facts:
 
 
 def test_all_obstacles_are_told_not_the_first() -> None:
-    refused = (
-        next(case for case in cases(engine) if case.said.get("refused"))
+    docker, containerd = (
+        next(case for case in cases(engine) if case.said.get("refused")).facts()
         for engine in ("docker", "containerd")
     )
-    docker, containerd = (case.facts(case.before, Record(), {}) for case in refused)
 
     plan = plan_install(replace(_both(docker, containerd), payload=PayloadFacts(())), CASE.options)
 
@@ -72,21 +70,13 @@ def test_all_obstacles_are_told_not_the_first() -> None:
 
 
 def test_an_undo_tells_of_each_engine_that_it_cannot_undo() -> None:
-    found = []
-    for case in (CASE, DOCKER):
-        _, disk, held = installed(case)
-        facts = undo_facts(case, disk, held)
-        spoilt = {path: file and File(b'{"runtimes": ') for path, file in facts.contents.items()}
-        found.append(replace(facts, contents=spoilt))
-    one, other = found
-    held = replace(
-        one.held,
-        engines=(*one.held.engines, *other.held.engines),
-        configs=(*one.held.configs, *other.held.configs),
-    )
+    one, other = undoing(CASE), undoing(DOCKER)
+    rows = (*one.held.engines, *other.held.engines), (*one.held.configs, *other.held.configs)
+    held = replace(one.held, engines=rows[0], configs=rows[1])
     facts = replace(_both(one, other), held=held, originals={**one.originals, **other.originals})
+    spoilt = {path: file and File(b'{"runtimes": ') for path, file in facts.contents.items()}
 
-    plan = plan_undo(facts, CASE.options)
+    plan = plan_undo(replace(facts, contents=spoilt), CASE.options)
 
     assert [part.id for part in plan.parts if part.refused][:2] == ["engine-containerd", "engine-docker"]
 
@@ -111,9 +101,8 @@ def test_an_admins_edit_of_config_toml_is_part_of_the_version_that_takes_its_pla
     (first,) = _versions(plan_install(facts, CASE.options))
     (config,) = (file for file in first.files if isinstance(file, Text) and file.path == CONFIG)
     key = "supported-driver-capabilities"
-    toolkit = ToolkitFacts(
-        Kind.LINK, f"{VERSIONS}old", config=config.content.replace(key, f'debug = "/var/log/x"\n{key}')
-    )
+    edited = config.content.replace(key, f'debug = "/var/log/x"\n{key}')
+    toolkit = ToolkitFacts(Kind.LINK, f"{VERSIONS}old", config=edited)
     held = Record(toolkit=ToolkitRow("old", None, config.content))
 
     plan = plan_install(replace(facts, held=held, toolkit=toolkit), CASE.options)
@@ -176,12 +165,12 @@ def _failed() -> Facts:
 @pytest.mark.parametrize(
     ("options", "engine", "refused"),
     [
-        pytest.param({}, {}, True, id="nothing has changed"),
-        pytest.param({"retry": True}, {}, False, id="asked to try again"),
-        pytest.param({"timeout_s": 60.0}, {}, False, id="more time"),
-        pytest.param({}, {"build": "1 2"}, False, id="another engine binary"),
-        pytest.param({"toolkit": ToolkitConfig(accept_volume_mounts=True)}, {}, False, id="another payload"),
-        pytest.param({}, {"serving": SERVING}, False, id="the engine serves it by now"),
+        ({}, {}, True),
+        ({"retry": True}, {}, False),
+        ({"timeout_s": 60.0}, {}, False),
+        ({}, {"build": "1 2"}, False),
+        ({"toolkit": ToolkitConfig(accept_volume_mounts=True)}, {}, False),
+        ({}, {"serving": SERVING}, False),
     ],
 )
 def test_what_failed_is_refused_until_something_it_depends_on_changes(
@@ -190,23 +179,17 @@ def test_what_failed_is_refused_until_something_it_depends_on_changes(
     plan = plan_install(with_engines(_failed(), **engine), replace(AUTO, **options))
 
     assert any(FAILURE in obstacle.problem for obstacle in plan.obstacles) is refused
-    assert plan.final is not None
-    assert plan.final.failed is None
+    assert final_of(plan).failed is None
 
 
-def test_a_config_that_somebody_edited_is_a_reason_to_try_again() -> None:
+def test_an_edited_config_is_a_reason_to_try_again_and_a_failed_roll_back_has_its_own_exit_code() -> None:
     found = _failed()
     edited = {path: file and File(file.content + b"# edited\n") for path, file in found.contents.items()}
+    held = replace(found.held, toolkit=ToolkitRow("0" * 16, None, ""), finished=False)
+
+    (obstacle,) = plan_install(replace(found, held=held), AUTO).obstacles
 
     assert plan_install(replace(found, contents=edited), AUTO).obstacles == ()
-
-
-def test_a_failure_whose_roll_back_failed_too_is_not_called_as_before() -> None:
-    found = _failed()
-    found = replace(found, held=replace(found.held, toolkit=ToolkitRow("0" * 16, None, ""), finished=False))
-
-    obstacle = next(each for each in plan_install(found, AUTO).obstacles if FAILURE in each.problem)
-
     assert obstacle.exit is Exit.UNDO_INCOMPLETE
 
 
@@ -228,9 +211,8 @@ def test_where_its_containers_are_it_tells_or_has_told(
 ) -> None:
     plan = plan_install(replace(_facts(serving), held=Record(engines=held)), CASE.options)
 
-    assert plan.final is not None
-    assert {row.name: row.state for row in plan.final.engines}["containerd"] == state
-    assert (plan.in_progress.finished, plan.final.finished) == (False, True)
+    assert {row.name: row.state for row in final_of(plan).engines}["containerd"] == state
+    assert (plan.in_progress.finished, final_of(plan).finished) == (False, True)
 
 
 PATH = ENGINES["containerd"].config
@@ -239,16 +221,13 @@ SAYS_SO = FileWants(PATH, Syntax.TOML, (Want(("version",), 2),))
 
 @pytest.mark.parametrize(
     ("wanted", "engines", "held"),
-    [
-        pytest.param(SAYS_SO, (), True, id="it is to say so when we are gone"),
-        pytest.param(replace(SAYS_SO, wants=()), (), False, id="nothing is wanted of it"),
-        pytest.param(SAYS_SO, (ITS,), False, id="it came to say so after our install"),
-    ],
+    [(SAYS_SO, (), True), (replace(SAYS_SO, wants=()), (), False), (SAYS_SO, (ITS,), False)],
+    ids=["to say so when we are gone", "nothing is wanted", "it came to say so after our install"],
 )
 def test_a_config_that_says_by_itself_what_is_wanted_is_held_where_it_was_there_first(
     wanted: FileWants, engines: tuple[EngineRow, ...], *, held: bool
 ) -> None:
-    facts = CASE.facts(CASE.before, Record(engines=engines), {})
+    facts = CASE.facts(held=Record(engines=engines))
 
     change = change_config("containerd", wanted, facts)
 

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +16,7 @@ from installer.change.transaction import Context, apply, carry_out, never_stop
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
-from installer.model.facts import Record
+from installer.model.facts import Facts, Record
 from installer.model.files import File, Layout
 from installer.model.options import Options, RestartMode
 from installer.model.steps import (
@@ -33,26 +35,24 @@ from tests.support.stand_in import CONFIGS
 from tests.support.tree import tree
 
 
-@pytest.fixture
-def options(tmp_path: Path) -> Options:
-    site = Site(tmp_path)
-    return Options(
-        engines=("containerd", "docker"),
-        toolkit_source=PurePosixPath(site.source),
-        host_root=PurePosixPath(site.root),
-        restart_mode=RestartMode.NONE,
-    )
-
-
 class Planned:
     """An install that is planned and not begun."""
 
-    def __init__(self, options: Options) -> None:
-        self.root, self.before = Path(options.host_root), tree(Path(options.host_root))
-        self.host = Host.under(options.host_root)
-        self.ledger = Ledger.open(self.host, options.layout)
-        self.plan = plan_install(observe_install(self.host, options, self.ledger.held), options)
-        self.context = Context(self.host, options.layout, self.ledger, timeout_s=1)
+    def __init__(self, site: Site) -> None:
+        self.root, self.before = site.root, site.tree()
+        self.options = Options(
+            engines=("containerd", "docker"),
+            toolkit_source=PurePosixPath(site.source),
+            host_root=PurePosixPath(site.root),
+            restart_mode=RestartMode.NONE,
+        )
+        self.host = Host.under(self.options.host_root)
+        self.ledger = Ledger.open(self.host, self.options.layout)
+        self.plan = plan_install(self.observed(), self.options)
+        self.context = Context(self.host, self.options.layout, self.ledger, timeout_s=1)
+
+    def observed(self, **options: Any) -> Facts:
+        return observe_install(self.host, replace(self.options, **options), self.ledger.held)
 
     def is_as_before(self) -> bool:
         """Tell whether nothing is left but for the ledger, which goes."""
@@ -61,8 +61,8 @@ class Planned:
 
 
 @pytest.fixture
-def planned(options: Options) -> Planned:
-    return Planned(options)
+def planned(site: Site) -> Planned:
+    return Planned(site)
 
 
 def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(planned: Planned) -> None:
@@ -79,32 +79,38 @@ def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(planned: Pl
 CONTAINERDS = "etc/containerd/config.toml"  # which is written ahead of Docker's
 
 
-def _refused() -> InstallerError:
-    return InstallerError("install (the node is busy)", remedy="look at it", code="locked")
+REFUSED = InstallerError("install (the node is busy)", remedy="look at it", code="locked")
+
+
+def failing(error: InstallerError, at: int) -> Callable[[], None]:
+    """Return a check between two steps that fails at one of them."""
+    steps = count(1)
+
+    def check() -> None:
+        if next(steps) == at:
+            raise error
+
+    return check
 
 
 @pytest.mark.parametrize(
-    ("error", "moment", "undo_follows", "stays"),
+    ("error", "last", "undo_follows", "stays"),
     [
-        pytest.param(StoppedError, -1, True, True, id="told to stop, and an undo follows"),
-        pytest.param(StoppedError, -1, False, False, id="told to stop, and nothing follows"),
-        pytest.param(_refused, -1, False, False, id="an error, and nothing follows"),
-        pytest.param(_refused, 0, False, False, id="an error ahead of the first step"),
+        (StoppedError(), True, True, True),
+        (StoppedError(), True, False, False),
+        (REFUSED, True, False, False),
+        (REFUSED, False, False, False),
     ],
 )
 def test_what_was_done_is_rolled_back_unless_an_undo_follows_a_stop(
-    planned: Planned, error: Callable[[], InstallerError], moment: int, *, undo_follows: bool, stays: bool
+    planned: Planned, error: InstallerError, *, last: bool, undo_follows: bool, stays: bool
 ) -> None:
-    steps = iter(range(len(planned.plan.steps)))
-
-    def check() -> None:
-        if next(steps) == moment % len(planned.plan.steps):
-            raise error()
+    check = failing(error, len(planned.plan.steps) if last else 1)
 
     with pytest.raises(InstallerError) as raised:
         apply(planned.context, planned.plan, check, undo_follows=undo_follows)
 
-    assert type(raised.value) is type(error())
+    assert raised.value is error
     assert (CONFIGS[CONTAINERDS] != (planned.root / CONTAINERDS).read_text()) is stays
     assert planned.ledger.held.empty is not stays
     assert stays or planned.is_as_before()
@@ -114,41 +120,28 @@ def test_what_was_done_is_rolled_back_unless_an_undo_follows_a_stop(
 def test_where_a_restart_may_still_come_nothing_is_rolled_back(
     planned: Planned, *, undo_follows: bool
 ) -> None:
-    checks: list[int] = []
-
-    def check() -> None:
-        checks.append(len(checks))
-        if len(checks) == len(planned.plan.steps):
-            raise PendingError("restart docker (it hangs)", remedy="wait for it", code="engine-not-proven")
+    hangs = PendingError("restart docker (it hangs)", remedy="wait for it", code="engine-not-proven")
 
     with pytest.raises(UndoIncompleteError) as raised:
-        apply(planned.context, planned.plan, check, undo_follows=undo_follows)
+        apply(
+            planned.context, planned.plan, failing(hangs, len(planned.plan.steps)), undo_follows=undo_follows
+        )
 
-    assert (raised.value.problem, raised.value.remedy, raised.value.code) == (
-        "finish (restart docker (it hangs))",
-        "wait for it",
-        "engine-not-proven",
-    )
-    assert len(checks) == len(planned.plan.steps)
+    assert raised.value.problem == "finish (restart docker (it hangs))"
+    assert (raised.value.remedy, raised.value.code) == (hangs.remedy, hangs.code)
     assert (planned.root / CONTAINERDS).read_text() != CONFIGS[CONTAINERDS]
     assert planned.ledger.held.configs
 
 
 def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a_stop_will_not_do(
-    planned: Planned, options: Options, monkeypatch: pytest.MonkeyPatch
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(planned.context, planned.plan, never_stop)
-    mounted = Host.mounted
-    monkeypatch.setattr(
-        Host,
-        "mounted",
-        lambda host, path: ("read-only",) if str(path) == "/etc/docker" else mounted(host, path),
-    )
+    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if path.name == "docker" else ())
 
-    facts = observe_install(planned.host, replace(options, engines=("containerd",)), planned.ledger.held)
+    facts = planned.observed(engines=("containerd",))
 
-    said = [note for note in facts.notes if "read-only" in note]
-    assert said == [
+    assert [note for note in facts.notes if "read-only" in note] == [
         "/etc/docker/daemon.json of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
     ]
 
@@ -157,25 +150,24 @@ PATH = PurePosixPath("/etc/docker/daemon.json")
 ANY = File(b"{}")
 
 
-@pytest.mark.parametrize(
-    ("step", "event"),
-    [
-        (MakeDirectory(PATH), "directory made"),
-        (RemoveDirectory(PATH), "directory removed"),
-        (WriteConfig("docker", PATH, None, ANY), "config written"),
-        (WriteConfig("docker", PATH, ANY, None), "config removed"),
-        (SwitchToolkit("", "v"), "toolkit link created"),
-        (SwitchToolkit("v", "w"), "toolkit link changed"),
-        (SwitchToolkit("v", ""), "toolkit link removed"),
-        (SwitchToolkit("v", None), "previous toolkit restored"),
-        (SwitchToolkit(None, None), "previous toolkit removed"),
-        (Reload("docker", ()), "engine reloaded"),
-        (Reload("microk8s", ()), "engine restarted"),
-        (Reload("k0s", ()), "engine restarted by itself"),
-    ],
+EVENTS: tuple[tuple[ConcreteStep, str], ...] = (
+    (MakeDirectory(PATH), "directory made"),
+    (RemoveDirectory(PATH), "directory removed"),
+    (WriteConfig("docker", PATH, None, ANY), "config written"),
+    (WriteConfig("docker", PATH, ANY, None), "config removed"),
+    (SwitchToolkit("", "v"), "toolkit link created"),
+    (SwitchToolkit("v", "w"), "toolkit link changed"),
+    (SwitchToolkit("v", ""), "toolkit link removed"),
+    (SwitchToolkit("v", None), "previous toolkit restored"),
+    (SwitchToolkit(None, None), "previous toolkit removed"),
+    (Reload("docker", ()), "engine reloaded"),
+    (Reload("microk8s", ()), "engine restarted"),
+    (Reload("k0s", ()), "engine restarted by itself"),
 )
-def test_a_step_that_is_done_is_told_in_the_past(step: ConcreteStep, event: str) -> None:
-    assert describe(step).event == event
+
+
+def test_a_step_that_is_done_is_told_in_the_past() -> None:
+    assert [describe(step).event for step, _ in EVENTS] == [event for _, event in EVENTS]
 
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
@@ -196,22 +188,10 @@ def ledger(node: Live) -> Iterator[Ledger]:
     ledger.lock.release()
 
 
-def plan_of(ledger: Ledger, *steps: Reload | WriteConfig) -> Plan:
+def plan_of(ledger: Ledger, step: Reload) -> Plan:
     held = Record(directories=ledger.held.directories)
-    part = Part("containerd", tuple((step, "why") for step in steps))
+    part = Part("containerd", ((step, "why"),))
     return Plan((part,), held, held, {"containerd": replace(containerd(), files=())}, "a digest")
-
-
-def carried_out(
-    node: Live,
-    ledger: Ledger,
-    *steps: Reload | WriteConfig,
-    rolls_back: bool = False,
-) -> list[str]:
-    """Carry out a plan of these steps; return the engines that were reloaded."""
-    context = Context(node.host, Layout(), ledger, 0.5, rolls_back=rolls_back)
-    carry_out(context, plan_of(ledger, *steps), never_stop)
-    return [*ledger.reloaded]
 
 
 def test_on_the_way_back_a_restart_does_not_wait_for_idle() -> None:
@@ -231,7 +211,10 @@ def test_an_engine_that_its_owner_has_stopped_is_started_for_an_install_alone(
     node.unit.active, node.unit.sub = "inactive", "dead"
     node.serve("runc", "nvidia") if step.present else node.serve("runc")
 
-    assert carried_out(node, ledger, step, rolls_back=rolls_back) == ([] if rests else ["containerd"])
+    context = Context(node.host, Layout(), ledger, 0.5, rolls_back=rolls_back)
+    carry_out(context, plan_of(ledger, step), never_stop)
+
+    assert [*ledger.reloaded] == ([] if rests else ["containerd"])
     assert node.restarted is not rests
 
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import plan_install, plan_rollback, plan_undo
+from installer.change.plan import plan_rollback, plan_undo
 from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
@@ -15,37 +15,25 @@ from installer.errors import InstallerError
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode
-from installer.model.steps import (
-    InstallVersion,
-    ProveUnused,
-    Reload,
-    RemoveVersion,
-    Step,
-    SwitchToolkit,
-    WriteConfig,
-)
+from installer.model.steps import InstallVersion, ProveUnused, Reload, RemoveVersion, SwitchToolkit
 from tests.change.golden import (
     Case,
     Disk,
-    accepted,
     binaries_of,
+    case_of,
     cases,
+    final_of,
     installed,
+    reloads_of,
     served,
     undo_facts,
+    undoing,
     with_engines,
+    writes_of,
     written,
 )
 
-ACCEPTED = [
-    case
-    for engine in ENGINES
-    for case in cases(engine)
-    if not case.said.get("refused") and not case.said.get("hook")
-]
-CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
-CRIO = next(case for case in ACCEPTED if case.engine == "crio")
-DOCKER = next(case for case in ACCEPTED if case.engine == "docker")
+CONTAINERD, CRIO, DOCKER = case_of("containerd", "kubeadm-tabs"), case_of("crio"), case_of("docker")
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 
 
@@ -69,50 +57,41 @@ def _defaults(engine: str, disk: Disk) -> Iterator[object]:
                 yield path, value
 
 
-@pytest.mark.parametrize("engine", sorted({case.engine for case in ACCEPTED}))
+@pytest.mark.parametrize("engine", sorted(name for name in ENGINES if cases(name)))
 def test_our_runtime_is_the_default_no_more_and_later_every_byte_comes_back(engine: str) -> None:
-    for case in ACCEPTED:
-        if case.engine == engine:
+    for case in cases(engine):
+        if not {"refused", "hook"} & {*case.said}:
             check_undo_in_two(case)
 
 
 def check_undo_in_two(case: Case) -> None:
     options = replace(case.options, set_as_default=True, in_use=InUse.KEEP)
     try:
-        plan = accepted(plan_install(case.facts(case.before, Record(), {}), options))
+        _, disk, held = installed(case, options=options)
     except InstallerError:  # one of the cases in which we cannot be the default
-        plan, _, _ = installed(case)
-    disk = written(case.before, plan)
-    assert plan.final is not None
+        _, disk, held = installed(case)
 
-    kept = plan_undo(_live(undo_facts(case, disk, plan.final), case.engine), options)
+    kept = plan_undo(_live(undo_facts(case, disk, held), case.engine), options)
 
     after = written(disk, kept)
     assert list(_defaults(case.engine, after)) == list(_defaults(case.engine, case.before))
     assert kept.in_use
-    assert kept.final is not None
-    assert kept.final.toolkit == plan.final.toolkit
+    assert final_of(kept).toolkit == held.toolkit
     assert [file for file in after.values() if file and str(OURS).encode() in file.content]
-    later = undo_facts(case, after, kept.final)
+    later = undo_facts(case, after, final_of(kept))
     assert plan_undo(_live(later, case.engine), options).steps == ()
     full = plan_undo(later, options)
     assert (full.final, written(after, full)) == (None, case.before)
 
 
 def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:
-    _, disk, held = installed(case)
-    assert held.toolkit is not None
-    facts = with_engines(
-        undo_facts(case, disk, held), version=version, serving=served(binaries_of(case.options), "")
-    )
-    link = f".toolkit-installer/versions/{held.toolkit.version}"
-    return replace(
-        facts,
-        containers=ContainerFacts(
-            _containers(case.engine), low_level=PurePosixPath(low_level) if low_level else None
-        ),
-        toolkit=replace(facts.toolkit, kind=Kind.LINK, link=link, versions={held.toolkit.version: {}}),
-    )
+    facts = undoing(case, version=version, serving=served(binaries_of(case.options), ""))
+    assert facts.held.toolkit is not None
+    number = facts.held.toolkit.version
+    runs = ContainerFacts(_containers(case.engine), low_level=PurePosixPath(low_level) if low_level else None)
+    link = f".toolkit-installer/versions/{number}"
+    there = replace(facts.toolkit, kind=Kind.LINK, link=link, versions={number: {}})
+    return replace(facts, containers=runs, toolkit=there)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +114,8 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
         type(step) for step in plan.steps if isinstance(step, InstallVersion | SwitchToolkit | RemoveVersion)
     ]
     assert order == [InstallVersion, SwitchToolkit, RemoveVersion]
-    assert plan.final is not None
-    assert [row.name for row in plan.final.engines] == [case.engine]  # to undo what is put back
-    left = {step.path: step.after for step in plan.steps if isinstance(step, WriteConfig)}
+    assert [row.name for row in final_of(plan).engines] == [case.engine]  # to undo what is put back
+    left = {step.path: step.after for step in writes_of(plan)}
     assert any(str(OURS).encode() in file.content for file in left.values() if file) == stays
 
 
@@ -150,27 +128,19 @@ def test_force_without_any_low_level_runtime_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("default", "reloads"),
-    [
-        pytest.param("nvidia", True, id="the engine was not told before the crash"),
-        pytest.param("runc", False, id="it was told"),
-    ],
+    ("default", "told"), [("nvidia", False), ("runc", True)], ids=["not told before the crash", "told"]
 )
 def test_what_a_crash_interrupted_is_finished_although_the_file_is_right_already(
-    default: str, *, reloads: bool
+    default: str, *, told: bool
 ) -> None:
-    options = _auto(
-        replace(CONTAINERD.options, set_as_default=True, runtime_name="nvidia", in_use=InUse.KEEP)
-    )
-    plan = plan_install(CONTAINERD.facts(CONTAINERD.before, Record(), {}), options)
-    assert plan.final is not None
-    disk = written(CONTAINERD.before, plan)
-    first = plan_undo(_live(undo_facts(CONTAINERD, disk, plan.final), "containerd"), options)
+    options = _auto(replace(CONTAINERD.options, set_as_default=True, in_use=InUse.KEEP))
+    _, disk, held = installed(CONTAINERD, options=options)
+    first = plan_undo(_live(undo_facts(CONTAINERD, disk, held), "containerd"), options)
     facts = _live(undo_facts(CONTAINERD, written(disk, first), first.in_progress), "containerd")
 
     again = plan_undo(with_engines(facts, serving=served(binaries_of(options), default)), options)
 
-    assert any(isinstance(step, Reload) for step in again.steps) is reloads
+    assert bool(reloads_of(again)) is not told
 
 
 def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
@@ -193,10 +163,8 @@ def test_a_roll_back_leaves_containers_that_have_just_been_started_what_they_nee
 
 
 def test_an_undo_leaves_a_microk8s_alone_whose_template_is_gone() -> None:
-    case = next(case for case in cases("microk8s") if case.path.name == "as-the-snap-ships-it")
-    _, disk, held = installed(case)
-    serving = served(binaries_of(case.options), "runc")
-    facts = with_engines(undo_facts(case, disk, held), version=(2, 2), serving=serving)
+    case = case_of("microk8s", "as-the-snap-ships-it")
+    facts = undoing(case, version=(2, 2), serving=served(binaries_of(case.options), "runc"))
     template = ENGINES["microk8s"].config
 
     undone = plan_undo(replace(facts, contents={**facts.contents, template: None}), _auto(case.options))
@@ -210,7 +178,7 @@ def test_an_undo_leaves_a_microk8s_alone_whose_template_is_gone() -> None:
 
 # Another installer's runtimes were taken over: what the files say again is not ours to see gone.
 
-THEIRS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+THEIRS = str(OURS)
 RUNTIMES = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
 TYPE = 'runtime_type = "io.containerd.runc.v2"\n'
 CONFIG = f'version = 2\n[{RUNTIMES}.runc]\n{TYPE}[{RUNTIMES}.nvidia]\n{TYPE}options.BinaryName = "{THEIRS}"\n'
@@ -221,17 +189,8 @@ MORE = "".join(
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 
 
-def _reloads(steps: tuple[Step, ...]) -> list[Reload]:
-    return [step for step in steps if isinstance(step, Reload)]
-
-
 @pytest.mark.parametrize(
-    ("text", "finished", "stays"),
-    [
-        pytest.param(CONFIG, True, 1, id="the first of ours"),
-        pytest.param(CONFIG, False, 1, id="not finished"),
-        pytest.param(CONFIG + MORE, True, 3, id="all of them"),
-    ],
+    ("text", "finished", "stays"), [(CONFIG, True, 1), (CONFIG, False, 1), (CONFIG + MORE, True, 3)]
 )
 def test_what_the_restored_file_says_may_stay(
     tmp_path: Path, text: str, stays: int, *, finished: bool
@@ -240,18 +199,16 @@ def test_what_the_restored_file_says_may_stay(
     config.parent.mkdir(parents=True)
     config.write_text(text)
     case = Case("containerd", tmp_path, {"engine_version": "1.7.24", "set_as_default": True})
-    _, disk, held = installed(case)
-    serving = served({"nvidia": THEIRS, "runc": ""}, "nvidia")
-    facts = undo_facts(case, disk, replace(held, finished=finished))
+    facts = undoing(case, serving=served({"nvidia": THEIRS, "runc": ""}, "nvidia"), stopped=False)
+    facts = replace(facts, held=replace(facts.held, finished=finished))
 
-    undo = plan_undo(with_engines(facts, serving=serving, stopped=False), _auto(case.options))
+    (reload,) = reloads_of(plan_undo(facts, _auto(case.options)))
 
-    (reload,) = _reloads(undo.steps)
     assert tuple(entry.name for entry in reload.present) == NAMES[:stays]
     assert reload.present[0].binary == PurePosixPath(THEIRS)
     assert tuple(entry.name for entry in reload.absent) == NAMES[stays:]
-    untouched = undo_facts(case, disk, replace(held, configs=()))
-    assert not _reloads(plan_undo(with_engines(untouched, stopped=False), _auto(case.options)).steps)
+    untouched = replace(facts, held=replace(facts.held, configs=()), originals={})
+    assert not reloads_of(plan_undo(with_engines(untouched, serving=None), _auto(case.options)))
 
 
 TEXTS = {
@@ -282,11 +239,11 @@ def test_an_engine_that_loses_the_default_we_gave_it_takes_that_up_and_is_not_re
     facts = with_engines(undo_facts(case, repointed, held), serving=serving)
     originals = {name: before.get(name) for name in facts.originals}
 
-    steps = plan_undo(replace(facts, originals=originals), _auto(case.options)).steps
+    plan = plan_undo(replace(facts, originals=originals), _auto(case.options))
 
-    assert [step for step in steps if isinstance(step, WriteConfig)]
-    assert len(_reloads(steps)) == (default == "nvidia")
-    for reload in _reloads(steps):
+    assert writes_of(plan)
+    assert len(reloads_of(plan)) == (default == "nvidia")
+    for reload in reloads_of(plan):
         assert reload.present == ()
         assert "nvidia" not in reload.defaults
         assert {one.name for one in reload.others} >= {*NAMES}

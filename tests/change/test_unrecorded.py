@@ -1,19 +1,40 @@
-"""What NVIDIA's own installer left, found in texts alone: what an undo takes back, and what it leaves.
+"""What others left or changed: what NVIDIA's own installer left, and what is no reason to write or to reload.
 
 tests/test_lost.py has what is found of ours where the ledger is lost.
 """
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
+from installer.change.plan import Plan, plan_install, plan_undo
 from installer.change.unrecorded import find_leftovers, find_toolkits
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply
 from installer.engines import ENGINES
+from installer.engines.config_edits import text_of, tree_of
 from installer.host.files import Host
+from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
-from installer.model.options import Options
+from installer.model.options import Options, RestartMode
+from installer.model.steps import Reload, WriteConfig
+from tests.change.golden import (
+    Case,
+    Disk,
+    binaries_of,
+    case_of,
+    cases,
+    final_of,
+    installed,
+    reloads_of,
+    undo_facts,
+    with_engines,
+    writes_of,
+    written,
+)
 from tests.support.site import Site
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -26,6 +47,7 @@ GLOB = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
 OWN_GLOB = 'imports = ["/etc/containerd/conf.d/99-nvidia*.toml", "/x/*.toml", 7]\n'
 DAEMON = "/etc/docker/daemon.json"
 CRIO = "/etc/crio/crio.conf"
+DROP_IN_OF_CRIO = PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.toml")
 HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 
 
@@ -98,11 +120,10 @@ USED = f'{{"runtimes": {{"nvidia": {{"path": "{RUNTIME}"}}}}}}'
 @pytest.mark.parametrize(
     ("toolkit", "text", "notes"),
     [
-        (ToolkitFacts(Kind.LINK, config="# x"), "{}", []),
+        (ToolkitFacts(Kind.LINK, config="# x"), "{}", []),  # which is ours
         (ToolkitFacts(Kind.DIRECTORY, config="# x"), "{}", [TOOLKIT]),
         (ToolkitFacts(Kind.DIRECTORY), USED, [f"nvidia in {DAEMON}", TOOLKIT]),
     ],
-    ids=["a link, which is ours", "with a config", "without a config, and used"],
 )
 def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
     toolkit: ToolkitFacts, text: str, notes: list[str]
@@ -125,10 +146,106 @@ def test_a_copy_that_no_engine_reads_names_no_toolkit(tmp_path: Path) -> None:
 
 def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    assert site.call("install").returncode == 0
-    drop_in = site.root / "etc/crio/crio.conf.d/99-nvidia.toml"
-    drop_in.write_text("".join(f"#{line}\n" for line in drop_in.read_text().splitlines()))
+    site.install()
+    drop_in = str(DROP_IN_OF_CRIO)[1:]
+    site.write(drop_in, "".join(f"#{line}\n" for line in site.read(drop_in).splitlines()))
 
-    done, told = site.call("uninstall"), site.status()
+    site.uninstall()
 
-    assert (done.returncode, told.returncode) == (0, 3), told.stdout
+    assert site.status().returncode == 3
+
+
+# What is no reason to write or to reload: a key of an owner's, a lost ledger, what CRI-O reports otherwise.
+
+DAEMON_JSON = PurePosixPath(DAEMON)
+CRIO_CASE = case_of("crio", "source-build-absent")
+SITE = DROP_IN_OF_CRIO.with_name("10-site.conf")
+
+
+def _changes(plan: Plan) -> list[WriteConfig | Reload]:
+    return [*writes_of(plan), *reloads_of(plan)]
+
+
+def _linked(facts: Facts) -> Facts:
+    return replace(facts, toolkit=replace(facts.toolkit, kind=Kind.LINK))
+
+
+@pytest.mark.parametrize("key", [("debug",), ("runtimes", "x", "path")], ids=["our file", "our table"])
+def test_a_key_that_the_owner_adds_to_what_we_have_made_is_no_reason_to_reload(key: tuple[str, ...]) -> None:
+    def with_theirs(text: str) -> File:
+        return File(apply(text, [Want(key, "/theirs")], Syntax.JSON, name="daemon.json")[0].encode())
+
+    case = case_of("docker", "docker-com-package-absent")
+    _, disk, held = installed(case)
+    edited: Disk = {DAEMON_JSON: with_theirs(text_of(disk[DAEMON_JSON], DAEMON_JSON))}
+    programs = {"runc": "runc", **binaries_of(case.options)}
+    handlers = {each: Runtime(program, {"path": program}) for each, program in programs.items()}
+    serving = EffectiveConfig(handlers, held.engines[0].default or "runc")
+    facts = with_engines(_linked(case.facts(edited, held)), serving=serving, version=(28, 5))
+
+    again = plan_install(facts, replace(case.options, restart_mode=RestartMode.AUTO))
+
+    assert _changes(again) == []
+    undone = written(edited, plan_undo(undo_facts(case, edited, final_of(again)), case.options))
+    assert tree_of(undone[DAEMON_JSON], DAEMON_JSON) == tree_of(with_theirs(""), DAEMON_JSON)
+
+
+def _is_all_told(case: Case) -> bool:
+    """Tell whether all in the texts that names us is ours; what the default was, and a hook, nobody can tell."""
+    named = any(b"nvidia" in file.content for file in case.before.values() if file)
+    untold = named or any(case.said.get(word) for word in ("set_as_default", "hook", "refused"))
+    return not (untold or ENGINES[case.engine].finds)
+
+
+@pytest.mark.parametrize("engine", [name for name, spec in ENGINES.items() if not spec.finds])
+def test_an_engine_whose_configs_say_all_of_it_is_left_alone_where_the_ledger_is_lost(engine: str) -> None:
+    for case in filter(_is_all_told, cases(engine)):
+        _, disk, _ = installed(case)
+        held = find_leftovers(_linked(case.facts(disk)), case.options, ours=True).rows
+        assert held.configs
+
+        originals: Disk = dict.fromkeys(row.path for row in held.configs)
+        again = plan_install(_linked(case.facts(disk, held, originals)), case.options)
+
+        assert [part.obstacles for part in again.parts if part.refused] == []
+        assert _changes(again) == []
+
+
+# As GET /config of CRI-O 1.37 tells: what it fills in itself is gone after a reload.
+RELOADED = {"runtime_path": "/usr/bin/crun", "monitor_path": "/usr/bin/conmon"}
+STARTED = {**RELOADED, "monitor_cgroup": "system.slice"}
+POD = File(b'[crio.runtime.runtimes.crun]\nruntime_path = "/usr/bin/crun"\nmonitor_cgroup = "pod"\n')
+
+
+def _planned(disk: Disk, held: Record, reports: Mapping[str, str]) -> Plan:
+    serving = EffectiveConfig({"crun": Runtime("/usr/bin/crun", reports)}, "crun")
+    return plan_install(with_engines(CRIO_CASE.facts(disk, held), serving=serving), CRIO_CASE.options)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "added"),
+    [(STARTED, RELOADED, {}), (RELOADED, STARTED, {}), (STARTED, RELOADED, {SITE: POD})],
+    ids=["a reload", "a restart", "an administrator has changed it since"],
+)
+def test_what_crio_reports_otherwise_is_no_drift(
+    first: Mapping[str, str], then: Mapping[str, str], added: Disk
+) -> None:
+    plan = _planned({}, Record(), first)
+    disk = written({}, plan)
+    assert ("monitor_cgroup" in text_of(disk[DROP_IN_OF_CRIO], DROP_IN_OF_CRIO)) == (
+        "monitor_cgroup" in first
+    )
+
+    again = _planned({**disk, **added}, final_of(plan), then)
+
+    assert _changes(again) == []
+    assert added or again.final == plan.final
+
+
+def test_ours_inherit_what_stands_there_when_they_are_written_again() -> None:
+    held = final_of(_planned({}, Record(), STARTED))
+
+    again = _planned({SITE: POD, DROP_IN_OF_CRIO: None}, held, RELOADED)  # ours was removed
+
+    (write,) = writes_of(again)
+    assert 'monitor_cgroup = "pod"' in text_of(write.after, DROP_IN_OF_CRIO)

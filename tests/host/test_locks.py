@@ -99,15 +99,14 @@ def test_a_file_is_locked_for_one_until_he_has_gone(host: Host, tmp_path: Path) 
 
 
 def test_a_pidfile_that_another_holds_keeps_its_text(host: Host, tmp_path: Path) -> None:
-    with (tmp_path / "toolkit.pid").open("w+") as theirs:
-        theirs.write("1234\n")
-        theirs.flush()
-        fcntl.flock(theirs, fcntl.LOCK_EX)
+    (tmp_path / "toolkit.pid").write_text("1234\n")
 
+    with locking(tmp_path / "toolkit.pid", os.geteuid()):
         with pytest.raises(LockedError):
             lock_pidfile(host, PIDFILE)
+        remove_pidfile(host, PIDFILE)
 
-        assert (tmp_path / "toolkit.pid").read_text() == "1234\n"
+    assert (tmp_path / "toolkit.pid").read_text() == "1234\n"
 
 
 def test_a_longer_text_of_a_stale_pidfile_is_replaced_whole(host: Host, tmp_path: Path) -> None:
@@ -131,13 +130,7 @@ def test_a_lock_on_a_file_that_root_alone_opens_counts_whoever_holds_it(host: Ho
 @only_as_root
 @pytest.mark.parametrize("hold", [locking, orphaned], ids=["held", "nobody seems to hold it"])
 @pytest.mark.parametrize(
-    ("held", "wide"),
-    [
-        pytest.param("home", False, id="on the directory"),
-        pytest.param("home", True, id="on the directory, and the lock is opened to all"),
-        pytest.param("home/lock", True, id="on a lock that is opened to all"),
-        pytest.param("toolkit.pid", True, id="on an old pidfile"),
-    ],
+    ("held", "wide"), [("home", False), ("home", True), ("home/lock", True), ("toolkit.pid", True)]
 )
 def test_a_lock_of_a_neighbours_keeps_nobody_out(
     host: Host, tmp_path: Path, hold: Callable[[Path, int], Any], held: str, *, wide: bool
@@ -146,8 +139,7 @@ def test_a_lock_of_a_neighbours_keeps_nobody_out(
     if wide:
         (tmp_path / taken).write_text("7\n" if taken == "toolkit.pid" else "")
         (tmp_path / taken).chmod(0o644)
-    take = lock_directory if taken == "home/lock" else lock_pidfile
-    path = HOME if taken == "home/lock" else PIDFILE
+    take, path = (lock_directory, HOME) if taken == "home/lock" else (lock_pidfile, PIDFILE)
 
     with hold(tmp_path / held, NOBODY):
         lock = take(host, path)
@@ -214,16 +206,10 @@ def test_a_pidfile_is_for_root_alone_whatever_the_umask(host: Host, tmp_path: Pa
     lock.release()
 
 
-def test_a_pidfile_that_is_held_by_another_process_is_not_removed(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pid").write_text("7\n")
-
-    with locking(tmp_path / "toolkit.pid", os.geteuid()):
-        remove_pidfile(host, PIDFILE)
-
-    assert (tmp_path / "toolkit.pid").exists()
+HELD = "1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF"
 
 
-def _pidfile(proc: Path, table: str, said: str, *, opens: bool = True, uid: int = 0) -> Path:
+def _pidfile(proc: Path, table: str = HELD, said: str = "7\n", *, opens: bool = True, uid: int = 0) -> Path:
     """Make a pidfile, and a /proc whose process 7 is 1 in its own namespace and has it open."""
     pidfile = proc / "pidfile"
     pidfile.write_text(said)
@@ -236,59 +222,45 @@ def _pidfile(proc: Path, table: str, said: str, *, opens: bool = True, uid: int 
     return pidfile
 
 
-HELD = "1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF"
-
-
 @pytest.mark.parametrize(
     "said", ["7\n", "1\n", "", "7"], ids=["its pid", "in its container", "not yet", "no line"]
 )
 def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_holds(
     tmp_path: Path, said: str
 ) -> None:
-    assert is_held_pidfile(_pidfile(tmp_path, HELD, said), tmp_path)
+    assert is_held_pidfile(_pidfile(tmp_path, said=said), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("table", "said", "opens", "uid"),
+    "held",
     [
-        pytest.param(HELD, "7\n", False, 0, id="another file with that inode number is held"),
-        pytest.param(HELD, "7\n", True, 65534, id="a neighbour holds it"),
-        pytest.param(HELD, "4711\n", True, 0, id="another program holds it"),
-        pytest.param("1: FLOCK  ADVISORY  WRITE 7 00:2a:1 0 EOF", "7\n", True, 0, id="another inode"),
-        pytest.param(
-            "1: -> FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", "7\n", True, 0, id="only waited for"
-        ),
-        pytest.param("1: OFDLCK ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", "7\n", True, 0, id="not an flock"),
-        pytest.param("", "7\n", True, 0, id="nobody holds it"),
+        pytest.param({"opens": False}, id="another file with that inode number is held"),
+        pytest.param({"uid": NOBODY}, id="a neighbour holds it"),
+        pytest.param({"said": "4711\n"}, id="another program holds it"),
+        pytest.param({"table": HELD.replace("{inode}", "1")}, id="another inode"),
+        pytest.param({"table": HELD.replace("FLOCK", "-> FLOCK")}, id="only waited for"),
+        pytest.param({"table": HELD.replace("FLOCK ", "OFDLCK")}, id="not an flock"),
+        pytest.param({"table": ""}, id="nobody holds it"),
     ],
 )
-def test_a_pidfile_that_run_does_not_hold_is_not_alive(
-    tmp_path: Path, table: str, said: str, *, opens: bool, uid: int
-) -> None:
-    assert not is_held_pidfile(_pidfile(tmp_path, table, said, opens=opens, uid=uid), tmp_path)
+def test_a_pidfile_that_run_does_not_hold_is_not_alive(tmp_path: Path, held: dict[str, Any]) -> None:
+    assert not is_held_pidfile(_pidfile(tmp_path, **held), tmp_path)
 
 
 def test_a_pidfile_seems_held_where_nobody_can_know_and_not_where_it_is_not_there(tmp_path: Path) -> None:
-    pidfile = _pidfile(tmp_path, "", "7\n")
+    pidfile = _pidfile(tmp_path, "")
     (tmp_path / "locks").unlink()
 
     assert is_held_pidfile(pidfile, tmp_path)
     assert not is_held_pidfile(tmp_path / "absent")
 
 
-@pytest.mark.parametrize(
-    ("uids", "held"),
-    [
-        pytest.param("0 0 0 0", True, id="root"),
-        pytest.param("65534 65534 65534 65534", False, id="nobody"),
-        pytest.param("65534 0 0 0", False, id="nobody in a setuid program"),
-    ],
-)
-def test_a_process_is_roots_only_if_all_of_it_is(tmp_path: Path, uids: str, *, held: bool) -> None:
+def test_a_process_is_roots_only_if_all_of_it_is_which_a_setuid_program_is_not(tmp_path: Path) -> None:
     (tmp_path / "77").mkdir()
-    (tmp_path / "77/status").write_text(f"Name:\tsu\nUid:\t{uids.replace(' ', chr(9))}\n")
+    for uids, held in (("0\t0\t0\t0", True), ("65534\t0\t0\t0", False)):
+        (tmp_path / "77/status").write_text(f"Name:\tsu\nUid:\t{uids}\n")
 
-    assert is_roots(77, tmp_path) is held
+        assert is_roots(77, tmp_path) is held
 
 
 def test_a_holder_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:

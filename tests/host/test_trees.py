@@ -5,7 +5,6 @@ import os
 import shutil
 import stat
 import sys
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -24,25 +23,21 @@ def files_of(source: Path) -> list[Copy]:
     ]
 
 
-@pytest.mark.parametrize("earlier", [True, False], ids=["over an earlier one", "where nothing was"])
-def test_a_payload_gets_its_name_when_it_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, earlier: bool
-) -> None:
+def test_a_payload_gets_its_name_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host, path, there = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/payload"), tmp_path / "payload"
-    if earlier:
-        install_tree(host, path, [Text(PurePosixPath("earlier"), "whole\n", 0o644)])
+    install_tree(host, path, [Text(PurePosixPath("earlier"), "whole\n", 0o644)])
     (tmp_path / "source").write_text("a program\n")
     seen: list[list[str]] = []
     sendfile = os.sendfile
 
     def watched(*arguments: int) -> int:
-        seen.append(sorted(each.name for each in there.iterdir()) if there.exists() else [])
+        seen.append([each.name for each in there.iterdir()])
         return sendfile(*arguments)
 
     monkeypatch.setattr(os, "sendfile", watched)
     install_tree(host, path, files_of(tmp_path / "source"))
 
-    assert seen == [["earlier"] if earlier else []] * 2
+    assert seen == [["earlier"]] * 2
     assert sorted(each.name for each in there.iterdir()) == ["one", "two"]
 
 
@@ -100,33 +95,20 @@ def test_a_stop_is_heard_between_two_blocks_of_a_large_file(tmp_path: Path) -> N
     assert digest_of(str(large)) == hashlib.sha256(large.read_bytes()).hexdigest()
 
 
-READ = ("*.toml", "*.conf", "*.json", "*")  # what imports, CRI-O's walk and shells take for a config
+def test_a_staged_name_is_hidden_ends_like_no_config_and_is_in_no_directory_of_drop_ins(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "crio.conf.d/deeper.d").mkdir(parents=True)
+    (tmp_path / "conf.d").mkdir()
+    drop_ins = (f"{each}/99-nvidia.toml" for each in (".", "conf.d", "crio.conf.d", "crio.conf.d/deeper.d"))
 
+    staged = [staged_name(tmp_path / path) for path in ("config.toml", "daemon.json", "crio.conf", *drop_ins)]
 
-@pytest.mark.parametrize("name", ["config.toml", "daemon.json", "crio.conf"])
-def test_a_staged_name_is_hidden_and_ends_like_no_config(tmp_path: Path, name: str) -> None:
-    staged = staged_name(tmp_path / name)
-
-    assert staged.parent == tmp_path
-    assert staged.name.startswith(".")
-    assert not any(fnmatchcase(staged.name, pattern) for pattern in READ[:-1])
-
-
-@pytest.mark.parametrize("where", ["crio.conf.d", "conf.d", "crio.conf.d/deeper.d"])
-def test_nothing_is_staged_in_a_directory_of_drop_ins(tmp_path: Path, where: str) -> None:
-    (tmp_path / where).mkdir(parents=True)
-
-    staged = staged_name(tmp_path / where / "99-nvidia.toml")
-
-    assert staged.parent == tmp_path
-
-
-def test_two_drop_ins_of_one_name_are_staged_apart(tmp_path: Path) -> None:
-    places = [tmp_path / "conf.d", tmp_path / "other.d", tmp_path / "other.d/deeper.d"]
-    for place in places:
-        place.mkdir()
-
-    assert len({staged_name(place / "99-nvidia.toml") for place in (tmp_path, *places)}) == 4
+    assert {each.parent for each in staged} == {tmp_path}
+    assert len({*staged}) == 7, "two drop-ins of one name are staged apart"
+    assert [
+        each for each in staged if each.suffix in {".toml", ".conf", ".json"} or each.name[0] != "."
+    ] == []
 
 
 def test_who_stages_after_another_one_has_finished_leaves_it_as_it_is(

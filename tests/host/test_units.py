@@ -1,5 +1,6 @@
-"""What the state of a unit means to us, and what is said where systemd cannot be asked."""
+"""What a unit's state means, how it is restarted, and why it did not start."""
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,10 +17,10 @@ from jeepney import (  # type: ignore[import-untyped]  # ships no types
 )
 
 from installer.errors import InstallerError, NotBegunError, PendingError
-from installer.host import systemd, unit_jobs
+from installer.host import programs, systemd, unit_jobs
 from installer.host.files import Host
-from installer.host.systemd import NoBusError
-from installer.host.unit_jobs import Patience
+from installer.host.systemd import NoBusError, Unit
+from installer.host.unit_jobs import Patience, why_not_started
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import on_bus
 
@@ -56,30 +57,18 @@ def test_what_a_state_of_systemds_means(
 
 
 def test_where_nobody_can_ask_a_unit_counts_as_at_rest_and_as_nothing_else(tmp_path: Path) -> None:
-    found = asked(tmp_path, None)
+    host = Host.under(PurePosixPath(tmp_path))
 
-    assert {name for name, value in found.items() if value} == {"at_rest"}
-    unit_jobs.await_no_job(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=60)
+    assert {name for name, value in asked(tmp_path, None).items() if value} == {"at_rest"}
+    unit_jobs.await_no_job(host, UNIT, timeout_s=60)
     with pytest.raises(NoBusError, match="mount the node's /run/dbus"):
-        unit_jobs.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=1)
+        unit_jobs.reload(host, UNIT, timeout_s=1)
 
 
 def asked(root: Path, systemd: FakeSystemd | None) -> dict[str, object]:
     host = Host.under(PurePosixPath(root))
     with on_bus(root, systemd) if systemd else nullcontext():
         return {name: ask(host, UNIT) for name, ask in ASKED.items()}
-
-
-def restarted(
-    root: Path,
-    systemd: FakeSystemd,
-    patience: Patience,
-    unit: str = UNIT,
-    place: str = "dbus/system_bus_socket",
-) -> None:
-    (root / "run" / place).parent.mkdir(parents=True)
-    with serving(root / "run" / place, systemd):
-        unit_jobs.restart(Host.under(PurePosixPath(root)), unit, patience)
 
 
 def never() -> None:
@@ -89,22 +78,26 @@ def never() -> None:
 PATIENT = Patience(5, never)
 
 
+def restarted(root: Path, systemd: FakeSystemd, patience: Patience = PATIENT, unit: str = UNIT) -> None:
+    place = root / "run" / ("dbus/system_bus_socket" if systemd.behind_bus else "systemd/private")
+    place.parent.mkdir(parents=True)
+    with serving(place, systemd):
+        unit_jobs.restart(Host.under(PurePosixPath(root)), unit, patience)
+
+
 @pytest.mark.parametrize(
-    ("unit", "place"),
-    [
-        pytest.param(FakeUnit(), "dbus/system_bus_socket", id="by the bus"),
-        pytest.param(FakeUnit(), "systemd/private", id="by systemd's own socket, where the bus is down"),
-        pytest.param(
-            FakeUnit(active="inactive", sub="dead"), "dbus/system_bus_socket", id="one that it has unloaded"
-        ),
-    ],
+    ("state", "by_bus"),
+    [(("active", "running"), True), (("active", "running"), False), (("inactive", "dead"), True)],
+    ids=["by the bus", "by systemd's own socket, where the bus is down", "one that it has unloaded"],
 )
-def test_a_restart_returns_when_the_unit_has_no_job(tmp_path: Path, unit: FakeUnit, place: str) -> None:
-    systemd = FakeSystemd({UNIT: unit}, behind_bus=place.startswith("dbus"))
+def test_a_restart_returns_when_the_unit_has_no_job(
+    tmp_path: Path, state: tuple[str, str], *, by_bus: bool
+) -> None:
+    systemd = FakeSystemd({UNIT: FakeUnit("loaded", *state)}, behind_bus=by_bus)
 
-    restarted(tmp_path, systemd, PATIENT, place=place)
+    restarted(tmp_path, systemd)
 
-    assert (unit.active, unit.starts) == ("active", 1)
+    assert (systemd.units[UNIT].active, systemd.units[UNIT].starts) == ("active", 1)
     # Recent starts are forgotten first, and no signal is waited for.
     assert systemd.calls.index("ResetFailedUnit") < systemd.calls.index("RestartUnit")
     assert not {"Subscribe", "AddMatch"} & {*systemd.calls}
@@ -126,16 +119,14 @@ def test_a_unit_that_cannot_be_restarted_is_told_with_what_became_of_it(
     systemd = FakeSystemd({UNIT: FakeUnit(result="failed")})
 
     with pytest.raises(InstallerError, match=words):
-        restarted(tmp_path, systemd, PATIENT, unit)
+        restarted(tmp_path, systemd, unit=unit)
 
     assert ("RestartUnit" in systemd.calls) == asked_to
 
 
-def forged(member: str) -> list[Any]:
+def forged() -> list[Any]:
     """Return what a local user sends us alone while we wait: the default policy of a system bus lets it pass."""
     manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
-    if member != "RestartUnit":
-        return []
     answers = [new_signal(manager, "JobRemoved", "o", ("/job/7",)) for _ in range(9)]
     for serial, each in enumerate(answers, 1):
         each.header.fields[HeaderFields.reply_serial] = serial
@@ -145,11 +136,9 @@ def forged(member: str) -> list[Any]:
 @pytest.mark.parametrize(("at_restart", "else_"), [(1, 0), (400, 10)])
 def test_forged_signals_decide_nothing(tmp_path: Path, at_restart: int, else_: int) -> None:
     systemd = FakeSystemd({UNIT: FakeUnit()})
-    systemd.strangers = lambda member: (
-        forged("RestartUnit") * (at_restart if member == "RestartUnit" else else_)
-    )
+    systemd.strangers = lambda member: forged() * (at_restart if member == "RestartUnit" else else_)
 
-    restarted(tmp_path, systemd, PATIENT)
+    restarted(tmp_path, systemd)
 
     assert systemd.units[UNIT].starts == 1
 
@@ -171,7 +160,7 @@ def test_a_restart_that_systemd_loses_while_it_executes_itself_anew_has_not_begu
     systemd = FakeSystemd({UNIT: FakeUnit()}, fails={"RestartUnit": "org.freedesktop.DBus.Error.NoReply"})
 
     with pytest.raises(NotBegunError, match="not now"):
-        restarted(tmp_path, systemd, PATIENT)
+        restarted(tmp_path, systemd)
 
 
 @dataclass
@@ -211,8 +200,7 @@ def test_a_restart_that_begins_as_it_is_taken_back_does_not_leave_the_unit_stopp
 
     restarted(tmp_path, systemd, Patience(0.3, never))
 
-    assert systemd.units[UNIT].active == "active"
-    assert systemd.units[UNIT].starts == 1
+    assert (systemd.units[UNIT].active, systemd.units[UNIT].starts) == ("active", 1)
 
 
 def test_a_pod_has_no_time_to_take_a_restart_back(tmp_path: Path) -> None:
@@ -254,12 +242,11 @@ NEVER = 10**6
 @pytest.mark.parametrize(
     ("slow", "stop_s", "error", "said"),
     [
-        pytest.param({}, 60.0, None, "", id="stops late, and starts"),
-        pytest.param({"stops_after": NEVER}, 0.3, PendingError, "has stopped and started", id="never stops"),
-        pytest.param(
-            {"ends": ("failed", "failed")}, 60.0, InstallerError, "unit failed/failed", id="does not start"
-        ),
+        ({}, 60.0, None, ""),
+        ({"stops_after": NEVER}, 0.3, PendingError, "has stopped and started"),
+        ({"ends": ("failed", "failed")}, 60.0, InstallerError, "unit failed/failed"),
     ],
+    ids=["stops late, and starts", "never stops", "does not start"],
 )
 def test_a_stop_is_outlasted_as_long_as_it_may_take(
     tmp_path: Path, slow: dict[str, Any], stop_s: float, error: type[InstallerError] | None, said: str
@@ -267,12 +254,61 @@ def test_a_stop_is_outlasted_as_long_as_it_may_take(
     systemd, checked = SlowToStop({UNIT: FakeUnit()}, **slow), list[str]()
     patience = Patience(0.2, lambda: checked.append("check"), stop_s=stop_s)
 
-    with pytest.raises(InstallerError) if error else nullcontext() as caught:
+    with pytest.raises(error, match=said) if error else nullcontext():
         restarted(tmp_path, systemd, patience)
 
     assert checked
-    if caught is None:
-        assert systemd.units[UNIT].active == "active"
-    else:
-        assert caught.type is error
-        assert said in str(caught.value)
+    assert error or systemd.units[UNIT].active == "active"
+
+
+# Why a unit did not start: by its commands, as systemd tells of them, and by its journal.
+
+BEFORE = Unit("loaded", "active", "running", 61, can_reload=False, job=0, invocation="aa", result="success")
+# As of a process of this start that has ended by exit(1); of ExecStartPre: path, words, moments, pid, how it ended.
+SAID: dict[str, tuple[str, Any]] = {
+    "ExecMainStartTimestamp": ("t", 20_000_000),
+    "ExecMainCode": ("i", 1),
+    "ExecMainStatus": ("i", 1),
+}
+# A remark of systemd's own has a place in its code.
+REMARK = {"MESSAGE": "Executable modprobe missing, skipping", "CODE_FILE": "src/core/execute.c"}
+FAILED = REMARK | {"MESSAGE": "containerd.service: Failed to set up mount namespacing"}
+EARLIER = {"MESSAGE": "error", "_SYSTEMD_INVOCATION_ID": "aa"}
+LATE = {"MESSAGE": "error: late", "_SYSTEMD_INVOCATION_ID": "bb", "_PID": "61"}
+BYE, GRAVE = ({"MESSAGE": text, "_SYSTEMD_INVOCATION_ID": "bb"} for text in ("bye", "level=fatal no space"))
+PRE = ("/sbin/pre", ["/sbin/pre"], False, 20_000_000, 0, 0, 0, 70, 1, 7)
+MAY_FAIL, OF_BEFORE = (*PRE[:2], True, *PRE[3:]), (*PRE[:3], 5_000_000, *PRE[4:])
+
+
+@pytest.mark.parametrize(
+    ("journal", "pre", "words"),
+    [
+        pytest.param([BYE, GRAVE], (), "level=fatal no space", id="the gravest of its last lines"),
+        pytest.param([REMARK, EARLIER, LATE, BYE], (), "bye", id="none of systemd's or of an earlier start"),
+        pytest.param([FAILED, BYE], (), FAILED["MESSAGE"], id="a failure that systemd met"),
+        pytest.param([{"MESSAGE": [98, 255]}], (), "b\ufffd", id="bytes that are no UTF-8"),
+        pytest.param([], (), "its process exited with status 1", id="nothing"),
+        pytest.param(
+            [BYE], PRE, "its ExecStartPre /sbin/pre exited with status 7: bye", id="a command before"
+        ),
+        pytest.param([BYE], MAY_FAIL, "bye", id="a command that may fail"),
+        pytest.param([BYE], OF_BEFORE, "bye", id="a command of an earlier start"),
+    ],
+)
+def test_why_a_unit_did_not_start_is_told_by_its_commands_and_its_gravest_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    journal: list[dict[str, Any]],
+    pre: tuple[object, ...],
+    words: str,
+) -> None:
+    text = "".join(f"{json.dumps(each)}\n" for each in journal)  # the latest first
+    (tmp_path / "journal").write_text(text)
+    (tmp_path / "journalctl").write_text(f'#!/bin/sh\n[ "$1" = --sync ] || exec cat {tmp_path}/journal\n')
+    (tmp_path / "journalctl").chmod(0o755)
+    monkeypatch.setitem(programs.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    host = Host.under(PurePosixPath("/"), [(PurePosixPath("/run"), PurePosixPath(tmp_path, "run"))])
+    commands = {"ExecStartPre": ("a(sasbttttuii)", [pre] if pre else [])}
+
+    with on_bus(tmp_path, FakeSystemd({UNIT: FakeUnit()}, changed=SAID | commands)):
+        assert why_not_started(host, UNIT, 10.0, BEFORE) == words

@@ -1,0 +1,215 @@
+"""Engines that look for the toolkit by themselves (k3s, RKE2), and restarts that are left for when one is idle."""
+
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.engines import ENGINES
+from installer.engines.restart import with_creating
+from installer.errors import InstallerError
+from installer.host.files import Host
+from installer.lifecycle.drift import Drifted, find_refusal
+from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
+from installer.model.facts import Container, ContainerFacts, EngineState, Facts, Failure, Record, ToolkitFacts
+from installer.model.files import ROOT, Kind
+from installer.model.options import Drift, InUse, Options, RestartMode
+from installer.model.steps import FindRuntimes, MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
+from installer.payload import plan as toolkit
+from tests.change.golden import (
+    NOTHING,
+    Case,
+    Disk,
+    binaries_of,
+    case_of,
+    final_of,
+    reloads_of,
+    served,
+    undo_facts,
+    with_engines,
+    writes_of,
+    written,
+)
+
+# Nothing of these is edited, and they are restarted once.
+OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+BEFORE = served({"runc": ""}, "runc")
+AFTER = served({"runc": "", "nvidia": str(OURS)}, "runc")
+CONTAINERD, CRIO = case_of("containerd", "kubeadm-tabs"), case_of("crio")
+NAMES = pytest.mark.parametrize("name", ["k3s", "rke2"])
+
+
+def found_by(name: str, serving: EffectiveConfig | None, held: Record = NOTHING) -> Facts:
+    """Return a node of k3s or RKE2, with nothing installed or what ``held`` says."""
+    engine = replace(EngineState.usual(ENGINES[name]), version=(2, 0, 5), serving=serving)
+    there = ToolkitFacts()
+    if held.toolkit is not None:
+        version = held.toolkit.version
+        there = ToolkitFacts(Kind.LINK, f".toolkit-installer/versions/{version}", {version: {}})
+    return replace(CONTAINERD.facts({}), engines=(engine,), contents={}, held=held, toolkit=there)
+
+
+def put(name: str) -> tuple[Plan, Record]:
+    plan = plan_install(found_by(name, BEFORE), Options(engines=(name,)))
+    return plan, final_of(plan)
+
+
+@NAMES
+def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(name: str) -> None:
+    plan, _ = put(name)
+
+    assert plan.obstacles == ()
+    assert not any(isinstance(step, WriteConfig | MakeDirectory) for step in plan.steps)
+    assert [type(step) for step in plan.steps][-2:] == [SwitchToolkit, Reload]
+    others = (Neighbour("runc", (BEFORE.handlers["runc"],)),)
+    asked = (RuntimeEntry("nvidia", OURS),)
+    assert reloads_of(plan) == [Reload(name, asked, others=others, defaults=frozenset({"runc"}))]
+    found = plan_install(found_by(name, AFTER), Options(engines=(name,)))
+    assert reloads_of(found) == [], "it has found it"
+    (silent, *_) = plan_install(found_by(name, None), Options(engines=(name,))).obstacles
+    assert silent.problem.startswith(f"verify that {ENGINES[name].title} serves our runtimes")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"install_dir": PurePosixPath("/opt/nvidia")}, "install into /opt/nvidia (k3s looks below "),
+        ({"runtime_name": "gpu"}, "name the runtime gpu (k3s names it nvidia by itself)"),
+        ({"set_as_default": True}, "make the runtime the default of k3s (it writes its config itself)"),
+    ],
+)
+def test_what_it_would_not_find_is_refused(options: dict[str, Any], problem: str) -> None:
+    plan = plan_install(found_by("k3s", BEFORE), replace(Options(engines=("k3s",)), **options))
+
+    (obstacle,) = plan.obstacles
+    assert obstacle.problem.startswith(problem)
+
+
+@NAMES
+def test_an_undo_or_a_roll_back_takes_the_toolkit_away_and_restarts_nothing(name: str) -> None:
+    first, held = put(name)
+    facts = found_by(name, AFTER, held)
+
+    plan = plan_undo(facts, Options(engines=(name,)))
+    back = plan_rollback(first, first.steps, Record())
+
+    assert (plan.obstacles, plan.final) == ((), None)
+    assert SwitchToolkit(before=facts.toolkit.link, after="") in plan.steps
+    assert any(isinstance(step, SwitchToolkit) for step in back.steps)
+    assert reloads_of(plan) == reloads_of(back) == []
+
+
+def test_one_that_starts_every_pod_with_it_keeps_it_and_what_containers_run_on_stays() -> None:
+    _, held = put("k3s")
+    live = (Container("k3s", "3f6c0d5e8a9b", "train/bert-0", OURS),)
+    node = replace(found_by("k3s", AFTER, held), containers=ContainerFacts(live))
+    options = Options(engines=("k3s",), in_use=InUse.KEEP)
+
+    default = plan_undo(found_by("k3s", replace(AFTER, default="nvidia"), held), options)
+    used = plan_undo(node, options)
+
+    (obstacle,) = default.obstacles
+    assert obstacle.problem == "remove the toolkit of k3s (its default runtime is nvidia)"
+    assert used.in_use == live
+    assert [row.name for row in final_of(used).engines] == ["k3s"]
+    assert not any(isinstance(step, SwitchToolkit) for step in used.steps)
+
+
+# --restart-mode when-idle: configs are written, and the restart is left for when no container is created.
+BUSY = ("224748f27151aaaa", "0f1e2d3c4b5aaaaa")
+
+
+def _options(case: Case) -> Options:
+    return replace(case.options, restart_mode=RestartMode.WHEN_IDLE)
+
+
+def _facts(case: Case, disk: Disk | None, held: Record, creating: tuple[str, ...]) -> Facts:
+    return with_engines(case.facts(disk, held), serving=BEFORE, creating=creating)
+
+
+def _pending(case: Case) -> tuple[Plan, Disk, Record]:
+    plan = plan_install(_facts(case, None, NOTHING, BUSY), _options(case))
+    return plan, written(case.before, plan), final_of(plan)
+
+
+def _later(disk: Disk, held: Record, creating: tuple[str, ...]) -> Plan:
+    """Return the plan of a look, whose toolkit is in place."""
+    plan = plan_install(_facts(CONTAINERD, disk, held, creating), _options(CONTAINERD))
+    return replace(plan, parts=tuple(part for part in plan.parts if part.id != toolkit.ID))
+
+
+def test_configs_are_written_and_the_restart_is_pending_while_containers_are_created() -> None:
+    plan, _, held = _pending(CONTAINERD)
+
+    assert not reloads_of(plan)
+    assert writes_of(plan)
+    assert [step for step in plan.steps if isinstance(step, FindRuntimes)], "before a config names them"
+    assert (plan.unproven, held.finished) == (("containerd",), True)
+    assert [row.restart_due for row in held.engines] == [True]
+    assert str(plan.pending["containerd"]).startswith(
+        "cannot restart containerd yet (it has created containers that are not started: 0f1e2d3c4b5a, "
+        "224748f27151); "
+    )
+    assert [note for note in plan.notes if note.startswith("containerd, pending: cannot restart")]
+
+
+def test_docker_which_is_only_signalled_waits_for_nothing() -> None:
+    engines = (EngineState.usual(ENGINES["docker"]),)
+    assert with_creating(Host.under(ROOT), engines) == engines, "it is not asked what it creates"
+
+
+def test_what_failed_or_stands_against_a_restart_stands_against_one_that_comes_later() -> None:
+    plan, _, _ = _pending(CONTAINERD)
+    failed = _facts(CONTAINERD, None, Record(failed=Failure(plan.digest, "prove it")), BUSY)
+    error = InstallerError("restart it (its unit is masked)", remedy="unmask it", code="unit-failed")
+    masked = with_engines(_facts(CONTAINERD, None, NOTHING, BUSY), not_restarted=error)
+
+    for facts, code in ((failed, "failed-before"), (masked, "unit-failed")):
+        assert [each.code for each in plan_install(facts, _options(CONTAINERD)).obstacles] == [code]
+
+
+def test_a_restart_that_was_due_takes_what_was_written_before_back_where_it_fails() -> None:
+    _, disk, held = _pending(CONTAINERD)
+    plan = _later(disk, held, ())
+    assert [type(step) for step in plan.steps] == [Reload]
+
+    back = plan_rollback(plan, plan.steps, held)
+
+    assert written(disk, back) == CONTAINERD.before
+    assert isinstance(back.steps[-1], Reload)
+    assert plan_rollback(plan, (), held).steps == (), "it has not begun"
+    assert [row.restart_due for row in plan.in_progress.engines] == [True], "until it is proven"
+    assert [row.restart_due for row in final_of(plan).engines] == [False]
+
+
+@pytest.mark.parametrize(
+    "case", [CONTAINERD, CRIO], ids=["containerd", "CRI-O, whose config is newer than it"]
+)
+def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: Case) -> None:
+    _, disk, held = _pending(case)
+    facts = undo_facts(case, disk, held)
+    serving = served({"runc": "", **binaries_of(case.options)}, "runc")
+
+    never = plan_undo(with_engines(facts, serving=BEFORE, outdated=case is CRIO), _options(case))
+    restarted_since = plan_undo(with_engines(facts, serving=serving), _options(case))
+
+    assert reloads_of(never) == []
+    assert written(disk, never) == case.before
+    assert reloads_of(restarted_since), "by its owner"
+
+
+def test_a_restart_that_was_due_is_no_drift_and_one_for_drift_is_left_to_its_policy() -> None:
+    _, disk, held = _pending(CONTAINERD)
+    proven = replace(held, engines=tuple(replace(row, restart_due=False) for row in held.engines))
+    due = [_later(disk, held, each) for each in ((), BUSY)]
+    drift = [_later(disk, proven, each) for each in ((), BUSY)]
+
+    def repairs(plan: Plan, policy: Drift) -> bool:
+        return find_refusal(policy, Drifted.of(plan, Record()), {}, 100.0, str) is None
+
+    assert not any(Drifted.of(plan, Record()).things for plan in due)
+    assert all(Drifted.of(plan, Record()).things for plan in drift)
+    assert [repairs(plan, Drift.AUTO) for plan in drift] == [False, False]
+    assert [repairs(plan, Drift.REPAIR) for plan in drift] == [True, True]
