@@ -65,7 +65,7 @@ Code: TypeAlias = Literal[  # noqa: RUF041 - a line for each subject
     Literal["in-use", "name-taken", "no-low-level-runtime", "runtime-needed"],
     Literal["backup-lost", "installed-elsewhere", "ledger-unusable", "locked"],
     Literal["file-not-replaceable", "file-operation-failed", "install-dir-unusable", "path-unusable"],
-    Literal["no-memory", "no-space", "open-files-limit"],
+    Literal["no-memory", "no-space"],
     Literal["drift-repeats", "drifted", "failed-before", "roll-back-failed", "undo-not-handed-over"],
     Literal["demo-failed", "kubernetes-api", "no-answer", "verify-failed"],
     Literal["internal-error", "not-supported", "stopped", "usage"],

@@ -52,35 +52,15 @@ def test_a_number_of_a_hundred_thousand_digits_is_no_bug(site: Site) -> None:
     site.install("--runtime", "containerd")
 
 
-@pytest.mark.parametrize(("most", "code"), [(8, 1), (1024, 0)])
-def test_few_open_files_are_made_more_or_refused_before_anything_is_written(
-    site: Site, most: int, code: int
-) -> None:
+def test_few_open_files_are_made_more(site: Site) -> None:
     before = site.tree()
 
     def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (8, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (8, 1024))
 
     done = [_limited(site.command(verb), few) for verb in ("install", "uninstall")]
 
-    assert [each.returncode for each in done] == [code, code], done
-    assert site.tree() == before
-    if code:
-        assert sentence(done[0]).startswith(f"cannot start (this process may have no more than {most} files")
-
-
-@pytest.mark.parametrize("kilobytes", [20_000, 60_000])
-def test_little_memory_is_refused_in_a_sentence_before_anything_is_made(site: Site, kilobytes: int) -> None:
-    before = site.tree()
-
-    def little() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (kilobytes << 10, kilobytes << 10))
-
-    done = [_limited(site.command(verb), little) for verb in ("plan", "install", "run", "uninstall")]
-
-    assert [each.returncode for each in done] == [1, 1, 1, 1], done
-    assert all(plain(each) and "64 MiB or more: ulimit -v" in sentence(each) for each in done), done
-    assert {json.loads(each.stderr)["code"] for each in done} == {"no-memory"}
+    assert [each.returncode for each in done] == [0, 0], done
     assert site.tree() == before
 
 

@@ -15,7 +15,7 @@ from installer.cli import flags
 from installer.cli import log as logging
 from installer.errors import Exit, InstallerError
 from installer.host.events import internal_errors, log
-from installer.host.kernel import refuse_few_files
+from installer.host.kernel import allow_files
 from installer.model.options import Options, Wish
 
 INSPECTING: Final = frozenset(
@@ -121,7 +121,7 @@ def _verb(act: Callable[..., Exit]) -> click.Command:
 
 
 def _options(verb: str, values: dict[str, Any]) -> Options:
-    """Return what the flags of a verb come to; raise where they make no sense, or open files are too few."""
+    """Return what the flags of a verb come to; raise where they make no sense."""
     # What has no --log-format answers a person, or a kubelet that shows the sentence to one.
     logging.configure(values.get("log_format", "text"))
     whole = verb not in SOME
@@ -137,7 +137,7 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
         values["mode"] = "runtime"
     options = flags.options_from(flags.DEFAULTS | values, given)
     if whole:
-        refuse_few_files()
+        allow_files()
     return options
 
 

@@ -21,7 +21,7 @@ from installer.host import supervision
 from installer.host.events import internal_errors, log, open_standard_streams
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point, resolve_local
-from installer.host.kernel import list_mounts, refuse_few_files, refuse_little_memory
+from installer.host.kernel import allow_files, list_mounts
 from installer.model.engine_spec import Extras, ReloadMethod
 from installer.model.files import ROOT
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
@@ -334,8 +334,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         sys.stdout.write("\n".join(lines) + "\n")
         return Exit.OK
     options = options_from(line)
-    refuse_little_memory()
-    refuse_few_files()
+    allow_files()
     for warning in (*line.warnings, *_warnings(line, options)):
         log.warning("command line note", note=warning)
     from installer.lifecycle import install as daemon

@@ -44,9 +44,6 @@ def main(*, child: bool = False) -> None:
 
 
 def _verb(words: Sequence[str]) -> int:
-    from installer.host.kernel import refuse_little_memory
-
-    refuse_little_memory()  # the modules of a verb may not fit
     from installer.cli import app
 
     return app.main(words)

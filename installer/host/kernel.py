@@ -11,16 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from installer.errors import InstallerError
-
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
 LABEL: Final = "security.selinux"
 RECORD_BYTES: Final = 8192  # the kernel's own limit for one record
 LOG_S: Final = 0.5
 KEPT_LINES: Final = 50
 LINE: Final = 200
-FEWEST_FILES: Final = 64
-LEAST_BYTES: Final = 64 << 20  # 34 MB did not suffice to load an install, 41 MB not always
 ENOUGH_FILES: Final = 1024
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
@@ -121,22 +117,9 @@ def kernel_log(here: Path, words: Collection[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def refuse_few_files() -> None:
-    """Let this process have as many files open as an install and its undo need, or raise."""
+def allow_files() -> None:
+    """Let this process have as many files open as an install and its undo need, where it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY not in (soft, hard) and hard < FEWEST_FILES:
-        problem = f"start (this process may have no more than {hard} files open)"
-        remedy = f"allow {ENOUGH_FILES}: ulimit -n, or LimitNOFILE= of the unit"
-        raise InstallerError(problem, remedy=remedy, code="open-files-limit")
     if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
         most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def refuse_little_memory() -> None:
-    """Raise, before anything is loaded or made, where ``ulimit -v`` leaves no room for that."""
-    space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if space != resource.RLIM_INFINITY and space < LEAST_BYTES:
-        problem = f"start (this process may use no more than {space >> 20} MiB of memory)"
-        remedy = f"allow {LEAST_BYTES >> 20} MiB or more: ulimit -v, or LimitAS= of the unit"
-        raise InstallerError(problem, remedy=remedy, code="no-memory")
