@@ -13,8 +13,8 @@ from click.shell_completion import CompletionItem
 
 from installer.cli import flags
 from installer.cli import log as logging
-from installer.errors import Exit, InstallerError
-from installer.host.events import internal_errors, log
+from installer.errors import Exit
+from installer.host.events import log
 from installer.host.kernel import allow_files
 from installer.model.options import Options, Wish
 
@@ -253,15 +253,8 @@ def untaint(_: Options, name: str) -> Exit:
 def main(argv: Sequence[str]) -> int:
     """Run one verb; return its exit code."""
     logging.configure(logging.LogFormat.AUTO)
-    try:
-        with internal_errors():
-            return _call(argv)
-    except InstallerError as error:
-        logging.say_failed(error)
-        return error.exit
-    finally:
-        if argv[:1] and argv[0] in OF_A_POD:  # what only looks is called beside the one that a pod is for
-            logging.leave_outcome()
+    # What only looks is called beside the one that a pod is for.
+    return logging.conclude(lambda: _call(argv), leaves=not OF_A_POD.isdisjoint(argv[:1]))
 
 
 def _call(argv: Sequence[str]) -> int:

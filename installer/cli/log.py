@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
@@ -51,6 +51,19 @@ def say_failed(error: InstallerError) -> None:
         left = {"undo": "incomplete"} if error.exit is Exit.UNDO_INCOMPLETE else {}
         events.log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy, **left)
     events.log_others(error)
+
+
+def conclude(act: Callable[[], int], *, leaves: bool) -> int:
+    """Return the exit code of ``act``, whose error is said; ``leaves`` its last sentence for Kubernetes."""
+    try:
+        with events.internal_errors():
+            return act()
+    except InstallerError as error:
+        say_failed(error)
+        return error.exit
+    finally:
+        if leaves:
+            leave_outcome()
 
 
 def leave_outcome() -> None:

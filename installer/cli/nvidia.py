@@ -13,12 +13,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from installer.cli import log as logging
+from installer.cli import program
 from installer.cli.nvidia_flags import CommandLine, read, rows, spell_option
 from installer.engines import ENGINES, list_generating
 from installer.engines.dependencies import read_os_release
 from installer.errors import Exit, InstallerError, UsageError
-from installer.host import supervision
-from installer.host.events import internal_errors, log, open_standard_streams
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point, resolve_local
 from installer.host.kernel import allow_files, list_mounts
@@ -300,23 +300,13 @@ speak: Final = partial(logging.configure, spoken=SPOKEN, spelling=spell_option)
 
 def main() -> None:
     """Do what NVIDIA's tool is asked to do, and exit with its codes: every error is 1."""
-    supervision.block_signals()
-    finished = open_standard_streams(supervision.stop_requested)
-    code = run(sys.argv[1:], os.environ)
-    sys.exit(code if finished() else Exit.FAILED)
+    program.main(lambda words: run(words, os.environ))
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Read, check, do; return the exit code."""
     speak(logging.LogFormat.AUTO)
-    try:
-        with internal_errors():
-            return _run(arguments, environment)
-    except InstallerError as error:
-        logging.say_failed(error)
-        return Exit.FAILED
-    finally:
-        logging.leave_outcome()
+    return min(logging.conclude(lambda: _run(arguments, environment), leaves=True), Exit.FAILED)
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 PASSING: Final = frozenset({"check", "asked", "nri", "metrics"})
 
 
-def main(*, child: bool = False) -> None:
-    """Run one verb, or what a ``child`` of ``run`` is to do, and exit with its code."""
+def main(act: Callable[[Sequence[str]], int] | None = None, *, child: bool = False) -> None:
+    """Do ``act``, by default one verb, or what a ``child`` of ``run`` is to do, and exit with its code."""
     supervision.block_signals()
     finished = open_standard_streams(supervision.stop_requested)
     # The host of any other child than the one that installs is not as before.
     later = child and sys.argv[1:2] != ["install"]
     code: int = Exit.UNDO_INCOMPLETE if later else Exit.FAILED
     try:
-        code = _act(sys.argv[1:]) if child else _verb(sys.argv[1:])
+        code = (_act if child else act or _verb)(sys.argv[1:])
     except SystemExit as end:  # click has completed a shell's words
         code = int(end.code or Exit.OK)
     except (InstallerError, MemoryError) as error:
