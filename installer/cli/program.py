@@ -88,7 +88,7 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
         return lambda: listening.serve_beside(options)
 
     from installer.cli import log as logging
-    from installer.lifecycle import handover, install, uninstall
+    from installer.lifecycle import install, uninstall
     from installer.nri import state as nri
 
     acts: dict[str, Callable[[], int]] = {
@@ -96,7 +96,7 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
         "check": lambda: install.check(options, asked=False),
         "asked": lambda: install.check(options, asked=True),
         "stop": lambda: uninstall.stop(options, float(words[0])),
-        "handover": lambda: handover.await_successor(options),
+        "handover": lambda: uninstall.await_successor(options),
         "undo": lambda: uninstall.carry_on(options),
         "nri": lambda: nri.serve_beside(options, words[0], logging.current_format()),
     }

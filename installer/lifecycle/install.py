@@ -20,7 +20,7 @@ from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.locks import LOCK, lock_pidfile, write_pid
-from installer.lifecycle import handover, readiness, uninstall
+from installer.lifecycle import readiness, uninstall
 from installer.lifecycle.check import Watch, Work, check_node, conclude_install
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
@@ -67,7 +67,7 @@ def run(wish: Wish) -> NoReturn:
     refuse_strangers_files(host, options)
     if options.serves_nri:
         plugin_state.refuse_absent(host, options.nri)
-    with open_ledger(host, options, partial(handover.ledger_for_run, host, options)) as ledger:
+    with open_ledger(host, options, partial(uninstall.ledger_for_run, host, options)) as ledger:
         if ledger.held.failed is not None:
             _plan(host, options, ledger)  # what failed before is refused ahead of the first write
         _claim_files(host, options, ledger)

@@ -1,4 +1,8 @@
-"""Uninstall, and the undo that a stop of ``run`` is: the ledger tells what there is to undo."""
+"""Uninstall, and the undo that a stop of ``run`` is, or who takes that over: the ledger tells what to undo.
+
+A pod that is deleted by force is stopped when the next one of its DaemonSet is being made already. An
+undo would restart the engine under that one, which would install and restart it once more.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +15,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.ledger import Ledger, hold
+from installer.change.ledger import Ledger, hold, read_record
 from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
 from installer.change.unrecorded import find_install_dir, find_leftovers, find_lost, find_packages, recover
 from installer.engines import ENGINES, trial_containers
-from installer.engines.containers import find_in_use, find_running_containers
+from installer.engines.containers import find_in_use, find_own_pid, find_running_containers
 from installer.engines.dry_run import Trials
 from installer.engines.restart import is_held
 from installer.errors import (
@@ -28,20 +32,28 @@ from installer.errors import (
     StoppedError,
     UndoIncompleteError,
 )
-from installer.host import supervision, systemd
+from installer.host import locks, supervision, systemd, unit_jobs
 from installer.host.events import internal_errors, log
 from installer.host.files import Host, read_json_of_root
-from installer.host.locks import remove_pidfile
+from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
-from installer.lifecycle import handover, readiness
+from installer.lifecycle import readiness
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api, ReloadMethod
-from installer.model.facts import EngineRow, EngineState, Facts, names_of
-from installer.model.files import File, Layout, Meta, dumps
+from installer.model.facts import EngineRow, EngineState, Facts, Record, names_of
+from installer.model.files import PATH, File, Kind, Layout, Meta, dumps
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
 
+RECENT_S: Final = 5.0
+SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet waits for its volumes first
+START_S: Final = 10.0  # and from there to its run; what is left of the pod's grace is enough for an undo
+ENDS_S: Final = 30.0  # an undo ends within 25 s
+POLL_S: Final = 0.05
+UNIT: Final = "toolkit-installer-undo.service"  # carries on the undo of a container that has to end first
+TAKEN_S: Final = 10.0  # until another process has the ledger
+REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 PROBE_S: Final = 6.0  # of these, for an engine that is between two lives
 RELOAD_S: Final = 10.0  # and for a reload, at least
@@ -198,7 +210,7 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
     pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
         readiness.remove(host, each.ready_file)
-        remove_pidfile(host, each.pid_file)
+        locks.remove_pidfile(host, each.pid_file)
         readiness.remove(host, each.state_file)
         host.remove(each.options_file)
         for published in (each.ready_file, each.state_file, each.options_file):
@@ -216,9 +228,9 @@ def stop(options: Options, stopped_s: float) -> int:
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
         if options.on_exit is OnExit.KEEP:
             log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
-        elif handover.await_next_run(host, ledger.lock):
+        elif await_next_run(host, ledger.lock):
             log.info("everything kept", reason="the next run takes over")
-        elif handover.hand_over(host, options, ledger.held):
+        elif hand_over(host, options, ledger.held):
             remove_readiness(host, options, ledger)
             return HANDED_OVER
         else:
@@ -229,7 +241,7 @@ def stop(options: Options, stopped_s: float) -> int:
 def carry_on(options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
     host = Host.under(options.host_root, options.mounts)
-    opening = partial(handover.open_within, handover.TAKEN_S, host, options.layout)
+    opening = partial(open_within, TAKEN_S, host, options.layout)
     with as_incomplete_undo(), open_ledger(host, options, opening) as ledger:
         undo(host, options, ledger)
     return Exit.OK
@@ -307,3 +319,100 @@ def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:
         host.replace(layout.made, File(dumps({"made": made}), Meta(0o600)))
     elif host.exists(layout.made):
         host.remove(layout.made)
+
+
+def await_next_run(host: Host, lock: locks.Lock) -> bool:
+    """Tell whether another ``run`` waits for the ``lock`` of a run that was asked to stop."""
+    stopped_s, until, comes = time.time(), time.monotonic() + SIGN_S, False
+    while not locks.is_awaited(lock):
+        made = is_replica_made(host, stopped_s - RECENT_S)
+        if made and not comes:
+            log.info("waiting for the next pod", seconds=START_S, reason="the kubelet starts another")
+            comes, until = True, time.monotonic() + START_S
+        if made is None or time.monotonic() > until:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def ledger_for_run(host: Host, options: Options) -> Ledger:
+    """Open the ledger; wait where one that does not serve this node holds it, and announce that we do.
+
+    From then on a stop waits until it is open: whoever left us what he was about to undo relies on us. Raise
+    LockedError where a run that serves this node holds it, or it is not free in time.
+    """
+    try:
+        return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
+    except LockedError:
+        if _serves(host, options):
+            raise
+    log.info("waiting for another instance", limit_s=ENDS_S)
+    with locks.announce_wait(host, options.layout.home):
+        return open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
+
+
+def _serves(host: Host, options: Options) -> bool:
+    """Tell whether the holder of the ledger serves: one that stops removes its pidfile first."""
+    # One that is not locked is of a ``run`` that was killed: what it had started ends between two steps.
+    files = {options.pid_file}
+    with suppress(InstallerError):
+        held = read_record(host, options.layout)
+        files |= {held.pid_file} if held and held.pid_file else set()
+    return any(locks.is_held_pidfile(host.local_path(path)) for path in files)
+
+
+def hand_over(host: Host, options: Options, record: Record) -> bool:
+    """Hand the undo to a unit where our container holds up its engine; UndoIncompleteError: it cannot be."""
+    rows = [row for row in record.engines if row.spec.finishes_calls]
+    pids = (find_own_pid(host, row.state or row.spec.state.usual) for row in rows)
+    pid = next((pid for pid in pids if pid is not None), None)
+    if pid is None or options.restart_mode is RestartMode.NONE:
+        return False
+    found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
+    if not found:
+        raise _handover_error("leave this container to undo (the node has no nsenter)")
+    # It undoes as this process would: with its environment, and options of its own.
+    copy = options.options_file.with_name(f"{options.options_file.name}.undo")
+    host.replace(copy, File(supervision.current_run().options.read_bytes(), Meta(0o600)))
+    enter, own = (str(found[0]), "-t", str(pid), "-m", "--"), str(supervision.current_run().pid)
+    words = (*enter, *supervision.BARE, supervision.START, "successor", own)
+    words += (*supervision.child_command(), "undo", str(host.local_path(copy)), "", "0")
+    try:
+        unit_jobs.start_transient(host, UNIT, words)
+    except InstallerError as error:
+        raise _handover_error(f"hand over the undo ({error.problem})") from error
+    log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
+    return True
+
+
+def await_successor(options: Options) -> Exit:
+    """Return when another process has the ledger, or is done with it; UndoIncompleteError: none takes it."""
+    host, deadline = Host.under(options.host_root, options.mounts), time.monotonic() + TAKEN_S
+    while time.monotonic() < deadline:
+        try:
+            lock = locks.lock_directory(host, options.layout.home)
+        except LockedError:
+            return Exit.OK
+        if lock is None:
+            return Exit.OK
+        lock.release()
+        time.sleep(POLL_S)
+    raise _handover_error(f"hand over the undo ({UNIT} does not start)")
+
+
+def _handover_error(problem: str) -> UndoIncompleteError:
+    return UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over")
+
+
+def open_within(
+    seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = lambda: False
+) -> Ledger:
+    """Open the ledger once it is free; LockedError: it is held for longer, or ``unless`` holds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return Ledger.open(host, layout)
+        except LockedError:
+            if unless() or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)

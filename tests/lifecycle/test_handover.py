@@ -16,8 +16,8 @@ from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.host.kubernetes import OWN_NAME
 from installer.host.locks import is_awaited
-from installer.lifecycle import handover
-from installer.lifecycle.handover import (
+from installer.lifecycle import uninstall
+from installer.lifecycle.uninstall import (
     TAKEN_S,
     await_next_run,
     await_successor,
@@ -79,8 +79,8 @@ def test_a_run_that_stops_waits_as_long_as_the_next_one_may_take(
     pods: tuple[str, ...],
     limits_s: tuple[float, float],
 ) -> None:
-    monkeypatch.setattr(handover, "SIGN_S", limits_s[0])
-    monkeypatch.setattr(handover, "START_S", limits_s[1])
+    monkeypatch.setattr(uninstall, "SIGN_S", limits_s[0])
+    monkeypatch.setattr(uninstall, "START_S", limits_s[1])
     kubelet_makes(options, *pods)
     began, waited_s = time.monotonic(), (0, *limits_s)[len(pods)]
 
@@ -109,7 +109,7 @@ def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(
 def test_a_ledger_that_stays_held_is_given_up_in_time(
     options: Options, host: Host, holder: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "ENDS_S", 0.5)
+    monkeypatch.setattr(uninstall, "ENDS_S", 0.5)
     began = time.monotonic()
 
     with pytest.raises(LockedError):
