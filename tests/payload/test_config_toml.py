@@ -50,12 +50,13 @@ def with_edit(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("before", "stays"),
     [
-        pytest.param(f"# A line that we do not write any more\n{DEFAULT}", True, id="of another version"),
-        pytest.param(CHANGED, False, id="of other flags"),
-        pytest.param("no TOML", False, id="no TOML"),
-        pytest.param(DEFAULT.replace("load-kmods = true", "load-kmods = 1"), False, id="another type"),
-        pytest.param(DEFAULT + "\n[more]\nkey = 1\n", False, id="more than is wanted"),
+        (f"# A line that we do not write any more\n{DEFAULT}", True),
+        (CHANGED, False),
+        ("no TOML", False),
+        (DEFAULT.replace("load-kmods = true", "load-kmods = 1"), False),
+        (DEFAULT + "\n[more]\nkey = 1\n", False),
     ],
+    ids=["of another version", "of other flags", "no TOML", "another type", "more than is wanted"],
 )
 def test_a_text_is_rendered_anew_unless_it_says_what_is_wanted(before: str, *, stays: bool) -> None:
     assert rendered(before=before) == (before if stays else DEFAULT)
@@ -100,27 +101,16 @@ def test_a_config_stays_as_it_is_when_nothing_of_ours_changed() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kept", "edited"),
     [
-        pytest.param(
-            "no-cgroups = false", "no-cgroups = true # rootless", None, f"{CLI}.no-cgroups", id="set"
-        ),
-        pytest.param("[nvidia-ctk]", '[nvidia-ctk]\n  "a.b" = 1', None, 'nvidia-ctk."a.b"', id="added"),
-        pytest.param(
-            *('  ldcache = ""\n', "", "  environment = []\n  ldconfig = ", f"{CLI}.ldcache"), id="removed"
-        ),
-        pytest.param(r"\Z", "\n[other.table]\nkey = [1, 2]\n", None, "other.table.key", id="table added"),
-        pytest.param(
-            *("disable-require = false", "disable-require = 0", None, "disable-require"), id="another type"
-        ),
-        pytest.param(r"\A", "# read this first\n", None, None, id="comment"),
-        pytest.param('mode = "auto"', 'mode = "csv"', None, f"{RUNTIME}.mode", id="both sides"),
-        pytest.param(
-            *('  mode = "auto"\n', "", '  log-level = "debug"\n  runtimes', f"{RUNTIME}.mode"),
-            id="removed and changed",
-        ),
-        pytest.param(r"\A", "features = true\n", None, "features", id="value for a table"),
-        pytest.param(
-            'log-level = "info"', "log-level.all = 1", None, f"{RUNTIME}.log-level", id="table for a value"
-        ),
+        ("no-cgroups = false", "no-cgroups = true # rootless", None, f"{CLI}.no-cgroups"),
+        ("[nvidia-ctk]", '[nvidia-ctk]\n  "a.b" = 1', None, 'nvidia-ctk."a.b"'),
+        ('  ldcache = ""\n', "", "  environment = []\n  ldconfig = ", f"{CLI}.ldcache"),
+        (r"\Z", "\n[other.table]\nkey = [1, 2]\n", None, "other.table.key"),
+        ("disable-require = false", "disable-require = 0", None, "disable-require"),
+        (r"\A", "# read this first\n", None, None),
+        ('mode = "auto"', 'mode = "csv"', None, f"{RUNTIME}.mode"),  # which we have changed, too
+        ('  mode = "auto"\n', "", '  log-level = "debug"\n  runtimes', f"{RUNTIME}.mode"),
+        (r"\A", "features = true\n", None, "features"),
+        ('log-level = "info"', "log-level.all = 1", None, f"{RUNTIME}.log-level"),
     ],
 )
 def test_what_an_administrator_did_survives_an_upgrade(
