@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import signal
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -10,9 +12,8 @@ import pytest
 from installer.errors import InstallerError
 from installer.host.files import MOST_BYTES, Host
 from tests.support import preloaded
-from tests.support.bounded import bounded
 from tests.support.cdi_site import OWN, CdiSite
-from tests.support.site import Site, ended, sentence
+from tests.support.site import PROJECT, Site, ended, sentence
 from tests.support.waiting import until_it_sleeps
 
 STRANGER = 65534
@@ -22,6 +23,20 @@ TABLES = f"x:\n  <<: [{'{}, ' * 100_000}]\n" + "".join(f"  k{number}:\n" for num
 METRICS = "var/lib/node-exporter/toolkit-installer.prom"
 FEATURES = "etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
 ASKED = ("--metrics-textfile", f"/{METRICS}", "--nfd-features", f"/{FEATURES}")
+
+
+def limit() -> None:
+    """Let what has no bound of its own end: a verb takes some hundred milliseconds, what multiplies minutes."""
+    memory, cpu_s = 256 << 20, 20
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+
+
+def bounded(site: Site, verb: str, *more: str) -> "subprocess.CompletedProcess[str]":
+    command = site.command(verb, *more)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=PROJECT, preexec_fn=limit
+    )
 
 
 def hole(path: Path, size: int = 1 << 30, owner: int = 0) -> None:

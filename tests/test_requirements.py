@@ -10,10 +10,15 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.support.golden import golden
-from tests.support.locked import ROWS
 from tests.support.site import PROJECT
 from tests.support.version import VERSION
 
+# What requirements.txt insists on: name, version and sums of each package that the image gets.
+ROWS: list[tuple[str, str, str]] = re.findall(
+    r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$",
+    (PROJECT / "requirements.txt").read_text(),
+    re.MULTILINE,
+)
 LOCKED = {name: version for name, version, _ in ROWS}
 
 

@@ -18,30 +18,17 @@ from installer.model.files import ROOT, Kind
 from installer.model.options import Drift, InUse, Options, RestartMode
 from installer.model.steps import FindRuntimes, MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
 from installer.payload import plan as toolkit
-from tests.change.golden import (
-    NOTHING,
-    Case,
-    Disk,
-    binaries_of,
-    case_of,
-    final_of,
-    reloads_of,
-    served,
-    undo_facts,
-    with_engines,
-    writes_of,
-    written,
-)
+from tests.change import golden
 
 # Nothing of these is edited, and they are restarted once.
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-BEFORE = served({"runc": ""}, "runc")
-AFTER = served({"runc": "", "nvidia": str(OURS)}, "runc")
-CONTAINERD, CRIO = case_of("containerd", "kubeadm-tabs"), case_of("crio")
+BEFORE = golden.served({"runc": ""}, "runc")
+AFTER = golden.served({"runc": "", "nvidia": str(OURS)}, "runc")
+CONTAINERD, CRIO = golden.case_of("containerd", "kubeadm-tabs"), golden.case_of("crio")
 NAMES = pytest.mark.parametrize("name", ["k3s", "rke2"])
 
 
-def found_by(name: str, serving: EffectiveConfig | None, held: Record = NOTHING) -> Facts:
+def found_by(name: str, serving: EffectiveConfig | None, held: Record = golden.NOTHING) -> Facts:
     """Return a node of k3s or RKE2, with nothing installed or what ``held`` says."""
     engine = replace(EngineState.usual(ENGINES[name]), version=(2, 0, 5), serving=serving)
     there = ToolkitFacts()
@@ -53,7 +40,7 @@ def found_by(name: str, serving: EffectiveConfig | None, held: Record = NOTHING)
 
 def put(name: str) -> tuple[Plan, Record]:
     plan = plan_install(found_by(name, BEFORE), Options(engines=(name,)))
-    return plan, final_of(plan)
+    return plan, golden.final_of(plan)
 
 
 @NAMES
@@ -65,9 +52,9 @@ def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(
     assert [type(step) for step in plan.steps][-2:] == [SwitchToolkit, Reload]
     others = (Neighbour("runc", (BEFORE.handlers["runc"],)),)
     asked = (RuntimeEntry("nvidia", OURS),)
-    assert reloads_of(plan) == [Reload(name, asked, others=others, defaults=frozenset({"runc"}))]
+    assert golden.reloads_of(plan) == [Reload(name, asked, others=others, defaults=frozenset({"runc"}))]
     found = plan_install(found_by(name, AFTER), Options(engines=(name,)))
-    assert reloads_of(found) == [], "it has found it"
+    assert golden.reloads_of(found) == [], "it has found it"
     (silent, *_) = plan_install(found_by(name, None), Options(engines=(name,))).obstacles
     assert silent.problem.startswith(f"verify that {ENGINES[name].title} serves our runtimes")
 
@@ -98,7 +85,7 @@ def test_an_undo_or_a_roll_back_takes_the_toolkit_away_and_restarts_nothing(name
     assert (plan.obstacles, plan.final) == ((), None)
     assert SwitchToolkit(before=facts.toolkit.link, after="") in plan.steps
     assert any(isinstance(step, SwitchToolkit) for step in back.steps)
-    assert reloads_of(plan) == reloads_of(back) == []
+    assert golden.reloads_of(plan) == golden.reloads_of(back) == []
 
 
 def test_one_that_starts_every_pod_with_it_keeps_it_and_what_containers_run_on_stays() -> None:
@@ -113,7 +100,7 @@ def test_one_that_starts_every_pod_with_it_keeps_it_and_what_containers_run_on_s
     (obstacle,) = default.obstacles
     assert obstacle.problem == "remove the toolkit of k3s (its default runtime is nvidia)"
     assert used.in_use == live
-    assert [row.name for row in final_of(used).engines] == ["k3s"]
+    assert [row.name for row in golden.final_of(used).engines] == ["k3s"]
     assert not any(isinstance(step, SwitchToolkit) for step in used.steps)
 
 
@@ -121,20 +108,20 @@ def test_one_that_starts_every_pod_with_it_keeps_it_and_what_containers_run_on_s
 BUSY = ("224748f27151aaaa", "0f1e2d3c4b5aaaaa")
 
 
-def _options(case: Case) -> Options:
+def _options(case: golden.Case) -> Options:
     return replace(case.options, restart_mode=RestartMode.WHEN_IDLE)
 
 
-def _facts(case: Case, disk: Disk | None, held: Record, creating: tuple[str, ...]) -> Facts:
-    return with_engines(case.facts(disk, held), serving=BEFORE, creating=creating)
+def _facts(case: golden.Case, disk: golden.Disk | None, held: Record, creating: tuple[str, ...]) -> Facts:
+    return golden.with_engines(case.facts(disk, held), serving=BEFORE, creating=creating)
 
 
-def _pending(case: Case) -> tuple[Plan, Disk, Record]:
-    plan = plan_install(_facts(case, None, NOTHING, BUSY), _options(case))
-    return plan, written(case.before, plan), final_of(plan)
+def _pending(case: golden.Case) -> tuple[Plan, golden.Disk, Record]:
+    plan = plan_install(_facts(case, None, golden.NOTHING, BUSY), _options(case))
+    return plan, golden.written(case.before, plan), golden.final_of(plan)
 
 
-def _later(disk: Disk, held: Record, creating: tuple[str, ...]) -> Plan:
+def _later(disk: golden.Disk, held: Record, creating: tuple[str, ...]) -> Plan:
     """Return the plan of a look, whose toolkit is in place."""
     plan = plan_install(_facts(CONTAINERD, disk, held, creating), _options(CONTAINERD))
     return replace(plan, parts=tuple(part for part in plan.parts if part.id != toolkit.ID))
@@ -143,8 +130,8 @@ def _later(disk: Disk, held: Record, creating: tuple[str, ...]) -> Plan:
 def test_configs_are_written_and_the_restart_is_pending_while_containers_are_created() -> None:
     plan, _, held = _pending(CONTAINERD)
 
-    assert not reloads_of(plan)
-    assert writes_of(plan)
+    assert not golden.reloads_of(plan)
+    assert golden.writes_of(plan)
     assert [step for step in plan.steps if isinstance(step, FindRuntimes)], "before a config names them"
     assert (plan.unproven, held.finished) == (("containerd",), True)
     assert [row.restart_due for row in held.engines] == [True]
@@ -164,7 +151,7 @@ def test_what_failed_or_stands_against_a_restart_stands_against_one_that_comes_l
     plan, _, _ = _pending(CONTAINERD)
     failed = _facts(CONTAINERD, None, Record(failed=Failure(plan.digest, "prove it")), BUSY)
     error = InstallerError("restart it (its unit is masked)", remedy="unmask it", code="unit-failed")
-    masked = with_engines(_facts(CONTAINERD, None, NOTHING, BUSY), not_restarted=error)
+    masked = golden.with_engines(_facts(CONTAINERD, None, golden.NOTHING, BUSY), not_restarted=error)
 
     for facts, code in ((failed, "failed-before"), (masked, "unit-failed")):
         assert [each.code for each in plan_install(facts, _options(CONTAINERD)).obstacles] == [code]
@@ -177,27 +164,27 @@ def test_a_restart_that_was_due_takes_what_was_written_before_back_where_it_fail
 
     back = plan_rollback(plan, plan.steps, held)
 
-    assert written(disk, back) == CONTAINERD.before
+    assert golden.written(disk, back) == CONTAINERD.before
     assert isinstance(back.steps[-1], Reload)
     assert plan_rollback(plan, (), held).steps == (), "it has not begun"
     assert [row.restart_due for row in plan.in_progress.engines] == [True], "until it is proven"
-    assert [row.restart_due for row in final_of(plan).engines] == [False]
+    assert [row.restart_due for row in golden.final_of(plan).engines] == [False]
 
 
 @pytest.mark.parametrize(
     "case", [CONTAINERD, CRIO], ids=["containerd", "CRI-O, whose config is newer than it"]
 )
-def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: Case) -> None:
+def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: golden.Case) -> None:
     _, disk, held = _pending(case)
-    facts = undo_facts(case, disk, held)
-    serving = served({"runc": "", **binaries_of(case.options)}, "runc")
+    facts = golden.undo_facts(case, disk, held)
+    serving = golden.served({"runc": "", **golden.binaries_of(case.options)}, "runc")
 
-    never = plan_undo(with_engines(facts, serving=BEFORE, outdated=case is CRIO), _options(case))
-    restarted_since = plan_undo(with_engines(facts, serving=serving), _options(case))
+    never = plan_undo(golden.with_engines(facts, serving=BEFORE, outdated=case is CRIO), _options(case))
+    restarted_since = plan_undo(golden.with_engines(facts, serving=serving), _options(case))
 
-    assert reloads_of(never) == []
-    assert written(disk, never) == case.before
-    assert reloads_of(restarted_since), "by its owner"
+    assert golden.reloads_of(never) == []
+    assert golden.written(disk, never) == case.before
+    assert golden.reloads_of(restarted_since), "by its owner"
 
 
 def test_a_restart_that_was_due_is_no_drift_and_one_for_drift_is_left_to_its_policy() -> None:

@@ -21,20 +21,7 @@ from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.steps import Reload, WriteConfig
-from tests.change.golden import (
-    Case,
-    Disk,
-    binaries_of,
-    case_of,
-    cases,
-    final_of,
-    installed,
-    reloads_of,
-    undo_facts,
-    with_engines,
-    writes_of,
-    written,
-)
+from tests.change import golden
 from tests.support.site import Site
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -158,12 +145,12 @@ def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path:
 # What is no reason to write or to reload: a key of an owner's, a lost ledger, what CRI-O reports otherwise.
 
 DAEMON_JSON = PurePosixPath(DAEMON)
-CRIO_CASE = case_of("crio", "source-build-absent")
+CRIO_CASE = golden.case_of("crio", "source-build-absent")
 SITE = DROP_IN_OF_CRIO.with_name("10-site.conf")
 
 
 def _changes(plan: Plan) -> list[WriteConfig | Reload]:
-    return [*writes_of(plan), *reloads_of(plan)]
+    return [*golden.writes_of(plan), *golden.reloads_of(plan)]
 
 
 def _linked(facts: Facts) -> Facts:
@@ -175,22 +162,24 @@ def test_a_key_that_the_owner_adds_to_what_we_have_made_is_no_reason_to_reload(k
     def with_theirs(text: str) -> File:
         return File(apply(text, [Want(key, "/theirs")], Syntax.JSON, name="daemon.json")[0].encode())
 
-    case = case_of("docker", "docker-com-package-absent")
-    _, disk, held = installed(case)
-    edited: Disk = {DAEMON_JSON: with_theirs(text_of(disk[DAEMON_JSON], DAEMON_JSON))}
-    programs = {"runc": "runc", **binaries_of(case.options)}
+    case = golden.case_of("docker", "docker-com-package-absent")
+    _, disk, held = golden.installed(case)
+    edited: golden.Disk = {DAEMON_JSON: with_theirs(text_of(disk[DAEMON_JSON], DAEMON_JSON))}
+    programs = {"runc": "runc", **golden.binaries_of(case.options)}
     handlers = {each: Runtime(program, {"path": program}) for each, program in programs.items()}
     serving = EffectiveConfig(handlers, held.engines[0].default or "runc")
-    facts = with_engines(_linked(case.facts(edited, held)), serving=serving, version=(28, 5))
+    facts = golden.with_engines(_linked(case.facts(edited, held)), serving=serving, version=(28, 5))
 
     again = plan_install(facts, replace(case.options, restart_mode=RestartMode.AUTO))
 
     assert _changes(again) == []
-    undone = written(edited, plan_undo(undo_facts(case, edited, final_of(again)), case.options))
+    undone = golden.written(
+        edited, plan_undo(golden.undo_facts(case, edited, golden.final_of(again)), case.options)
+    )
     assert tree_of(undone[DAEMON_JSON], DAEMON_JSON) == tree_of(with_theirs(""), DAEMON_JSON)
 
 
-def _is_all_told(case: Case) -> bool:
+def _is_all_told(case: golden.Case) -> bool:
     """Tell whether all in the texts that names us is ours; what the default was, and a hook, nobody can tell."""
     named = any(b"nvidia" in file.content for file in case.before.values() if file)
     untold = named or any(case.said.get(word) for word in ("set_as_default", "hook", "refused"))
@@ -199,12 +188,12 @@ def _is_all_told(case: Case) -> bool:
 
 @pytest.mark.parametrize("engine", [name for name, spec in ENGINES.items() if not spec.finds])
 def test_an_engine_whose_configs_say_all_of_it_is_left_alone_where_the_ledger_is_lost(engine: str) -> None:
-    for case in filter(_is_all_told, cases(engine)):
-        _, disk, _ = installed(case)
+    for case in filter(_is_all_told, golden.cases(engine)):
+        _, disk, _ = golden.installed(case)
         held = find_leftovers(_linked(case.facts(disk)), case.options, ours=True).rows
         assert held.configs
 
-        originals: Disk = dict.fromkeys(row.path for row in held.configs)
+        originals: golden.Disk = dict.fromkeys(row.path for row in held.configs)
         again = plan_install(_linked(case.facts(disk, held, originals)), case.options)
 
         assert [part.obstacles for part in again.parts if part.refused] == []
@@ -217,9 +206,9 @@ STARTED = {**RELOADED, "monitor_cgroup": "system.slice"}
 POD = File(b'[crio.runtime.runtimes.crun]\nruntime_path = "/usr/bin/crun"\nmonitor_cgroup = "pod"\n')
 
 
-def _planned(disk: Disk, held: Record, reports: Mapping[str, str]) -> Plan:
+def _planned(disk: golden.Disk, held: Record, reports: Mapping[str, str]) -> Plan:
     serving = EffectiveConfig({"crun": Runtime("/usr/bin/crun", reports)}, "crun")
-    return plan_install(with_engines(CRIO_CASE.facts(disk, held), serving=serving), CRIO_CASE.options)
+    return plan_install(golden.with_engines(CRIO_CASE.facts(disk, held), serving=serving), CRIO_CASE.options)
 
 
 @pytest.mark.parametrize(
@@ -228,24 +217,24 @@ def _planned(disk: Disk, held: Record, reports: Mapping[str, str]) -> Plan:
     ids=["a reload", "a restart", "an administrator has changed it since"],
 )
 def test_what_crio_reports_otherwise_is_no_drift(
-    first: Mapping[str, str], then: Mapping[str, str], added: Disk
+    first: Mapping[str, str], then: Mapping[str, str], added: golden.Disk
 ) -> None:
     plan = _planned({}, Record(), first)
-    disk = written({}, plan)
+    disk = golden.written({}, plan)
     assert ("monitor_cgroup" in text_of(disk[DROP_IN_OF_CRIO], DROP_IN_OF_CRIO)) == (
         "monitor_cgroup" in first
     )
 
-    again = _planned({**disk, **added}, final_of(plan), then)
+    again = _planned({**disk, **added}, golden.final_of(plan), then)
 
     assert _changes(again) == []
     assert added or again.final == plan.final
 
 
 def test_ours_inherit_what_stands_there_when_they_are_written_again() -> None:
-    held = final_of(_planned({}, Record(), STARTED))
+    held = golden.final_of(_planned({}, Record(), STARTED))
 
     again = _planned({SITE: POD, DROP_IN_OF_CRIO: None}, held, RELOADED)  # ours was removed
 
-    (write,) = writes_of(again)
+    (write,) = golden.writes_of(again)
     assert 'monitor_cgroup = "pod"' in text_of(write.after, DROP_IN_OF_CRIO)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import CompletedProcess
 
 from tests.host.servers import serving
 from tests.support.site import Site
@@ -62,14 +61,11 @@ class CdiSite(Site):
 
     def command(self, verb: str, *more: str) -> list[str]:
         where = ("--host-root", str(self.root))
-        if verb in {"reconcile", "status"}:
+        if verb == "reconcile":
             return [sys.executable, "-m", "installer", verb, *where, *more]
         how = ("--toolkit-source", str(self.source), "--runtime", "docker", "--driver-root", "/driver")
         mode = () if "--mode" in more else ("--mode", "cdi")
         return [sys.executable, "-m", "installer", verb, *where, *how, *mode, *more]
-
-    def status(self, *more: str) -> CompletedProcess[str]:
-        return self.call("status", *more)
 
     @contextmanager
     def docker(self) -> Iterator[None]:
@@ -81,5 +77,4 @@ class CdiSite(Site):
     @property
     def specification(self) -> str:
         """The text of ours, "" where there is none."""
-        path = self.root / OWN
-        return path.read_text() if path.exists() else ""
+        return self.read(OWN)
