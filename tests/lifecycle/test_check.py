@@ -1,6 +1,7 @@
 """One check of the node, and the file that it leaves for ``status``."""
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -21,38 +22,31 @@ from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import UNMADE_S
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
-from installer.model.facts import CdiRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
+from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import fingerprint as signature
 from tests.support.cri import PLUGINS, SKIPPED, plugins
+from tests.support.files import put
 from tests.support.live import SOCKET as CONTAINERD
 from tests.support.live import STATUS, live
 
-SOCKET = PurePosixPath("/var/run/docker.sock")
-UNIT = "docker.service"
 TEXTFILE = PurePosixPath("/prom/toolkit.prom")
 
 
-@pytest.mark.parametrize(
-    "text", ["", '{"version": 2}', '{"version": 1, "later": 1}', "[" * 100_000], ids=range(4)
-)
-def test_a_damaged_state_file_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "state").write_text(text)
+def test_a_damaged_state_file_is_none(tmp_path: Path) -> None:
+    for text in ("", '{"version": 2}', '{"version": 1, "later": 1}', "[" * 100_000):
+        host = put(tmp_path, {"state": text})
 
-    assert seen.read_check(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")) is None
+        assert seen.read_check(host, PurePosixPath("/state")) is None
 
 
 UNMADE = InstallerError("generate it", remedy="wake the GPU", code="cdi-failed")
 STEP = WriteConfig("docker", PurePosixPath("/etc/docker/daemon.json"), None, None)
 DIFFERS = Plan((Part("docker", ((STEP, "somebody has changed it"),)),), Record(), Record(), {})
-
-
 NOTHING = Plan((), Record(), Record(), {})  # is as installed
 SOMETHING = Record(nodes=(DeviceNode(PurePosixPath("/dev/nvidiactl"), "1"),))
-
-
-OF_DOCKER = Record(engines=(EngineRow("docker", SOCKET, UNIT, {}),))
+OF_DOCKER = EngineRow("docker", PurePosixPath("/var/run/docker.sock"), "docker.service", {})
 OF_CONTAINERD = Record(engines=(EngineRow("containerd", CONTAINERD, "containerd.service", {}),))
 
 
@@ -61,17 +55,13 @@ class Node:
 
     def __init__(self, root: Path, plan: Plan, *, record: Record | None = None) -> None:
         self.host, self.plan, self.done = Host.under(PurePosixPath(root)), plan, list[str]()
-        self.options = Options(
-            host_root=PurePosixPath(root), driver_root="/driver", metrics_textfile=TEXTFILE
-        )
+        where = PurePosixPath(root)
+        self.options = Options(host_root=where, driver_root="/driver", metrics_textfile=TEXTFILE)
         for name in ("driver", "run/nvidia/toolkit", "prom"):
             (root / name).mkdir(parents=True)
         self.ledger = Ledger.open(self.host, self.options.layout)
         self.ledger.write(replace(record or SOMETHING, published=(TEXTFILE,), finished=True))
-        self.ready, self.path = (
-            root / str(self.options.ready_file)[1:],
-            root / str(self.options.state_file)[1:],
-        )
+        self.path = root / str(self.options.state_file)[1:]
 
     def work(self, drift: Drift = Drift.AUTO) -> check.Work:
         options = replace(self.options, drift=drift)
@@ -81,10 +71,13 @@ class Node:
         return check.check_node(replace(self.work(drift), **work), asked=asked)
 
     def _carry_out(self, plan: Plan) -> None:
-        said = json.loads(self.path.read_text()) if self.path.exists() else {}
-        self.done.append(
-            f"did {len(plan.steps)}, known before: {[*said.get('repairs', ())]} {said.get('doing')}"
-        )
+        said = self.said if self.path.exists() else {}
+        known = f"known before: {[*said.get('repairs', ())]} {said.get('doing')}"
+        self.done.append(f"did {len(plan.steps)}, {known}")
+
+    @property
+    def ready(self) -> bool:
+        return self.host.exists(self.options.ready_file)
 
     @property
     def counts(self) -> tuple[int, Any]:
@@ -116,56 +109,60 @@ def test_a_repair_is_on_the_disk_before_its_first_step_for_a_kill_counts_too(tmp
 
     node.check()
 
-    assert node.done == [
-        "did 1, known before: ['/etc/docker/daemon.json'] ['create /etc/docker/daemon.json']"
-    ]
-    assert node.ready.exists()
+    path = "/etc/docker/daemon.json"
+    assert node.done == [f"did 1, known before: ['{path}'] ['create {path}']"]
+    assert node.ready
 
 
 def test_a_node_that_goes_down_is_left_as_it_is(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
-    (tmp_path / "proc/1").mkdir(parents=True)
-    (tmp_path / "proc/1/comm").write_text("systemd-shutdow\n")
+    put(tmp_path, {"proc/1/comm": "systemd-shutdow\n"})
 
     node.check()
 
-    assert (node.done, node.ready.exists()) == ([], False)
+    assert (node.done, node.ready) == ([], False)
     assert "it is going down" in node.said["problem"]
 
 
 def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Path) -> None:
+    """And it does not wait for what it has written itself."""
     node = Node(tmp_path, DIFFERS)
 
-    watch = node.check(carry_out=fail(NO_SPACE))
+    def rolled_back(_: Plan) -> None:
+        put(tmp_path, {node.options.layout.ledger: "{}"})
+        raise NO_SPACE
+
+    watch = node.check(carry_out=rolled_back)
 
     assert (node.said["problem"], node.said["code"]) == ("write it", "no-space")
     assert list(node.said["repairs"]) == ["/etc/docker/daemon.json"]
-    assert not node.ready.exists()
+    assert not node.ready
     assert 0 < watch.due_s <= 2
-
-
-def _plan_with_a_reload(serving: EffectiveConfig) -> Plan:
-    entry = RuntimeEntry("nvidia", RUNTIME)
-    engine = replace(EngineState.usual(ENGINES["docker"]), files=(STEP.path,), serving=serving)
-    reload = Part("docker", ((Reload("docker", (entry,)), "its config changes"),))
-    return Plan((reload,), Record(), Record(), {"docker": engine})
+    assert watch.before == signature(watch.places)
 
 
 RUNTIME = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-SERVING = EffectiveConfig({"nvidia": Runtime(str(RUNTIME))}, "runc")
-NOT_SERVING = EffectiveConfig({"runc": Runtime("runc")}, "runc")
+
+
+def _plan_with_a_reload(**handlers: Runtime) -> Plan:
+    """Return a plan to reload a Docker that serves these."""
+    serving = EffectiveConfig(handlers, "runc")
+    engine = replace(EngineState.usual(ENGINES["docker"]), files=(STEP.path,), serving=serving)
+    step = Reload("docker", (RuntimeEntry("nvidia", RUNTIME),))
+    part = Part("docker", ((step, "its config changes"),))
+    return Plan((part,), Record(), Record(), {"docker": engine})
 
 
 def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_more(tmp_path: Path) -> None:
-    node = Node(tmp_path, _plan_with_a_reload(SERVING))
+    node = Node(tmp_path, _plan_with_a_reload(nvidia=Runtime(str(RUNTIME))))
 
     watch = node.check(Drift.IGNORE)
 
-    assert (node.ready.exists(), node.counts, node.said["problem"]) == (True, (0, {}), "")
+    assert (node.ready, node.counts, node.said["problem"]) == (True, (0, {}), "")
     assert 0 < watch.due_s <= check.IGNORED_S, "what it serves it gives up with its next reload, in no file"
-    node.plan = _plan_with_a_reload(NOT_SERVING)
+    node.plan = _plan_with_a_reload(runc=Runtime("runc"))
     node.check(Drift.IGNORE)
-    assert (node.ready.exists(), node.counts) == (False, (0, {"drifted": 1}))
+    assert (node.ready, node.counts) == (False, (0, {"drifted": 1}))
     assert "--drift ignore repairs nothing" in node.said["problem"]
     assert "toolkit-installer reconcile" in node.said["remedy"]
 
@@ -183,12 +180,11 @@ def test_a_containerd_without_cri_is_not_said_to_be_stopped(tmp_path: Path) -> N
 
 
 def test_a_docker_that_does_not_run_is_not_asked_for_a_connection_would_start_it(tmp_path: Path) -> None:
-    node = Node(tmp_path, NOTHING, record=OF_DOCKER)
-    path = tmp_path / "var/run/docker.sock"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    node = Node(tmp_path, NOTHING, record=Record(engines=(OF_DOCKER,)))
+    (tmp_path / "var/run").mkdir(parents=True)
 
     with socket.socket(socket.AF_UNIX) as activated:
-        activated.bind(str(path))
+        activated.bind(f"{tmp_path}{OF_DOCKER.socket}")
         activated.listen()
         activated.setblocking(False)
         node.check(plan=fail(NO_ENGINE))
@@ -213,10 +209,8 @@ def test_an_engine_of_ours_that_does_not_run_is_named_and_no_reason_to_be_ready(
 
     watch = node.check(drift, **work)
 
-    assert not node.ready.exists()
-    assert node.said["problem"] == (
-        "verify that containerd serves our runtimes (it does not run: nothing answers on its socket)"
-    )
+    assert not node.ready
+    assert "containerd serves our runtimes (it does not run: nothing answers" in node.said["problem"]
     assert 0 < watch.due_s <= 2
 
 
@@ -225,23 +219,15 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
     plan = replace(NOTHING, unproven=("containerd",), pending={"containerd": NOT_IDLE}, due=due)
     node = Node(tmp_path, plan)
 
-    first, again = check.conclude_install(node.work(), plan), node.check(Drift.REPORT)
+    watches = [check.conclude_install(node.work(), plan), node.check(Drift.REPORT)]
 
     assert (node.said["problem"], node.said["code"]) == (NOT_IDLE.problem, "restart-pending")
-    assert node.counts == (0, {}), "and no failure"
-    assert not node.ready.exists()
-    assert [0 < watch.due_s <= check.PENDING_S for watch in (first, again)] == [True, True]
     assert (node.said["failures"], node.said["repairs"]) == (0, {})
-
-
-def test_an_engine_that_is_found_busy_right_before_its_restart_has_failed_nothing(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS)
-
-    watch = node.check(carry_out=fail(NOT_IDLE))
-
+    node.plan = DIFFERS  # it is found busy right before its restart
+    watches.append(node.check(carry_out=fail(NOT_IDLE)))
     assert (node.said["problem"], node.said["failures"]) == (NOT_IDLE.problem, 0)
-    assert (node.counts, node.ready.exists()) == ((0, {}), False)
-    assert 0 < watch.due_s <= check.PENDING_S
+    assert (node.counts, node.ready) == ((0, {}), False), "and no failure"
+    assert all(0 < watch.due_s <= check.PENDING_S for watch in watches)
 
 
 def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(tmp_path: Path) -> None:
@@ -279,21 +265,6 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
     assert f"{version}/*" in watch.places
 
 
-def test_a_look_that_has_failed_does_not_wait_for_what_it_has_written_itself(
-    tmp_path: Path,
-) -> None:
-    node = Node(tmp_path, DIFFERS)
-    ledger = tmp_path / "usr/local/nvidia/.toolkit-installer/ledger"
-
-    def rolled_back(_: Plan) -> None:
-        ledger.write_text("{}")
-        raise InstallerError("write it", remedy="make room", code="no-space")
-
-    watch = node.check(carry_out=rolled_back)
-
-    assert watch.before == signature(watch.places)
-
-
 @pytest.mark.parametrize("unmade", [None, UNMADE], ids=["made, or no driver", "nvidia-ctk has failed"])
 def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
     tmp_path: Path, unmade: InstallerError | None
@@ -317,3 +288,31 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
     assert node.done[0].startswith("did 1,"), "the rest is left, and told"
     assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")
     assert watch.before == check.CHECK_AGAIN, "which is looked at once more"
+
+
+def test_what_is_watched(tmp_path: Path) -> None:
+    host, layout = Host.under(PurePosixPath(tmp_path)), Options().layout
+    row = ConfigRow("docker", STEP.path, None, None, (), ())
+    held = Record(engines=(OF_DOCKER,), configs=(row,), toolkit=ToolkitRow("1", None, ""))
+
+    def places(record: Record, runtime: str = "") -> set[str]:
+        found = check.list_places(host, Options(), record, seen.LastCheck(hands_over_to=runtime))
+        return {path.removeprefix(str(tmp_path)) for path in found}
+
+    ours = {str(STEP.path), f"{layout.version('1')}/", str(OF_DOCKER.socket)}
+    beside = {
+        "/etc/docker/",
+        "/etc/docker/conf.d/",
+        *map(str, (layout.toolkit, layout.config, layout.ledger)),
+    }
+    assert places(held) >= ours | beside
+    assert places(Record()).isdisjoint(ours)
+    assert places(held, "/usr/bin/runc") - places(held) == {"/usr/bin/runc"}
+
+
+def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(tmp_path: Path) -> None:
+    engine = replace(EngineState.usual(ENGINES["docker"]), pid=7)
+    host, mine = Host.under(PurePosixPath(tmp_path)), f"/proc/{os.getpid()}"
+
+    assert [check.process_of(host, each) for each in (engine, replace(engine, pid=None))] == ["/proc/7", ""]
+    assert [check.keep_live(each) for each in (mine, f"/proc/{(1 << 22) + 1}", "")] == [mine, "", ""]

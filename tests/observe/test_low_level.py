@@ -1,12 +1,19 @@
 """What our runtimes wrap: the engine's own default first, and never themselves or a machine."""
 
 from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from installer.engines import ENGINES
+from installer.engines.containers import find_low_level_runtime, find_substitute_runtime
+from installer.host.files import Host
 from installer.model.engine_spec import is_oci, is_ours
+from installer.model.facts import CdiRow, Record, ToolkitRow
+from installer.model.files import Layout
 from tests.observe.texts import CRI2, NVIDIA, decided
+from tests.support.files import put
 
 KATA = "io.containerd.kata.v2"
 
@@ -86,3 +93,53 @@ def test_which_engines_cannot_use_a_container_whose_runtime_is_gone(
     need = {name for name, spec in ENGINES.items() if spec.needs_handler(version)}
 
     assert need == (ENGINES.keys() - {"docker"} if new else {"crio", "k3s", "rke2"})
+
+
+# What our runtimes hand over to on a node, by what the ledger says of config.toml.
+
+LAYOUT = Layout()
+NAMES = '[nvidia-container-runtime]\nruntimes = ["crun", "/opt/runc"]\n'
+HELD = Record(toolkit=ToolkitRow("1", None, NAMES))
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "held", "found"),
+    [
+        pytest.param(["/usr/bin/crun", "/opt/runc"], None, HELD, "/usr/bin/crun", id="by a word"),
+        pytest.param(["/usr/bin/runc"], "", HELD, "/usr/bin/runc", id="where it names none, the usual"),
+        pytest.param(["/opt/runc"], "= no TOML", HELD, "/opt/runc", id="as it was written, of no TOML"),
+        pytest.param(["/opt/runc"], None, replace(HELD, cdi=CdiRow(())), None, id="of CDI alone"),
+        pytest.param(["/opt/runc"], None, Record(), None, id="without a toolkit"),
+    ],
+)
+def test_what_our_runtimes_hand_over_to(
+    tmp_path: Path, files: list[str], config: str | None, held: Record, found: str | None
+) -> None:
+    host = put(tmp_path, dict.fromkeys(files, "x"), 0o755)
+    if config is not None:
+        put(tmp_path, {LAYOUT.config: config})
+
+    assert find_low_level_runtime(host, LAYOUT, held) == (PurePosixPath(found) if found else None)
+
+
+def test_what_cannot_be_started_is_none(tmp_path: Path) -> None:
+    host, runc = put(tmp_path, {"/opt/runc": "x"}, 0o644), tmp_path / "opt/runc"
+    found = [find_low_level_runtime(host, LAYOUT, HELD)]  # not executable
+    put(tmp_path, {"/opt/runc": ""}, 0o755)
+    found.append(find_low_level_runtime(host, LAYOUT, HELD))  # empty
+    runc.unlink()
+    found.append(find_low_level_runtime(host, LAYOUT, HELD))
+    runc.mkdir()
+
+    assert [*found, find_low_level_runtime(host, LAYOUT, HELD)] == [None] * 4
+
+
+def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path: Path) -> None:
+    usual = PurePosixPath("/usr/sbin/runc")
+    host = Host.under(PurePosixPath(tmp_path))
+    assert find_substitute_runtime(host, HELD) is None
+    put(tmp_path, {usual: "x"}, 0o755)
+    assert find_substitute_runtime(host, HELD) == usual
+    put(tmp_path, {"/opt/runc": "x"}, 0o755)
+    assert find_substitute_runtime(host, HELD) == PurePosixPath("/opt/runc")
+    assert find_substitute_runtime(host, Record()) == usual
