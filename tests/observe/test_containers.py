@@ -22,9 +22,8 @@ OURS = LAYOUT.toolkit / "nvidia-container-runtime"
 ID = "3f6c0d5e8a9b4c7d" * 4
 SOCKET = PurePosixPath("/docker.sock")
 DOCKER = EngineRow("docker", SOCKET, "docker.service", {"nvidia": OURS})
-STOPPED = EngineState(
-    "docker", PurePosixPath("/etc/docker/daemon.json"), None, None, (), SOCKET, "", stopped=True
-)
+CONFIG = PurePosixPath("/etc/docker/daemon.json")
+STOPPED = EngineState("docker", CONFIG, None, None, (), SOCKET, "", stopped=True)
 
 
 def in_use(
@@ -51,19 +50,16 @@ def by(binary: str) -> dict[str, Any]:
 
 
 BY_US = by(str(OURS))
+OF_POD = BY_US | {"config": {"annotations": POD}}
 
 
 @pytest.mark.parametrize(
     ("place", "files", "found"),
     [
-        pytest.param(
-            K8S, BY_US | {"config": {"annotations": POD}}, ("containerd", "train/bert-0"), id="a pod"
-        ),
+        pytest.param(K8S, OF_POD, ("containerd", "train/bert-0"), id="a pod"),
         pytest.param(K8S, {"runtime": f"{OURS}\n"}, ("containerd", ID[:12]), id="ctr, without options"),
         pytest.param(IN_DOCKER, BY_US, ("docker", ID[:12]), id="dockerd with its own containerd"),
-        pytest.param(
-            MOBY, BY_US | {"config": {}}, ("docker", ID[:12]), id="dockerd with the node's containerd"
-        ),
+        pytest.param(MOBY, BY_US | {"config": {}}, ("docker", ID[:12]), id="dockerd with the node's"),
         pytest.param(K8S, by("/usr/bin/nvidia-container-runtime"), None, id="NVIDIA's, of a package"),
         pytest.param(K8S, {"options": "{"}, None, id="half written"),
         pytest.param(K8S, by("/usr/local/bin/nv"), ("containerd", ID[:12]), id="started by a link to ours"),
@@ -113,31 +109,26 @@ def conmon(container: str, runtime: object) -> list[str]:
     return ["/usr/libexec/crio/conmon", "-b", "/b", "-c", container, "-r", str(runtime), "--full-attach"]
 
 
+BY_OURS = conmon(ID, OURS)
+
+
 @pytest.mark.parametrize(
-    ("sandbox", "app", "monitor", "found"),
+    ("handler", "monitor", "found"),
     [
-        pytest.param(
-            {HANDLER: "nvidia"}, {}, conmon(ID, OURS), {SANDBOX, ID}, id="by the handler of its sandbox"
-        ),
-        pytest.param({HANDLER: "nvidia"}, {}, None, {SANDBOX, ID}, id="that ended and is not removed"),
-        pytest.param(
-            {HANDLER: ""}, {}, conmon(ID, OURS), set(), id="the default of the moment is nobody's for long"
-        ),
-        pytest.param(
-            {HANDLER: "runc"}, {}, conmon(ID, OURS), {ID}, id="an annotation that its pod has overwritten"
-        ),
-        pytest.param({HANDLER: "runc"}, {}, conmon("another", OURS), set(), id="another process by its pid"),
-        pytest.param(
-            {HANDLER: "owner"}, {}, None, {SANDBOX, ID}, id="a handler of its owner's, on our program"
-        ),
+        pytest.param("nvidia", BY_OURS, {SANDBOX, ID}, id="by the handler of its sandbox"),
+        pytest.param("nvidia", None, {SANDBOX, ID}, id="that ended and is not removed"),
+        pytest.param("", BY_OURS, set(), id="the default of the moment is nobody's for long"),
+        pytest.param("runc", BY_OURS, {ID}, id="an annotation that its pod has overwritten"),
+        pytest.param("runc", conmon("another", OURS), set(), id="another process by its pid"),
+        pytest.param("owner", None, {SANDBOX, ID}, id="a handler of its owner's, on our program"),
     ],
 )
 def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_started_with(
-    tmp_path: Path, sandbox: dict[str, str], app: dict[str, str], monitor: list[str] | None, found: set[str]
+    tmp_path: Path, handler: str, monitor: list[str] | None, found: set[str]
 ) -> None:
-    own = {"io.kubernetes.cri-o.SandboxID": SANDBOX, **sandbox} if sandbox else {}
+    own = {"io.kubernetes.cri-o.SandboxID": SANDBOX, HANDLER: handler}
     put(tmp_path, STATE / SANDBOX / "userdata", config={"annotations": own})
-    put(tmp_path, STATE / ID / "userdata", config={"annotations": APP | app}, **{"conmon-pidfile": "186"})
+    put(tmp_path, STATE / ID / "userdata", config={"annotations": APP}, **{"conmon-pidfile": "186"})
     if monitor is not None:
         put(tmp_path, "proc/186", cmdline="\0".join(monitor) + "\0")
     row = EngineRow("crio", SOCKET, "", {"nvidia": OURS}, state=STATE)
@@ -186,12 +177,12 @@ def test_what_docker_starts_again_needs_our_runtime_as_what_runs_does(
 HOST_CONFIG, ABOUT = b'{"Binds":null,"Runtime":"nvidia"}', b'{"State":{"Running":true},"Name":"/trainer"}'
 
 
-def on_disk(root: Path, config: bytes = HOST_CONFIG, about: bytes = ABOUT, name: str = ID) -> Path:
+def on_disk(root: Path, config: bytes = HOST_CONFIG, name: str = ID) -> Path:
     """Make a container's files below the usual data-root."""
     directory = root / "var/lib/docker/containers" / name
     directory.mkdir(parents=True)
     (directory / "hostconfig.json").write_bytes(config)
-    (directory / "config.v2.json").write_bytes(about)
+    (directory / "config.v2.json").write_bytes(ABOUT)
     return directory
 
 
@@ -209,31 +200,22 @@ def test_what_a_stopped_docker_has_left_is_listed(tmp_path: Path, said: str | No
     on_disk(tmp_path / "made")
     (tmp_path / "made/var/lib/docker").rename(tmp_path / data_root)
     if said is not None:
-        put(tmp_path, "etc/docker", **{"daemon.json": said})
+        write(tmp_path, {CONFIG: said})
 
     assert in_use(tmp_path, DOCKER, STOPPED) == ((), ("trainer",))
     assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == ((), ())
 
 
-NO_RUNTIME = [b"", b"{", b"[]", b"7", b"\xff\xfe", b"[" * 9000, b'{"Runtime":7}', b'{"Runtime":""}', b"{}"]
-
-
-@pytest.mark.parametrize("text", NO_RUNTIME, ids=range(len(NO_RUNTIME)))
-def test_a_text_that_names_no_runtime_is_no_container(tmp_path: Path, text: bytes) -> None:
-    on_disk(tmp_path, text)
-
-    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ())
-
-
-def test_what_is_no_file_of_roots_or_too_large_is_not_read(tmp_path: Path) -> None:
-    ids = [f"{number:064x}" for number in range(4)]
-    fifo, link, anybodys, large = (on_disk(tmp_path, name=each) / "hostconfig.json" for each in ids)
+def test_what_names_no_runtime_or_is_no_file_of_roots_is_no_container(tmp_path: Path) -> None:
+    texts = [b"", b"{", b"[]", b"\xff\xfe", b"[" * 9000, b'{"Runtime":7}', HOST_CONFIG + b" " * MOST_BYTES]
+    for number, text in enumerate(texts):
+        on_disk(tmp_path, text, name=f"{number:064x}")
+    fifo, link, anybodys = (on_disk(tmp_path, name=each * 64) / "hostconfig.json" for each in "abc")
     fifo.unlink()
     os.mkfifo(fifo)
     link.unlink()
     link.symlink_to(anybodys)
     os.chown(anybodys, 65534, 65534)
-    large.write_bytes(HOST_CONFIG + b" " * MOST_BYTES)
     on_disk(tmp_path, name="no-id-of-dockers")
 
     assert in_use(tmp_path, DOCKER, STOPPED) == ((), ())
