@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -22,8 +22,9 @@ from installer.model.facts import EngineState, Started
 from tests.support.files import put
 
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
+SHIM = "usr/bin/containerd-shim-runc-v2"
 SOCKET = "run/containerd/containerd.sock"
-OWN = "var/run/docker/containerd/containerd.sock"
+OWN, ELSEWHERE = "var/run/docker/containerd/containerd.sock", "e/containerd/containerd.sock"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"  # what each containerd says first (RFC 9113, 6.5)
 
 
@@ -79,35 +80,31 @@ def _why(root: Path, engine: EngineState, before: Below = Below()) -> str:  # no
 
 def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: Path) -> None:
     engine = _engine("docker")
-    _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
+    _program(tmp_path, SHIM)
     with _listens(tmp_path / SOCKET, answers=True):
         found = _found(tmp_path, engine)
     with _listens(tmp_path / SOCKET, answers=False):
         hangs = _why(tmp_path, engine)
     ended = _why(tmp_path, engine, found)
 
-    assert found == Below(f"/{SOCKET}", "/usr/bin/containerd-shim-runc-v2")
+    assert found == Below(f"/{SOCKET}", f"/{SHIM}")
     assert "cannot start containers with Docker (its containerd hangs: no answer within 0.2 s" in hangs
     assert "its containerd does not run: nothing answers on /run/containerd/containerd.sock" in ended
     assert ended.endswith(below.RESTART)
 
 
-BREAKS: dict[str, Callable[[Path], object]] = {
-    "gone": Path.unlink,
-    "not executable": lambda shim: shim.chmod(0o644),
-    "empty": lambda shim: shim.write_text(""),
-}
-
-
-@pytest.mark.parametrize("broken", BREAKS)
-def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str) -> None:
-    shim, engine = _program(tmp_path, "usr/bin/containerd-shim-runc-v2"), _engine("containerd")
+def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path) -> None:
+    shim, engine = _program(tmp_path, SHIM), _engine("containerd")
     found = _found(tmp_path, engine)
-    BREAKS[broken](shim)
+    shim.chmod(0o644)
+    told = [_why(tmp_path, engine, found)]
+    shim.chmod(0o755)
+    shim.write_text("")
+    told.append(_why(tmp_path, engine, found))
+    shim.unlink()
 
-    told = _why(tmp_path, engine, found)
-
-    assert f"({found.monitor}, which holds each container, is missing or not executable)" in told
+    for each in (*told, _why(tmp_path, engine, found)):
+        assert f"(/{SHIM}, which holds each container, is missing or not executable)" in each
 
 
 def test_a_shim_that_was_never_seen_is_not_missed_and_is_found_where_containerd_looks(tmp_path: Path) -> None:
@@ -117,7 +114,7 @@ def test_a_shim_that_was_never_seen_is_not_missed_and_is_found_where_containerd_
     assert _found(tmp_path, engine) == Below()
     for place in (below.OPT, PurePosixPath("/opt/bin")):
         shim = _program(tmp_path, f"{str(place)[1:]}/containerd-shim-runc-v2")
-        for before in (Below(), Below(monitor="/usr/bin/containerd-shim-runc-v2")):
+        for before in (Below(), Below(monitor=f"/{SHIM}")):
             assert _found(tmp_path, engine, before).monitor == f"{place}/containerd-shim-runc-v2"
         shim.unlink()
 
@@ -127,23 +124,18 @@ def test_a_shim_that_a_runtime_names_by_its_path_is_the_one_that_counts_for_it(
     tmp_path: Path, word: str
 ) -> None:
     """Docker takes a path as ``runtimeType``; containerd as well, and as ``runtime_path``."""
-    shim, usual = _program(tmp_path, "opt/shims/shim"), _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
-    by_path, ours = Runtime("", {word: "/opt/shims/shim"}), Runtime(f"{TOOLKIT}/nvidia-container-runtime")
-    engine = _engine("containerd")
-    alone = replace(engine, serving=EffectiveConfig({"runc": by_path}, "runc"))
-    beside_ours = replace(engine, serving=EffectiveConfig({"runc": by_path, "nvidia": ours}, "runc"))
-    before = Below(monitor=f"/{usual.relative_to(tmp_path)}")
+    shim, usual, before = _program(tmp_path, "opt/shim"), _program(tmp_path, SHIM), Below(monitor=f"/{SHIM}")
+    by_path, ours = Runtime("", {word: "/opt/shim"}), Runtime(f"{TOOLKIT}/nvidia-container-runtime")
+    alone = _engine("containerd", serving=EffectiveConfig({"runc": by_path}, "runc"))
+    both = _engine("containerd", serving=EffectiveConfig({"runc": by_path, "nvidia": ours}, "runc"))
 
-    both = _found(tmp_path, beside_ours, before)
+    assert _found(tmp_path, both, before).monitor == "/opt/shim"
     usual.unlink()
     moved = _found(tmp_path, alone, before)
-    without_ours = _why(tmp_path, beside_ours, before)
+    assert moved.monitor == "/opt/shim"
+    assert "is missing or not executable" in _why(tmp_path, both, before)
     shim.unlink()
-    without = _why(tmp_path, alone, moved)
-
-    assert (both.monitor, moved.monitor) == ("/opt/shims/shim", "/opt/shims/shim")
-    assert "is missing or not executable" in without_ours
-    assert "/opt/shims/shim, which holds each container, is missing or not executable" in without
+    assert "/opt/shim, which holds each container, is missing" in _why(tmp_path, alone, moved)
 
 
 def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> None:
@@ -166,13 +158,7 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
         pytest.param((), '{"containerd": "/run/c/b.sock"}', "run/c/x", "/run/c/b.sock", id="its config"),
         pytest.param((), "{", SOCKET, f"/{SOCKET}", id="the node's"),
         pytest.param((), "{}", OWN, f"/{OWN}", id="its own"),
-        pytest.param(
-            ("--exec-root=/e",),
-            "{}",
-            "e/containerd/containerd.sock",
-            "/e/containerd/containerd.sock",
-            id="elsewhere",
-        ),
+        pytest.param(("--exec-root=/e",), "{}", ELSEWHERE, f"/{ELSEWHERE}", id="elsewhere"),
         pytest.param((), "{}", "run/x", None, id="none"),
     ],
 )
@@ -188,8 +174,6 @@ def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
 
 
 FULL = {"f_blocks": 1000, "f_bfree": 8, "f_bavail": 8, "f_frsize": 4096, "f_files": 0, "f_ffree": 0}
-
-
 STATE, FILES = "where each container has its state", "where the files of containers are"
 
 
@@ -247,15 +231,14 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(
     """Its unit may have ``TemporaryFileSystem=/usr/local`` by now: here it is a process with another root."""
     binary = f"{TOOLKIT}/nvidia-container-runtime"
     assert not Path(binary).exists()
-    served = replace(_engine("containerd"), serving=EffectiveConfig({"nvidia": Runtime(binary)}, "runc"))
-    _found(tmp_path, replace(served, pid=os.getpid()))  # it is missing for all: no matter of a root
+    serving = EffectiveConfig({"nvidia": Runtime(binary)}, "runc")
+    engine = _engine("containerd", serving=serving, pid=os.getpid())
+    _found(tmp_path, engine)  # it is missing for all: no matter of a root
     put(tmp_path, {binary: ""})
 
     for mounted in ((), ("noexec",)):  # as systemd's InaccessiblePaths= mounts an empty directory over ours
         monkeypatch.setattr(Host, "mounted", lambda *_, words=mounted: words)
-        assert f"pid {os.getpid()} does not see {binary}: it has other mounts" in _why(
-            tmp_path, replace(served, pid=os.getpid())
-        )
+        assert f"pid {os.getpid()} does not see {binary}: it has other mounts" in _why(tmp_path, engine)
 
 
 def test_a_toolkit_that_is_mounted_noexec_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,10 +247,8 @@ def test_a_toolkit_that_is_mounted_noexec_is_told(tmp_path: Path, monkeypatch: p
     assert "is mounted noexec, so none of its programs starts" in _why(tmp_path, _engine("containerd"))
 
 
-@pytest.mark.parametrize(
-    ("said", "suse"), [("no equals sign\n", False), ('ID="sles"\nID_LIKE="suse"\n', True)]
-)
-def test_the_family_of_a_system(tmp_path: Path, said: str, *, suse: bool) -> None:
-    host = put(tmp_path, {"etc/os-release": said})
+def test_the_family_of_a_system(tmp_path: Path) -> None:
+    for said, suse in (("no equals sign\n", False), ('ID="sles"\nID_LIKE="suse"\n', True)):
+        host = put(tmp_path, {"etc/os-release": said})
 
-    assert (is_suse(host), [*served_by_image(host)]) == (suse, [])
+        assert (is_suse(host), [*served_by_image(host)]) == (suse, [])
