@@ -3,8 +3,7 @@
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -42,30 +41,24 @@ from tests.support.live import ASKED, ONE, PODS, SOCKET, UNIT, containerd, live,
 
 ENDED = FakeUnit(active="inactive", sub="dead")
 CRASHES = FakeUnit(active="activating", sub="auto-restart")
+D_SOCK = PurePosixPath("/d.sock")  # short: below a test's directory a name has to fit into 107 letters
 
 
-@pytest.mark.parametrize(
-    ("patience", "seconds"),
-    [
-        pytest.param(Patience(1.0, lambda: None), 60.0, id="its own start may take longer than --timeout"),
-        pytest.param(Patience(90.0, lambda: None), 90.0, id="--timeout may be longer"),
-        pytest.param(Patience(7.0, lambda: None, stop_s=0), 7.0, id="a pod that ends has its grace alone"),
-    ],
-)
-def test_an_engine_is_waited_for_as_long_as_its_start_takes(patience: Patience, seconds: float) -> None:
-    assert limit_s(ENGINES["microk8s"], patience) == seconds
+def test_an_engine_is_waited_for_as_long_as_its_start_takes() -> None:
+    """--timeout may be longer; a pod that ends has its grace alone."""
+    patience = [Patience(limit, lambda: None) for limit in (1, 90)] + [Patience(7, lambda: None, stop_s=0)]
+
+    assert [limit_s(ENGINES["microk8s"], each) for each in patience] == [60, 90, 7]
 
 
 def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_path: Path) -> None:
-    path, host = tmp_path / "d.sock", Host.under(PurePosixPath(tmp_path))
-    engine = replace(EngineState.usual(ENGINES["docker"]), socket=PurePosixPath("/d.sock"))
+    engine = replace(EngineState.usual(ENGINES["docker"]), socket=D_SOCK)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:  # root may connect to anything else
-        server.bind(str(path))
+        server.bind(f"{tmp_path}{D_SOCK}")
 
-        answer = ask(host, engine)
+        answer = ask(Host.under(PurePosixPath(tmp_path)), engine)
 
-    assert answer.silence == f"connect to {path} (Protocol wrong type for socket)"
-    assert answer.remedy == "check the path and run as root with that socket mounted"
+    assert answer.silence == f"connect to {tmp_path}{D_SOCK} (Protocol wrong type for socket)"
     assert (answer.stopped, answer.failed, answer.disabled) == (False, False, False)
 
 
@@ -102,48 +95,35 @@ def test_an_engine_is_not_asked_where_that_would_wake_it_and_again_where_it_rest
 
 
 DOCKER_UNIT = "docker.service"
-D_SOCK = PurePosixPath("/d.sock")  # short: below a test's directory a name has to fit into 107 letters
 OPTIONS = Options(places={"docker": Places(socket=D_SOCK)})
-DOCKER_ROW = EngineRow(
-    "docker", D_SOCK, DOCKER_UNIT, {"nvidia": PurePosixPath("/t/nvidia-container-runtime")}
-)
+PROGRAM = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+DOCKER_ROW = EngineRow("docker", D_SOCK, DOCKER_UNIT, {"nvidia": PurePosixPath(PROGRAM)})
 SOUGHT = look_for(ENGINES["docker"], OPTIONS)
 DOCKERD = HostProcess(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
 
 
-@dataclass
-class Held:
-    """A node with a Docker that its owner has stopped, and the socket that systemd listens on in its place."""
+@contextmanager
+def stopped(root: Path, state: str = "inactive") -> Iterator[Host]:
+    """Yield a node with a Docker that its owner has stopped, and that nothing connects to.
 
-    host: Host
-    listener: socket.socket
-    systemd: FakeSystemd
-
-    @property
-    def woken(self) -> bool:
-        try:
-            self.listener.accept()[0].close()
-        except BlockingIOError:
-            return False
-        return True
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Held]:
+    systemd listens in its place, and starts it for whoever does.
+    """
     listens = ("a(ss)", [("Stream", str(D_SOCK))])  # as systemd 257 tells docker.socket
-    units = {DOCKER_UNIT: FakeUnit(active="inactive", sub="dead"), "docker.socket": FakeUnit(sub="listening")}
+    units = {DOCKER_UNIT: FakeUnit(active=state, sub="dead"), "docker.socket": FakeUnit(sub="listening")}
     systemd = FakeSystemd(units, changed={"Listen": listens})
-    with on_bus(tmp_path, systemd) as host, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / D_SOCK.name))
+    with on_bus(root, systemd) as host, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{root}{D_SOCK}")
         listener.listen()
         listener.setblocking(False)
-        yield Held(host, listener, systemd)
+        yield host
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 def remove_made(host: Host) -> None:
     """Remove what a verify has made and is written down."""
     layout, made = Layout(), [["docker", str(D_SOCK), DOCKER_UNIT, f"{MARK}-1"]]
-    put(Path(host.local_path(PurePosixPath("/"))), {layout.made: json.dumps({"made": made})})
+    put(host.local_path(PurePosixPath("/")), {layout.made: json.dumps({"made": made})})
     assert not uninstall.remove_made(host, layout, hurried=True)
     assert host.exists(layout.made)
 
@@ -161,23 +141,20 @@ ACTS: dict[str, Callable[[Host], object]] = {
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 @pytest.mark.parametrize("state", ["inactive", "failed", "deactivating"])
 def test_nothing_connects_to_a_docker_that_is_stopped(
-    held: Held, act: Callable[[Host], object], state: str
+    tmp_path: Path, act: Callable[[Host], object], state: str
 ) -> None:
-    held.systemd.units[DOCKER_UNIT].active = state
-
-    act(held.host)
-
-    assert not held.woken
+    with stopped(tmp_path, state) as host:
+        act(host)
 
 
-def test_verify_says_so_and_how_to_start_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_says_so_and_how_to_start_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "shell_of", lambda _: Tools((), loader=False))
 
-    (found,) = verify.prove_runtimes(held.host, OPTIONS, Record(engines=(DOCKER_ROW,)))
+    with stopped(tmp_path) as host:
+        (found,) = verify.prove_runtimes(host, OPTIONS, Record(engines=(DOCKER_ROW,)))
 
     assert found.found == "nothing is verified: Docker is stopped, and verify does not start it"
     assert found.remedy == "systemctl start docker.service, then verify again"
-    assert not held.woken
 
 
 GONE = PurePosixPath("/old.sock")
@@ -192,16 +169,11 @@ def told(path: PurePosixPath | None = SOCKET) -> Options:
 
 
 @pytest.mark.parametrize(
-    ("engine", "row"),
-    [
-        pytest.param(STOPPED, ROW, id="one that answers is of another unit"),
-        pytest.param(HANGS, ROW, id="one that only hangs"),
-        pytest.param(ELSEWHERE, ROW, id="another unit answers"),
-    ],
+    "engine", [STOPPED, HANGS, ELSEWHERE], ids=["stopped", "one that only hangs", "another unit answers"]
 )
-def test_a_socket_of_another_unit_is_not_taken(tmp_path: Path, engine: EngineState, row: EngineRow) -> None:
+def test_a_socket_of_another_unit_is_not_taken(tmp_path: Path, engine: EngineState) -> None:
     with live(tmp_path) as there:
-        assert locate(there.host, engine, row, told()).socket != SOCKET
+        assert locate(there.host, engine, ROW, told()).socket != SOCKET
 
 
 @pytest.mark.parametrize(
@@ -247,24 +219,19 @@ def test_what_the_process_of_its_unit_listens_on_is_asked(
     assert (ASKED in there.asked) == asked
 
 
-@pytest.mark.parametrize(
-    ("units", "unit"), [({"k3s.service": FakeUnit()}, "k3s.service"), ({"k3s.service": ENDED}, "")]
-)
-def test_of_several_units_the_one_that_runs_is_an_engines(
-    tmp_path: Path, units: dict[str, FakeUnit], unit: str
-) -> None:
+@pytest.mark.parametrize(("now", "unit"), [(FakeUnit(), "k3s.service"), (ENDED, "")])
+def test_of_several_units_the_one_that_runs_is_an_engines(tmp_path: Path, now: FakeUnit, unit: str) -> None:
     row = ENGINES["k3s"]
     engine = replace(EngineState.usual(row), unit=row.units[0])
-    with on_bus(tmp_path, FakeSystemd(units)) as host:
-        for state, expected in (
-            (replace(engine, silence="hangs"), unit),
-            (replace(engine, stopped=True), row.units[0]),
-            (replace(engine, pid=7, unit=""), ""),
-        ):
-            assert with_process(host, state, Places())[0].unit == expected
+    states = replace(engine, silence="hangs"), replace(engine, stopped=True), replace(engine, pid=7, unit="")
+
+    with on_bus(tmp_path, FakeSystemd({"k3s.service": now})) as host:
+        found = [with_process(host, state, Places())[0].unit for state in states]
+
+    assert found == [unit, row.units[0], ""]
 
 
-OURS = EffectiveConfig({"nvidia": Runtime("/usr/local/nvidia/toolkit/nvidia-container-runtime")}, "runc")
+OURS = EffectiveConfig({"nvidia": Runtime(PROGRAM)}, "runc")
 
 
 @pytest.mark.parametrize(
@@ -272,10 +239,8 @@ OURS = EffectiveConfig({"nvidia": Runtime("/usr/local/nvidia/toolkit/nvidia-cont
 )
 def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, used_by: str) -> None:
     docker, beside = EngineState.usual(ENGINES["docker"]), containerd()
-    stopped = EngineRow("docker", docker.socket, docker.unit, {})
-    held = Record(
-        engines=(EngineRow("containerd", beside.socket, beside.unit, {}),) * (used_by == "our ledger")
-    )
+    row = EngineRow("containerd", beside.socket, beside.unit, {})
+    held = Record(engines=(row,) if used_by == "our ledger" else ())
     if used_by == "a kubelet":
         (tmp_path / "var/lib/kubelet/pki").mkdir(parents=True)
     if used_by == "us":
@@ -285,7 +250,7 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, used
         if used_by == "whom it does not say":
             del there.answers[PODS]
         engines, notes = drop_unused(there.host, held, (docker, beside))
-        with_docker = replace(held, engines=(*held.engines, stopped))
+        with_docker = replace(held, engines=(*held.engines, DOCKER_ROW))
         also = drop_unused(there.host, with_docker, (beside,))
 
     left = used_by == "nobody"
@@ -295,13 +260,13 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, used
     assert drop_unused(there.host, held, (beside,)) == ((beside,), ())
 
 
-@pytest.mark.parametrize("runs", [True, False])
-def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Path, *, runs: bool) -> None:
-    engine = replace(EngineState.usual(ENGINES["rke2"]), unit="")
-    unknown = pytest.raises(InstallerError, match=r"tell whose containerd answers on .*k3s-agent.*rke2")
+def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Path) -> None:
+    engine, systemd = replace(EngineState.usual(ENGINES["rke2"]), unit=""), FakeSystemd({})
 
-    systemd = FakeSystemd({"k3s.service": FakeUnit()} if runs else {})
-    with on_bus(tmp_path, systemd) as host, nullcontext() if runs else unknown:
+    with on_bus(tmp_path, systemd) as host:
+        with pytest.raises(InstallerError, match=r"tell whose containerd answers on .*k3s-agent.*rke2"):
+            refuse_unknown(host, engine)
+        systemd.units["k3s.service"] = FakeUnit()
         refuse_unknown(host, engine)
 
 
@@ -315,21 +280,12 @@ def test_a_config_that_another_engine_makes_is_not_edited(name: str) -> None:
     assert f"--runtime {name}" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize(
-    ("named", "ours", "moves"),
-    [
-        ("/opt/nvidia", True, True),
-        ("/opt/nvidia", False, False),  # a toolkit of somebody else's
-        ("/usr/local/nvidia", True, False),
-    ],
-)
-def test_an_install_dir_does_not_move_while_an_engine_names_another_of_ours(
-    tmp_path: Path, named: str, *, ours: bool, moves: bool
-) -> None:
-    if ours:
-        put(tmp_path, {Layout(PurePosixPath(named)).ledger: ""})
-    text = File(f'{{"path": "{named}/toolkit/nvidia-container-runtime"}}'.encode())
+def test_an_install_dir_does_not_move_while_an_engine_names_another_of_ours(tmp_path: Path) -> None:
+    usual, other, theirs = "/usr/local/nvidia", "/opt/nvidia", "/opt/theirs"
+    host = put(tmp_path, {Layout(PurePosixPath(each)).ledger: "" for each in (usual, other)})
+    texts = [
+        File(f'{{"path": "{each}/toolkit/nvidia-container-runtime"}}'.encode()) for each in (usual, theirs)
+    ]
 
-    found = [*find_moved(Host.under(PurePosixPath(tmp_path)), Options(), [text, None])]
-
-    assert bool(found) == moves
+    assert not [*find_moved(host, Options(), [*texts, None])]
+    assert [*find_moved(host, Options(), [File(texts[0].content.replace(usual.encode(), other.encode()))])]

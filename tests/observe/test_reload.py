@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.engines.restart import ask, reload
+from installer.engines.restart import reload
 from installer.errors import InstallerError, NotIdleError, StoppedError
 from installer.host.unit_jobs import Patience
 from installer.model.engine_spec import Runtime, RuntimeEntry
@@ -23,7 +23,6 @@ GONE = Reload("containerd", (), (NVIDIA,))
 RUNC = Neighbour("runc", (Runtime("", {"runtimeType": "io.containerd.runc.v2"}),))
 FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
 OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
-SOON_S = 0.4
 LONG_S = 60.0
 
 
@@ -32,7 +31,7 @@ def _never() -> None:
 
 
 PATIENT = Patience(LONG_S, _never)
-HASTY = Patience(SOON_S, _never)
+HASTY = Patience(0.4, _never)
 
 
 @pytest.fixture
@@ -79,26 +78,18 @@ def test_it_is_restarted_once_and_believed_when_it_serves_what_is_wanted(
     assert node.systemd.calls.count("RestartUnit") == 1
 
 
-def test_the_gate_is_asked_before_the_restart_and_keeps_it(node: Live) -> None:
-    def shut() -> None:
-        assert not node.restarted
+def test_the_gate_keeps_a_restart_and_a_stop_is_heard_while_it_does_not_serve_yet(node: Live) -> None:
+    node.serve("runc")
+
+    def stop() -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        reloaded(node, gate=shut)
-
+        reloaded(node, gate=stop)
     assert not node.restarted
-
-
-def test_a_stop_is_heard_while_it_does_not_serve_yet(node: Live) -> None:
-    node.serve("runc")
-
-    def check() -> None:
-        if node.unit.starts:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        reloaded(node, patience=Patience(LONG_S, check))
+        reloaded(node, patience=Patience(LONG_S, lambda: stop() if node.unit.starts else None))
+    assert node.restarted
 
 
 OTHER_TABLE = Reload("containerd", (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),))
@@ -110,11 +101,11 @@ OTHERWISE = "nvidia=/opt/nvidia, default runc, with other settings than asked fo
 @pytest.mark.parametrize(
     ("names", "more", "step", "serves"),
     [
-        pytest.param(["runc"], {}, WANTED, "runc=(built in), default runc", id="not ours"),
-        pytest.param(["runc", "nvidia"], {}, GONE, STILL, id="ours, still"),
-        pytest.param(["nvidia"], {"ready": 0}, WANTED, NOT_READY, id="not ready"),
-        pytest.param(["nvidia"], {}, OTHER_TABLE, OTHERWISE, id="with other settings"),
-        pytest.param([], {"default": ""}, WANTED, "no runtime, default (none)", id="nothing at all"),
+        (["runc"], {}, WANTED, "runc=(built in), default runc"),
+        (["runc", "nvidia"], {}, GONE, STILL),
+        (["nvidia"], {"ready": 0}, WANTED, NOT_READY),
+        (["nvidia"], {}, OTHER_TABLE, OTHERWISE),
+        ([], {"default": ""}, WANTED, "no runtime, default (none)"),
     ],
 )
 def test_what_it_serves_in_the_place_of_what_is_wanted_is_told_at_the_deadline(
@@ -135,11 +126,11 @@ def test_what_it_serves_in_the_place_of_what_is_wanted_is_told_at_the_deadline(
     ids=["its CRI did not load", "its CRI is switched off"],
 )
 def test_what_waiting_cannot_change_is_told_at_once(node: Live, plugins_said: bytes, said: str) -> None:
-    def break_it() -> None:
+    def fails() -> None:
         node.answers.pop(STATUS, None)
         node.answers[PLUGINS] = plugins_said
 
-    after_restart(node, break_it)
+    after_restart(node, fails)
 
     found = refused(node)
 
@@ -159,23 +150,20 @@ def test_a_service_that_ends_after_its_start_is_told_at_once_in_systemds_words(n
 
 
 @pytest.mark.parametrize(
-    ("others", "defaults", "said"),
+    ("step", "said"),
     [
-        ((RUNC,), frozenset[str](), "runc"),
-        ((), frozenset({"runc"}), "the default"),
-        ((RUNC,), frozenset({"runc"}), "runc, the default"),
+        (replace(WANTED, others=(RUNC,)), "runc"),
+        (replace(WANTED, defaults=frozenset({"runc"})), "the default"),
+        (replace(WANTED, others=(RUNC,), defaults=frozenset({"runc"})), "runc, the default"),
     ],
 )
-def test_who_loses_what_others_had_is_told_at_once(
-    node: Live, others: tuple[Neighbour, ...], defaults: frozenset[str], said: str
-) -> None:
+def test_who_loses_what_others_had_is_told_at_once(node: Live, step: Reload, said: str) -> None:
     node.serve("nvidia", default="nvidia")
 
-    found = refused(node, replace(WANTED, others=others, defaults=defaults))
+    found = refused(node, step)
 
-    assert found == (
-        f"others-not-served: verify that containerd serves what it served before (missing or changed: {said})"
-    )
+    assert found.startswith("others-not-served: verify that containerd serves what it served before (")
+    assert found.endswith(f"(missing or changed: {said})")
 
 
 def test_outside_of_any_service_it_is_not_restarted(node: Live) -> None:
@@ -184,19 +172,19 @@ def test_outside_of_any_service_it_is_not_restarted(node: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    ("active", "sub", "may_rest", "restarted"),
+    ("active", "may_rest", "restarted"),
     [
-        pytest.param("inactive", "dead", True, False, id="stopped, and may rest"),
-        pytest.param("inactive", "dead", False, True, id="stopped, and is wanted"),
-        pytest.param("failed", "failed", True, True, id="failed by itself"),
-        pytest.param("active", "running", True, True, id="running"),
+        ("inactive", True, False),
+        ("inactive", False, True),  # it is wanted
+        ("failed", True, True),
+        ("active", True, True),
     ],
 )
 def test_one_that_its_owner_has_stopped_is_left_so_where_it_may_rest(
-    node: Live, active: str, sub: str, *, may_rest: bool, restarted: bool
+    node: Live, active: str, *, may_rest: bool, restarted: bool
 ) -> None:
     node.serve("runc", "nvidia")
-    node.unit.active, node.unit.sub = active, sub
+    node.unit.active = active
 
     assert reloaded(node, patience=replace(PATIENT, may_rest=may_rest)) is restarted
     assert node.restarted is restarted
@@ -235,10 +223,3 @@ def test_where_cri_does_not_answer_nothing_is_stranded(node: Live) -> None:
     del node.answers[CREATED]
 
     assert reloaded(node, replace(WANTED, when_idle=True))
-
-
-def test_nobody_on_the_socket_is_one_that_is_stopped(node: Live) -> None:
-    found = ask(node.host, replace(containerd(), socket=PurePosixPath("/gone.sock")))
-
-    assert (found.stopped, found.failed, found.pid) == (True, False, None)
-    assert found.silence == f"nothing answers on {node.root}/gone.sock"

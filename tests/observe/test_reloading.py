@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from installer.config_text import Tree
 from installer.engines import ENGINES
 from installer.engines.reloading import (
     explain_pending,
@@ -25,6 +26,7 @@ OURS = Layout().toolkit / "nvidia-container-runtime"
 ENTRY = RuntimeEntry("nvidia", OURS)
 MINE, THEIRS = Runtime(str(OURS)), Runtime("/opt/theirs", {"path": "/opt/theirs"})
 WANTED, GONE = Reload("containerd", (ENTRY,)), Reload("containerd", (), (ENTRY,))
+THREE = replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS)))
 DEMOTED = replace(GONE, demoted=frozenset({"nvidia"}))
 WELL = "its config is restored"
 
@@ -52,8 +54,9 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
         (GONE, serves("runc", False), WELL),
         (WANTED, replace(serves(nvidia=MINE), outdated=True), "its config was changed after its start"),
         (
-            replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS))),
-            *(serves(nvidia=THEIRS), "it does not serve a, b and it serves nvidia otherwise than asked for"),
+            THREE,
+            serves(nvidia=THEIRS),
+            "it does not serve a, b and it serves nvidia otherwise than asked for",
         ),
     ],
 )
@@ -64,83 +67,68 @@ def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -
 
 
 def test_while_steps_are_under_way_all_texts_of_ours_are_known() -> None:
-    def row(path: PurePosixPath, *ours: str) -> ConfigRow:
-        return ConfigRow("docker", path, None, None, ours, ())
-
     goes, stays, new = PurePosixPath("/goes"), PurePosixPath("/stays"), File(b"new")
-    held = Record(configs=(row(goes, "a"), row(stays, "b")), finished=True)
-    final = Record(configs=(row(stays, "c"),), finished=True)
+    a, b, c = (
+        ConfigRow("docker", path, None, None, (text,), ())
+        for path, text in ((goes, "a"), (stays, "b"), (stays, "c"))
+    )
+    held, final = Record(configs=(a, b), finished=True), Record(configs=(c,), finished=True)
     write = WriteConfig("docker", stays, None, new)
 
     now = in_progress(held, final, [write])
 
     assert {each.path: each.ours for each in now.configs} == {goes: ("a",), stays: ("c", "b", new.digest)}
     assert not now.finished
-    assert in_progress(held, held, []) is held
-    assert in_progress(held, held, [write]) is not held
-    assert in_progress(held, final, []) is not held
-
-
-def stale(facts: EngineState, config: dict[str, Any] | str, held: Record | None = None) -> list[str]:
-    text = config if isinstance(config, str) else json.dumps(config)
-    contents = {facts.config: File(text.encode())}
-    whole = Facts((facts,), contents, {}, frozenset(), ToolkitFacts(), held or Record())
-    return [*explain_stale_state(facts, whole, (ENTRY,))]
+    same = [in_progress(held, *more) is held for more in ((held, []), (held, [write]), (final, []))]
+    assert same == [True, False, False]
 
 
 DEFAULT = "Docker has the default runtime {} in force and /etc/docker/daemon.json says {}: a reload brings "
 TABLE = {"theirs": {"path": "/opt/theirs"}}
-DOCKERS = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", {"nvidia-cdi": OURS}),))
 
 
 @pytest.mark.parametrize(
     ("default", "config", "told"),
     [
-        pytest.param("theirs", {"runtimes": TABLE}, DEFAULT.format("theirs", "runc"), id="kept"),
+        pytest.param("theirs", {}, DEFAULT.format("theirs", "runc"), id="kept"),
         pytest.param(
-            *("runc", {"runtimes": TABLE, "default-runtime": "theirs"}, DEFAULT.format("runc", "theirs")),
-            id="not taken up",
+            "runc", {"default-runtime": "theirs"}, DEFAULT.format("runc", "theirs"), id="not taken up"
         ),
-        pytest.param("nvidia", {"runtimes": TABLE}, "", id="ours comes and goes with us"),
-        pytest.param(
-            "theirs", {"runtimes": {**TABLE, "runc": {"path": "/x"}}}, "", id="dockerd would not start"
-        ),
+        pytest.param("nvidia", {}, "", id="ours comes and goes with us"),
+        pytest.param("theirs", {"runtimes": {"runc": {"path": "/x"}}}, "", id="dockerd would not start"),
     ],
 )
 def test_a_default_that_the_file_does_not_say_is_told(
     default: str, config: dict[str, Any], told: str
 ) -> None:
     serving = EffectiveConfig({"runc": Runtime("runc"), "theirs": THEIRS}, default)
+    docker, text = engine("docker", serving), json.dumps({"runtimes": TABLE, **config})
+    held = Record(engines=(EngineRow("docker", docker.socket, "", {"nvidia-cdi": OURS}),))
+    contents = {docker.config: File(text.encode())}
+    facts = Facts((docker,), contents, {}, frozenset(), ToolkitFacts(), held)
 
-    found = stale(engine("docker", serving), config, DOCKERS)
+    lines = [line for line in explain_stale_state(docker, facts, (ENTRY,)) if "default runtime" in line]
 
-    lines = [line for line in found if "default runtime" in line]
     assert len(lines) == bool(told)
     assert all(line.startswith(told) for line in lines)
 
 
-CONTAINERD = {"runtimeType": "io.containerd.runc.v2", "sandboxMode": "podsandbox", "snapshotter": ""}
-LIKE = {"runtime_type": "io.containerd.runc.v2", "sandbox_mode": "", "snapshotter": ""}
-OFF = {**LIKE, "privileged_without_host_devices": False}
+CONTAINERD: Tree = {"runtimeType": "io.containerd.runc.v2", "sandboxMode": "podsandbox", "snapshotter": ""}
+LIKE: Tree = {"runtime_type": "io.containerd.runc.v2", "sandbox_mode": "", "snapshotter": ""}
 CHANGES = "which is not defined as it is in its configs: its next start changes that"
 
 
-@pytest.mark.parametrize(
-    ("served", "defined", "told"),
-    [
-        pytest.param(CONTAINERD, LIKE, "", id="as its files say, and what it fills in"),
-        pytest.param({**CONTAINERD, "privilegedWithoutHostDevices": True}, OFF, CHANGES, id="switched off"),
-    ],
-)
-def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
-    served: dict[str, Any], defined: dict[str, Any] | None, told: str
-) -> None:
-    now = engine("containerd", EffectiveConfig({"x": Runtime("", served), "default": Runtime("/d")}, "runc"))
-    wanted = EffectiveConfig({"x": Runtime("", defined)} if defined else {}, "runc", rest_digest="said")
+def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told() -> None:
+    def has(table: Tree) -> EffectiveConfig:
+        handlers = {"x": Runtime("", table), "default": Runtime("/d")}
+        return EffectiveConfig(handlers, "runc", rest_digest="said")
 
-    line = f"containerd serves the runtime x, {told}" if told else None
+    usual = engine("containerd", has(CONTAINERD))
+    now = engine("containerd", has({**CONTAINERD, "privilegedWithoutHostDevices": True}))
+    wanted = has({**LIKE, "privileged_without_host_devices": False})
 
-    assert [*explain_stale_runtimes(now, wanted, ())] == ([line] if line else [])
+    assert [*explain_stale_runtimes(usual, has(LIKE), ())] == [], "what it fills in is no difference"
+    assert [*explain_stale_runtimes(now, wanted, ())] == [f"containerd serves the runtime x, {CHANGES}"]
     assert [*explain_stale_runtimes(now, wanted, {"x"})] == []
     # Where the texts alone tell, or nobody, or it would not start at all, nothing is said.
     for unknown in (replace(wanted, rest_digest=""), replace(wanted, broken="why"), None):
@@ -171,18 +159,12 @@ def test_what_becomes_of_cdi_after_a_reload(
 
 
 @pytest.mark.parametrize(
-    ("name", "default", "unwanted"),
-    [
-        ("docker", {}, {"nvidia"}),
-        ("docker", {"default-runtime": "nvidia"}, set[str]()),
-        ("containerd", {}, set[str]()),
-    ],
+    ("default", "unwanted"), [({}, {"nvidia"}), ({"default-runtime": "nvidia"}, set[str]())]
 )
-def test_which_of_ours_may_not_stay_the_default(
-    name: str, default: dict[str, str], unwanted: set[str]
-) -> None:
-    facts = engine(name, None)
+def test_which_of_ours_may_not_stay_the_default(default: dict[str, str], unwanted: set[str]) -> None:
+    facts = engine("docker", None)
     text = {"runtimes": {"nvidia": {"path": str(OURS)}}, **default}
-    write = WriteConfig(name, facts.config, None, File(json.dumps(text).encode()))
+    write = WriteConfig("docker", facts.config, None, File(json.dumps(text).encode()))
 
-    assert list_unwanted_defaults(facts, (ENTRY,), [write] if name == "docker" else []) == unwanted
+    assert list_unwanted_defaults(facts, (ENTRY,), [write]) == unwanted
+    assert list_unwanted_defaults(engine("containerd", None), (ENTRY,), []) == set()

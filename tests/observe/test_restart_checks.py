@@ -53,10 +53,10 @@ def host(tmp_path: Path) -> Host:
 
 
 def started(now: tuple[str, ...] | None, later: tuple[str, ...] | None) -> EngineState:
-    words = (
+    first, next_start = (
         None if words is None else Started(words, program="/usr/bin/containerd") for words in (now, later)
     )
-    return replace(FACTS, **dict(zip(("started", "next_start"), words, strict=True)))
+    return replace(FACTS, started=first, next_start=next_start)
 
 
 def reason(
@@ -150,7 +150,7 @@ def test_only_monitors_in_the_units_own_cgroup_go_with_it(proc: Path, pid: int, 
     ("words", "parent", "counts"),
     [
         pytest.param(("-c", "feed", "-n", "app", "-e", "--sync"), 10, False, id="an exec's"),
-        pytest.param(("-b", "/run/feed", "-c", "feed"), 10, False, id="of a container that is being made"),
+        pytest.param(("-b", "/run/feed", "-c", "feed"), 10, False, id="of one that is being made"),
         pytest.param(("-b", "/run/feed", "-c", "feed"), 1, True, id="a live container's"),
     ],
 )
@@ -164,14 +164,13 @@ def test_a_conmon_that_holds_no_container_is_not_counted(
 
 @pytest.mark.parametrize("mode", ["control-group", "mixed", "process", ""])
 def test_a_stop_that_ends_live_containers_is_refused(host: Host, proc: Path, mode: str) -> None:
-    kills = mode in {"control-group", "mixed"}
+    kills, changed = mode in {"control-group", "mixed"}, {"KillMode": mode}
 
-    found = reason(host, process=proc / "10", changed={"KillMode": mode})
-    one = reason(host, process=proc / "13", changed={"KillMode": mode})
+    three, one = (reason(host, process=proc / pid, changed=changed) for pid in ("10", "13"))
 
-    assert (f"KillMode={mode}, and 3 shims of live containers run in it" in found) == kills == bool(found)
+    assert (f"KillMode={mode}, and 3 shims of live containers run in it" in three) == kills == bool(three)
     assert ("1 shim of live containers runs in it" in one) == kills
-    assert not reason(host, changed={"KillMode": mode})
+    assert not reason(host, changed=changed)
 
 
 FLAG, TEXT, PROGRAM, LINK = (f"/opt/site/{name}" for name in ("flag", "text", "program", "link"))
@@ -187,6 +186,7 @@ def fails(kind: str, path: str = TEXT) -> str:
     return f"{kind}={path} does not hold"
 
 
+MAY_FAIL = [("containerd", ["containerd"], False), (FLAG, [FLAG], True)]
 TWO = {"Conditions": [("ConditionPathExists", True, False, path, 0) for path in (FLAG, LINK)]}
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "all is there": ({}, ""),
@@ -197,10 +197,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
         f"its EnvironmentFile {FLAG} is not there",
     ),
     "a pattern": ({"EnvironmentFiles": [("/opt/site/*.env", False)]}, ""),
-    "a program": (
-        {"ExecStart": [("containerd", ["containerd"], False), (FLAG, [FLAG], True), (TEXT, [TEXT], False)]},
-        f"its ExecStart {TEXT} is no program",
-    ),
+    "a program": ({"ExecStart": [*MAY_FAIL, (TEXT, [TEXT], False)]}, f"its ExecStart {TEXT} is no program"),
     "a test of a file": ({"ExecStartPre": [("/usr/bin/test", [PROGRAM, "-f", FLAG], False)]}, ""),
     "another root": ({"ExecStart": [(FLAG, [FLAG], False)], "RootDirectory": "/srv"}, ""),
     "a path": (condition("PathExists", FLAG), fails("ConditionPathExists", FLAG)),
@@ -235,47 +232,28 @@ def test_places_that_files_give_are_those_without_a_flag() -> None:
 
 @pytest.mark.parametrize("place", sorted(PLACES))
 def test_a_config_that_moves_a_place_is_told_with_both_values(place: str) -> None:
-    facts = replace(FACTS, places_by_files=frozenset(PLACES))
+    facts, old = replace(FACTS, places_by_files=frozenset(PLACES)), PLACES[place]
     after = replace(SERVING, places={**PLACES, place: "/new"})
 
     (found,) = explain_moved_places(facts, after)
 
-    assert found.problem == (
-        f"restart containerd (at its next start its config gives it the {place} /new, and it runs with "
-        f"{PLACES[place]})"
-    )
-    for now, later in (
-        (facts, SERVING),
-        (facts, replace(SERVING, places={**PLACES, place: f"{PLACES[place]}/"})),
-        (facts, replace(SERVING, places={})),
-        (replace(facts, places_by_files=frozenset()), after),
-        (replace(facts, serving=None), after),
-    ):
-        assert not [*explain_moved_places(now, later)]
+    assert f"its config gives it the {place} /new, and it runs with {old})" in found.problem
+    for later in (PLACES, {**PLACES, place: f"{old}/"}, {}):
+        assert not [*explain_moved_places(facts, replace(SERVING, places=later))]
+    for now in (replace(facts, places_by_files=frozenset()), replace(facts, serving=None)):
+        assert not [*explain_moved_places(now, after)]
 
 
 def test_crio_and_containerd_print_where_they_are() -> None:
-    crio: dict[str, Any] = {
-        "root": "/srv/crio",
-        "runroot": "/run/other",
-        "api": {"listen": "/run/x.sock"},
-        "runtime": {"x": 1},
-    }
+    bare: dict[str, Any] = {"runtime": {"x": 1}}  # its defaults are commented out
+    places: dict[str, Any] = {"root": "/srv/crio", "runroot": "/run/other"}
     cri: dict[str, Any] = {"io.containerd.grpc.v1.cri": {"containerd": {"default_runtime_name": "runc"}}}
-    dump: dict[str, Any] = {
-        "root": PLACES["root"],
-        "state": PLACES["state"],
-        "grpc": {"address": PLACES["address"]},
-    }
+    dump: dict[str, Any] = {**PLACES, "grpc": {"address": PLACES["address"]}, "plugins": cri}
 
-    assert read_dump({**dump, "plugins": cri}).places == PLACES
-    assert read_effective({"crio": crio}).places == {
-        "root": "/srv/crio",
-        "runroot": "/run/other",
-        "listen": "/run/x.sock",
-    }
-    bare: dict[str, Any] = {"crio": {"runtime": {"x": 1}}}  # its defaults are commented out
-    assert read_effective(bare).places == {}
+    assert read_dump(dump).places == PLACES
+    listens = read_effective({"crio": {**bare, **places, "api": {"listen": "/run/x.sock"}}})
+    assert listens.places == {**places, "listen": "/run/x.sock"}
+    assert read_effective({"crio": bare}).places == {}
 
 
 WELL = FakeUnit(can_reload=True)
@@ -322,24 +300,12 @@ def test_why_an_engine_could_not_be_reloaded(
     assert bool(told) == bool(said)
 
 
-@pytest.mark.parametrize(
-    ("mode", "serves", "told"),
-    [
-        (RestartMode.AUTO, True, 1),
-        (RestartMode.WHEN_IDLE, True, 1),
-        (RestartMode.NONE, True, 0),
-        (RestartMode.AUTO, False, 0),  # a start is its owner's
-    ],
-)
-def test_only_engines_that_serve_and_are_reloaded_need_a_unit(
-    tmp_path: Path, mode: RestartMode, told: int, *, serves: bool
-) -> None:
-    engine = replace(
-        running("containerd", 7, unit=False), serving=EffectiveConfig({}, "runc") if serves else None
-    )
+def test_only_engines_that_serve_and_are_reloaded_need_a_unit(host: Host) -> None:
+    """A start is its owner's."""
+    stopped = running("containerd", 7, unit=False)
+    serves = replace(stopped, serving=SERVING)
+    cases = [*((mode, serves) for mode in RestartMode), (RestartMode.AUTO, stopped)]
 
-    found = unit_obstacles(
-        Host.under(PurePosixPath(tmp_path)), replace(Options(), restart_mode=mode), [engine]
-    )
+    needy = [mode for mode, each in cases if unit_obstacles(host, Options(restart_mode=mode), [each])]
 
-    assert len(found) == told
+    assert needy == [RestartMode.AUTO, RestartMode.WHEN_IDLE]

@@ -1,5 +1,6 @@
 """How an engine was started, and will be: by its process, by systemd's words, by the host's own /proc."""
 
+import shlex
 import time
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,7 +12,6 @@ from installer.engines import ENGINES
 from installer.engines.observe import explain_moving, with_process, with_start
 from installer.engines.startup import explain_overruling, find_place
 from installer.errors import InstallerError
-from installer.host.files import Host
 from installer.model.facts import EngineState, Started
 from installer.model.options import Options, Places
 from tests.host.servers import FakeSystemd, FakeUnit
@@ -25,42 +25,38 @@ VARIABLE = "CONTAINER_DEFAULT_RUNTIME"
 @pytest.mark.parametrize(
     ("engine", "cmdline", "config", "state"),
     [
-        pytest.param("containerd", "containerd --state /mnt/s", "", "/mnt/s", id="a word of its own"),
-        pytest.param("containerd", "containerd", 'state = "/mnt/s"\n', "/mnt/s", id="containerd's config"),
-        pytest.param(
-            "docker", "dockerd --exec-root=/mnt/d", "", "/mnt/d/containerd/daemon", id="dockerd's flag"
-        ),
+        ("containerd", "containerd --state /mnt/s", "", "/mnt/s"),
+        ("containerd", "containerd", 'state = "/mnt/s"\n', "/mnt/s"),
+        ("docker", "dockerd --exec-root=/mnt/d", "", "/mnt/d/containerd/daemon"),
     ],
 )
 def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
-    tmp_path: Path, engine: str, cmdline: str, config: str, state: str | None
+    tmp_path: Path, engine: str, cmdline: str, config: str, state: str
 ) -> None:
-    (tmp_path / "config.toml").write_text(config)
-    host = Host.under(PurePosixPath(tmp_path))
+    host = put(tmp_path, {"config.toml": config})
 
     found = find_place(host, ENGINES[engine].state, cmdline.split(), PurePosixPath("/config.toml"))
 
-    assert found == (PurePosixPath(state) if state else None)
+    assert str(found) == state
 
 
 @pytest.mark.parametrize(
-    ("engine", "cmdline", "default", "flags"),
+    ("engine", "cmdline", "default", "flag"),
     [
-        pytest.param("docker", "dockerd --add-runtime=a=/b", False, ["--add-runtime"], id="more runtimes"),
-        pytest.param("docker", "dockerd --default-runtime a", True, ["--default-runtime"], id="a default"),
-        pytest.param("docker", "dockerd --default-runtime a", False, [], id="a default, not asked for"),
-        pytest.param("crio", "crio --default-runtime=a", True, ["--default-runtime"], id="and asked for"),
-        pytest.param("crio", f"crio {VARIABLE}=a", True, [VARIABLE], id="a variable, and asked for"),
-        pytest.param("crio", f"crio {VARIABLE}=nvidia", True, [], id="a variable that names ours"),
+        ("docker", "dockerd --add-runtime=a=/b", False, "--add-runtime"),
+        ("docker", "dockerd --default-runtime a", True, "--default-runtime"),
+        ("docker", "dockerd --default-runtime a", False, ""),  # no default is asked for
+        ("crio", f"crio {VARIABLE}=a", True, VARIABLE),
+        ("crio", f"crio {VARIABLE}=nvidia", True, ""),  # it names ours
     ],
 )
 def test_a_flag_that_is_stronger_than_the_config_is_reported(
-    engine: str, cmdline: str, *, default: bool, flags: list[str]
+    engine: str, cmdline: str, flag: str, *, default: bool
 ) -> None:
     found = list(explain_overruling(ENGINES[engine], cmdline.split(), Options(set_as_default=default)))
 
-    assert [flag for flag in flags if any(flag in error.problem for error in found)] == flags
-    assert len(found) == len(flags)
+    assert len(found) == bool(flag)
+    assert all(flag in error.problem for error in found)
 
 
 PID = 61
@@ -124,17 +120,15 @@ def test_a_word_of_an_environment_file_is_part_of_the_next_start(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        pytest.param(("/usr/bin/containerd", "--root", "/srv"), ("--root", "/srv"), id="the engine"),
-        pytest.param(
-            ("/usr/bin/nice", "-n", "5", "/usr/bin/containerd", "-a", "/x"), ("-a", "/x"), id="nice"
-        ),
-        pytest.param(("/bin/sh", "-c", "exec /usr/bin/containerd --root /srv"), (), id="a shell"),
+        ("/usr/bin/containerd --root /srv", ("--root", "/srv")),
+        ("/usr/bin/nice -n 5 /usr/bin/containerd -a /x", ("-a", "/x")),
+        ("/bin/sh -c 'exec /usr/bin/containerd --root /srv'", ()),
     ],
 )
 def test_the_words_of_the_next_start_are_those_behind_the_engines_program(
-    tmp_path: Path, words: tuple[str, ...], told: tuple[str, ...]
+    tmp_path: Path, words: str, told: tuple[str, ...]
 ) -> None:
-    with on_bus(tmp_path, systemd(ExecStart=command(*words))) as host:
+    with on_bus(tmp_path, systemd(ExecStart=command(*shlex.split(words)))) as host:
         assert with_start(host, CONTAINERD).next_words == told
 
 
@@ -147,7 +141,6 @@ USUAL = "/etc/containerd/config.toml"
     ("now", "later", "why", "moves"),
     [
         (("-c", "/a"), ("-c", "/a"), None, None),
-        (("-c", "/a"), ("-c", "/b"), None, ("/a", "/b")),
         (("-l", "x"), ("-c", "/b"), None, (USUAL, "/b")),
         (("-c", "/a"), ("-l", "x"), None, ("/a", USUAL)),
         (("-c", "/a"), (), None, None),

@@ -43,16 +43,10 @@ CONFIG, IMAGE_SPEC, NAME, USER_SPECIFIED = 2, 2, 1, 18
 
 
 def test_the_image_is_crios_pause_image_by_the_name_that_a_signature_is_verified_by(tmp_path: Path) -> None:
-    answers = {
-        f"{CRI}Version": version("cri-o", "1.37.0"),
-        f"{CRI}Status": cri_status({}),
-        f"{CRI}RunPodSandbox": message((1, "pod")),
-        f"{CRI}CreateContainer": message((1, "made")),
-    }
-    answers |= {
-        f"{CRI}{name}": b""
-        for name in ("ListPodSandbox", "StartContainer", "StopPodSandbox", "RemovePodSandbox")
-    }
+    made_ids = {"RunPodSandbox": message((1, "pod")), "CreateContainer": message((1, "made"))}
+    acts = dict.fromkeys(("ListPodSandbox", "StartContainer", "StopPodSandbox", "RemovePodSandbox"), b"")
+    said = {"Version": version("cri-o", "1.37.0"), "Status": cri_status({})} | made_ids | acts
+    answers = {f"{CRI}{name}": answer for name, answer in said.items()}
     asked: list[bytes] = []
     http = b"HTTP/1.0 200 OK\r\n\r\n" + RECORDED.read_bytes()
 
@@ -64,10 +58,7 @@ def test_the_image_is_crios_pause_image_by_the_name_that_a_signature_is_verified
         pass
 
     assert made == "made"
-    request = next(
-        dict(read_fields(each))
-        for each in asked
-        if dict(read_fields(each)).get(1) == b"pod" and 3 in dict(read_fields(each))
-    )
+    requests = [dict(read_fields(each)) for each in asked]
+    request = next(each for each in requests if each.get(1) == b"pod" and 3 in each)
     spec = dict(read_fields(dict(read_fields(request[CONFIG]))[IMAGE_SPEC]))
     assert spec == {NAME: IMAGE, USER_SPECIFIED: IMAGE}
