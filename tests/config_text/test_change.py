@@ -21,6 +21,7 @@ NVIDIA = Want((*CRI, "default_runtime_name"), "nvidia")
 VERSION = Want(("version",), 2)
 IMPORT = Want(("imports",), "/ours", member=True)
 KEY = Want(("a", "ours"), 1)
+AB: Key = ("a", "b")
 Changed = tuple[str, tuple[Edit, ...]]
 
 
@@ -43,14 +44,8 @@ def there_and_back(syntax: Syntax, text: str, wants: list[Want]) -> str:
 @pytest.mark.parametrize(
     ("text", "want", "expected"),
     [
-        pytest.param("{ }\n", DEFAULT, '{ "default-runtime": "nvidia" }\n', id="a space on both sides"),
-        pytest.param(
-            "{}", Want(("é",), 'ü"\\\n\x01'), '{"é": "ü\\"\\\\\\n\\u0001"}', id="escaped if need be"
-        ),
+        pytest.param("{}", Want(("é",), 'ü"\\\n\x01'), '{"é": "ü\\"\\\\\\n\\u0001"}', id="escaped"),
         pytest.param('{\n"a":\n1}', Want(("b",), 2), '{\n"a":\n1,\n"b": 2}', id="no line end after a colon"),
-        pytest.param(
-            '{"runtimes": null}', PATH, '{"runtimes": {"nvidia": {"path": "/x"}}}', id="in the place of null"
-        ),
         pytest.param('{"a": 1}', Want(("a",), value=True), '{"a": true}', id="one is not true"),
     ],
 )
@@ -61,35 +56,19 @@ def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, ex
 @pytest.mark.parametrize(
     ("text", "want", "expected"),
     [
-        pytest.param("\ufeff\r\n", VERSION, "\ufeff\r\nversion = 2\r\n", id="an empty line"),
-        pytest.param(
-            '[a]\nx = """\n[b]\n"""\n# about b\n[b]\n',
-            *(KEY, '[a]\nx = """\n[b]\n"""\nours = 1\n# about b\n[b]\n'),
-            id="a header in a string is none",
-        ),
         pytest.param("a = {}\n", Want(("a", "b", "c"), 1), "a = {b = { c = 1 }}\n", id="a table in braces"),
-        pytest.param("a.x = 1\nz = 2\n[c]\n", KEY, "a.x = 1\na.ours = 1\nz = 2\n[c]\n", id="a dotted name"),
         pytest.param(
             "[c]\n  'a' . \"b\".x = 1\n",
             *(Want(("c", "a", "b", "d", "e f"), 1), '[c]\n  \'a\' . "b".x = 1\n  \'a\'."b".d."e f" = 1\n'),
             id="a sub-table of a dotted name is dotted and quoted alike",
         ),
         pytest.param("[[a.b]]", KEY, "[[a.b]]\n\n[a]\nours = 1", id="an array in it names it"),
-        pytest.param(
-            *("[[c]]\n[c.a]\nx = 1\n[a]\n", KEY, "[[c]]\n[c.a]\nx = 1\n[a]\nours = 1\n"),
-            id="not the table in an array",
-        ),
+        pytest.param("[[c]]\n[c.a]\n[a]\n", KEY, "[[c]]\n[c.a]\n[a]\nours = 1\n", id="not that in an array"),
         pytest.param("[a]\nours = nan\n", KEY, "[a]\nours = 1\n", id="not a number gives way"),
         pytest.param("x = 1\n", Want(("a",), {}), "x = 1\n\n[a]\n", id="an empty table is a header"),
         pytest.param("", Want(("a",), 'é"\\\n\x7f'), 'a = "é\\"\\\\\\n\\u007F"\n', id="escaped if need be"),
         pytest.param("", Want(("a",), [True, {"b c": 1.5}]), 'a = [true, { "b c" = 1.5 }]\n', id="in lists"),
-        pytest.param("imports = ['a',]", IMPORT, "imports = ['a', \"/ours\",]", id="a comma at the end"),
         pytest.param("imports = [\r\n]", IMPORT, 'imports = [\r\n  "/ours",\r\n]', id="an open array"),
-        pytest.param(
-            "imports = [\n\t'a', # c,\n\t'b' # d, e\n]",
-            *(IMPORT, "imports = [\n\t'a', # c,\n\t'b', # d, e\n\t\"/ours\"\n]"),
-            id="a comma in a comment is none",
-        ),
     ],
 )
 def test_a_want_is_written_where_toml_allows_it(text: str, want: Want, expected: str) -> None:
@@ -124,18 +103,9 @@ def test_a_key_that_is_already_right_causes_no_edit(syntax: Syntax, text: str, w
     [
         pytest.param(JSON, '{"a": 1, "b": [2]}', ("b",), '{"a": 1}', '{"a": 1, "b": [2]}', id="the last"),
         pytest.param(JSON, '{"a": 1, "b": [2]}', ("a",), '{"b": [2]}', '{"b": [2], "a": 1}', id="the first"),
-        pytest.param(
-            TOML, "[a]\nb = 1\nc = 2\n", ("a", "b"), "[a]\nc = 2\n", "[a]\nc = 2\nb = 1\n", id="line"
-        ),
-        pytest.param(
-            TOML,
-            "a = { b = 1, c = 2 }\n",
-            ("a", "b"),
-            "a = { c = 2 }\n",
-            "a = { c = 2, b = 1 }\n",
-            id="inline",
-        ),
-        pytest.param(TOML, "x = 1\na.b = 1 # c\n", ("a", "b"), "x = 1\n# c\n", None, id="dotted, a comment"),
+        pytest.param(TOML, "[a]\nb = 1\nc = 2\n", AB, "[a]\nc = 2\n", "[a]\nc = 2\nb = 1\n", id="line"),
+        pytest.param(TOML, "a = {b = 1, c = 2}", AB, "a = {c = 2}", "a = {c = 2, b = 1}", id="inline"),
+        pytest.param(TOML, "x = 1\na.b = 1 # c\n", AB, "x = 1\n# c\n", None, id="dotted, a comment"),
     ],
 )
 def test_a_deleted_key_comes_back_at_the_end(
@@ -155,14 +125,8 @@ def test_a_deleted_key_comes_back_at_the_end(
     [
         pytest.param(JSON, '{"runtimes": 1e999}', PATH, "runtimes is a number, but", id="number"),
         pytest.param(JSON, '{"runtimes": {}, "runtimes": {}}', PATH, "runtimes is there twice", id="doubled"),
-        pytest.param(
-            *(JSON, '{"runtimes": {"nvidia": {"path": 1, "path": 2}}}', PATH),
-            *("runtimes.nvidia.path is there twice",),
-            id="a doubled key",
-        ),
         pytest.param(TOML, "[[a]]", KEY, "a is an array of tables, but a table", id="array of tables"),
         pytest.param(TOML, "[a.ours]", KEY, "a.ours is a table, but a value belongs there", id="a table"),
-        pytest.param(TOML, "imports = 'x'", IMPORT, "imports is a string, but an array", id="no array"),
         pytest.param(TOML, "['a.b']\nc = 1", Want(("a.b", "c", "d"), 1), '"a.b".c is a number', id="a dot"),
     ],
 )
@@ -177,15 +141,10 @@ def test_what_is_in_the_way_is_named(syntax: Syntax, text: str, want: Want, prob
     ("syntax", "text", "reason"),
     [
         pytest.param(JSON, '{\n  "a": 1\n  "b": 2}', "line 3, column 3: expecting ',' delimiter", id="comma"),
-        pytest.param(JSON, "[]", "line 1, column 1: expected an object", id="not an object"),
-        pytest.param(JSON, '{"a": 1} // c', "line 1, column 10: comments are not allowed", id="comment"),
         pytest.param(JSON, '{"a": NaN}', "line 1, column 7: NaN is not JSON", id="not a number"),
-        pytest.param(
-            JSON, '{"a": "\x00"}', "line 1, column 8: invalid control character at", id="NUL within"
-        ),
+        pytest.param(JSON, '{"a": "\x00"}', "line 1, column 8: invalid control character", id="NUL"),
         pytest.param(JSON, '{"a": "\udc80"}', "character 8: half a surrogate pair", id="lone surrogate"),
         pytest.param(JSON, "[" * 100_000, "nested too deeply", id="too deep an array"),
-        pytest.param(TOML, "a = 1\nb 2\n", "line 2, column 3: expected '=' after a key", id="no equals sign"),
         pytest.param(TOML, "a = 1\n[a]\n", "line 2, column 3: cannot ", id="defined twice"),
         pytest.param(TOML, "a = '\udc80'", "character 6: half a surrogate pair", id="surrogate in TOML"),
         pytest.param(TOML, "a = " + "9" * 5000, "a number has more than 4300 digits", id="endless integer"),
@@ -220,7 +179,6 @@ def test_depth_never_ends_in_a_traceback(syntax: Syntax, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
-        pytest.param('{"a": 1, "b": [true, null, "x"]}', {"a": 1, "b": [True, None, "x"]}, id="values"),
         pytest.param('{"a": 1, "a": {"b": 1, "b": 2}}', {"a": {"b": 2}}, id="of a doubled name the last"),
         pytest.param('{"a": {"b": 1, "c": 1}, "a": {"b": 2}}', {"a": {"b": 2, "c": 1}}, id="doubled object"),
     ],
@@ -249,12 +207,6 @@ IN_JSON = changed(JSON, '{\n  "a": 1\n}\n', [PATH, DEFAULT])
     ("now", "back", "left"),
     [
         pytest.param(
-            IN_JSON[0].replace('"/x"', '"/theirs"'),
-            '{\n  "a": 1,\n  "runtimes": {\n    "nvidia": {\n      "path": "/theirs"\n    }\n  }\n}\n',
-            [PATH.key],
-            id="a value they changed stays and is reported",
-        ),
-        pytest.param(
             IN_JSON[0].replace('"/x"', '"/x",\n      "theirs": 1'),
             '{\n  "a": 1,\n  "runtimes": {\n    "nvidia": {\n      "theirs": 1\n    }\n  }\n}\n',
             [],
@@ -278,13 +230,6 @@ IN_TOML = changed(TOML, "x = 1\n\n[z]\n", [TYPE, BINARY, NVIDIA])
     ("edit", "back", "left"),
     [
         pytest.param({'"/x"': '"/theirs"'}, None, [BINARY.key], id="a value they changed is reported"),
-        pytest.param(
-            {'"/x"': '"/x"\ntheirs = 1 # c'},
-            'x = 1\n\n[z]\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
-            "theirs = 1 # c\n",
-            [],
-            id="a key they added keeps its header",
-        ),
         pytest.param(
             {'"/x"': '"/x" # why', "[z]\n": "[z]\n# end of z\n"},
             *("x = 1\n\n[z]\n# end of z\n# why\n", []),
@@ -332,41 +277,11 @@ def test_an_undo_refuses_what_others_have_doubled(doubled: str) -> None:
         undone(JSON, f"{{{doubled}, {doubled}}}", IN_JSON[1])
 
 
-@pytest.mark.parametrize(
-    ("syntax", "text", "wants"),
-    [
-        pytest.param(
-            *(JSON, '{"default-runtime": "r\\u0075nc", "runtimes": {"a": {"path" : 1}}}'),
-            *([DEFAULT, Want(("runtimes",), {})],),
-            id="JSON",
-        ),
-        pytest.param(TOML, "[a]\nours = '''\n0''' # c\r\n", [KEY], id="TOML"),
-    ],
-)
-def test_a_replaced_value_returns_as_it_was_written(syntax: Syntax, text: str, wants: list[Want]) -> None:
-    new, edits = changed(syntax, text, wants)
-
-    assert undone(syntax, new, edits) == (text, ())
-    assert undone(syntax, text, edits) == (text, ())
-
-
-@pytest.mark.parametrize(
-    ("before", "want"), [("null", PATH), ("{}", PATH), ('{"a": {}}', Want(("runtimes",), {}))]
-)
-def test_what_others_put_into_an_object_of_ours_stays(before: str, want: Want) -> None:
-    _, edits = changed(JSON, f'{{"runtimes": {before}}}', [want])
-    theirs = '{"runtimes": {"b": {}}}'
-
-    assert undone(JSON, theirs, edits) == (theirs, ())
-
-
 def spoilt(syntax: Syntax, text: str, wrong: str, key: Key, literal: str | None) -> None:
     """Change one key with a grammar that makes ``wrong`` of every text."""
+    spoilt = {"insert": lambda *_: wrong, "remove": lambda *_: wrong}
     with open_draft(text, syntax, NAME) as draft:
-        grammar: dict[str, Any] = vars(toml if syntax is TOML else json)
-        draft.grammar = cast(
-            "Any", SimpleNamespace(**{**grammar, "insert": lambda *_: wrong, "remove": lambda *_: wrong})
-        )
+        draft.grammar = cast("Any", SimpleNamespace(**vars(toml if syntax is TOML else json) | spoilt))
         if literal is None:
             draft.replace(key, None)
         else:
