@@ -4,7 +4,7 @@ import pytest
 
 from installer.config_text import Value
 from installer.errors import InstallerError
-from tests.observe.texts import CRI2, CRI3, NVIDIA, V2, V3, at, decided, result, ways_of
+from tests.observe.texts import CRI2, CRI3, NVIDIA, V2, V3, at, decided, result
 
 ROOT = "/etc/containerd/config.toml"
 RUNC = "io.containerd.runc.v2"
@@ -26,18 +26,6 @@ def test_the_table_is_the_one_of_the_files_schema(text: str, version: str, plugi
     tree = result(decided("containerd", text, version=version), ROOT, text)
 
     assert at(tree, "plugins", plugin, "containerd", "runtimes", "nvidia", "options", "BinaryName") == NVIDIA
-
-
-def test_where_both_tables_are_there_the_other_one_is_the_next_way() -> None:
-    text = f"version = 2\n[{CRI2}]\n[{CRI3}]\n"
-
-    ways = [result(each, ROOT, text) for each in ways_of("containerd", text, version="2.1.9")]
-
-    found = [
-        [plugin for plugin in (V2, V3) if at(way, "plugins", plugin, "containerd", "runtimes")]
-        for way in ways
-    ]
-    assert found == [[V2], [V3]]
 
 
 @pytest.mark.parametrize(
@@ -66,30 +54,6 @@ def test_a_shim_is_inherited_if_it_is_of_runc(version: str, kind: str, served: s
     assert at(runtimes(text, version=version), "nvidia", "runtime_type") == served
 
 
-def test_an_entry_of_our_name_keeps_its_own_value_in_another_spelling() -> None:
-    runc = f"[{CRI2}.runtimes.runc]\noptions.SystemdCgroup = true\n"
-    ours = f"[{CRI2}.runtimes.nvidia]\nruntime_type = '{RUNC}'\noptions.systemdCgroup = false\n"
-
-    options = at(runtimes(f"version = 2\n{runc}{ours}"), "nvidia", "options")
-
-    assert options == {"systemdCgroup": False, "BinaryName": NVIDIA}
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        pytest.param("version = 2\n", "1.6.20", id="built in, and lost by naming others"),
-        pytest.param(f"version = 2\n[{CRI2}.runtimes.crun]\n", "1.7.24", id="the default by no name"),
-        pytest.param("version = 2\n", "2.1.9", id="kept by 2.x, which may be exchanged for 1.x"),
-    ],
-)
-def test_runc_is_named_as_well_where_it_is(text: str, version: str) -> None:
-    found = runtimes(text, version=version)
-
-    assert isinstance(found, dict)
-    assert "runc" in found
-
-
 @pytest.mark.parametrize(
     ("said", "starts"),
     [
@@ -108,14 +72,6 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
 
 
-def test_a_drop_in_that_is_imported_already_needs_no_other_pattern() -> None:
-    text = "version = 3\nimports = ['conf.d/99-*']\n"  # relative to the root file
-
-    decision = decided("containerd", text, version="2.1.9", drop_in=DROP_IN)
-
-    assert [str(file.path) for file in decision.files] == [DROP_IN]
-
-
 @pytest.mark.parametrize(
     ("imported", "drop_in"),
     [
@@ -131,25 +87,6 @@ def test_an_import_that_is_read_after_our_file_may_not_name(imported: str, drop_
 
     with pytest.raises(InstallerError, match=rf"\({path} is imported after our file and sets "):
         decided("containerd", texts, version="2.1.9", drop_in=drop_in, default=True)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "path"),
-    [
-        pytest.param("conf.d/*.toml", "/etc/containerd/conf.d/50.toml", id="one that sorts before it"),
-        pytest.param("/z/*.toml", "/z/50.toml", id="one of an earlier pattern"),
-    ],
-)
-def test_our_drop_in_has_the_last_word_over(pattern: str, path: str) -> None:
-    text, other = (
-        f"version = 3\nimports = ['{pattern}']\n",
-        f"[{CRI3}.runtimes.nvidia]\noptions.BinaryName = '/x'\n",
-    )
-
-    decision = decided("containerd", {ROOT: text, path: other}, version="2.1.9", drop_in=DROP_IN)
-
-    ours = at(result(decision, DROP_IN), "plugins", V3, "containerd", "runtimes", "nvidia")
-    assert at(ours, "options") == {"BinaryName": NVIDIA}
 
 
 def test_on_1_our_runtimes_go_where_the_last_import_with_a_cri_table_is() -> None:

@@ -32,21 +32,6 @@ def test_a_name_that_another_runtime_has_is_refused(entry: str, starts: str) -> 
         decided("docker", f'{{"runtimes": {{"gpu": {entry}}}}}', name="gpu")
 
 
-@pytest.mark.parametrize(
-    ("text", "flaw"),
-    [
-        ('{"runtimes": {"a b": 1}}', 'runtimes."a b" is a number where'),
-        ('{"runtimes": {"x": {"Path": 1}}}', "runtimes.x.Path is a number where"),
-        ('{"runtimes": {"x": {"options": 1}}}', "runtimes.x.options is a number where"),
-        ('{"default-runtime": true}', "default-runtime is a boolean where"),
-    ],
-    ids=["any entry", "path", "options", "default"],
-)
-def test_a_wrong_type_is_refused_by_its_key(text: str, flaw: str) -> None:
-    with pytest.raises(InstallerError, match=rf"cannot use {PATH} \({flaw}"):
-        decided("docker", text)
-
-
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_default_that_nobody_defines_is_refused_also_where_ours_takes_its_place(*, ours: bool) -> None:
     with pytest.raises(InstallerError, match='its default-runtime "youki" is not defined'):
@@ -67,20 +52,16 @@ def test_the_intermediate_text_of_an_undo_has_none_of_the_nulls_of_which_dockerd
 
 
 @pytest.mark.parametrize(
-    ("text", "undefined", "broken"),
+    ("text", "broken"),
     [
-        pytest.param('{"default-runtime": "io.containerd.kata.v2"}', "", "", id="a shim needs no definition"),
-        pytest.param(
-            '{"runtimes": {"x": {}}}', "", "the runtime x has neither a path nor a runtimeType", id="no path"
-        ),
+        ('{"default-runtime": "io.containerd.kata.v2"}', ""),  # a shim needs no definition
+        ('{"runtimes": {"x": {}}}', "the runtime x has neither a path nor a runtimeType"),
     ],
 )
-def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, undefined: str, broken: str) -> None:
+def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, broken: str) -> None:
     found = DockerdModel(PATH, NEW).start(File(text.encode()))
 
-    assert found.undefined == undefined
-    assert found.broken.startswith(broken)
-    assert bool(found.broken) == bool(broken)
+    assert (found.undefined, found.broken[: len(broken) or None]) == ("", broken)
 
 
 @pytest.mark.parametrize("version", [OLD, NEW], ids=["20.10", "28"])
@@ -144,7 +125,7 @@ def test_where_dockerd_looks_for_its_default_depends_on_who_named_it(
     assert found.undefined == (default if said else "")
 
 
-@pytest.mark.parametrize("version", [OLD, (23, 0, 6), NEW, None])
+@pytest.mark.parametrize("version", [OLD, NEW, None])
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -163,20 +144,12 @@ def test_what_dockerd_cannot_read_keeps_it_from_its_start_and_a_reload_from_bein
     started = DockerdModel(PATH, version).start(file)
     taken = DockerdModel(PATH, version).reload(has("runc"), file)
 
-    assert not started.ready
-    assert started.broken.startswith(words)
+    assert (started.ready, started.broken.startswith(words)) == (False, True)
     assert isinstance(taken, Refused)
     assert (taken.words.startswith(words), taken.dies) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "version", "reads"),
-    [
-        *(("\ufeff{}", version, version != OLD) for version in (OLD, (23, 0, 6), NEW, None)),
-        ("{}", OLD, True),
-    ],
-)
-def test_a_byte_order_mark_is_too_much_for_the_old_dockerd(
-    text: str, version: tuple[int, ...] | None, *, reads: bool
-) -> None:
-    assert DockerdModel(PATH, version).start(File(text.encode())).ready is reads
+def test_a_byte_order_mark_is_too_much_for_the_old_dockerd() -> None:
+    for version in (OLD, (23, 0, 6), NEW, None):
+        assert DockerdModel(PATH, version).start(File(b"{}")).ready
+        assert DockerdModel(PATH, version).start(File("\ufeff{}".encode())).ready is (version != OLD)

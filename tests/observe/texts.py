@@ -54,15 +54,6 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     return first
 
 
-def ways_of(engine: str, text: str, *, version: str) -> list[Decision]:
-    """Return all decisions over the text of a root file, plainest first."""
-    row = ENGINES[engine]
-    tree = parse(text, Syntax.TOML, name=str(row.config))
-    numbers = tuple(int(part) for part in version.split("."))
-    files = ConfigFiles(row.config, row.drop_ins.usual, {row.config: tree}, numbers)
-    return [*row.draft(files, entries(), NOTHING_ELSE)]
-
-
 def result(decision: Decision, path: str = "", text: str = "") -> Value:
     """Return the tree of one file once ``decision`` is carried out; the only file's without a ``path``."""
     (wanted,) = (one for one in decision.files if not path or str(one.path) == path)
