@@ -226,6 +226,16 @@ def test_no_engine_is_written_to_or_reloaded_and_two_programs_are_enough() -> No
     assert plan_install(replace(found, payload=PayloadFacts(few[:1])), OPTIONS).obstacles
 
 
+def test_it_goes_where_runtimes_are_asked_for_and_at_an_undo() -> None:
+    found = facts(None, OLD_FILE, row())
+
+    runtimes, undo = plan_install(found, CASE.options), plan_undo(found, OPTIONS)
+
+    assert writes(runtimes) == writes(undo) == [(PATH, None)]
+    assert runtimes.final is not None
+    assert (runtimes.final.cdi, undo.final) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("spec", "tried", "does", "left", "lacks"),
     [

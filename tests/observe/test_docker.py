@@ -32,6 +32,12 @@ def test_a_name_that_another_runtime_has_is_refused(entry: str, starts: str) -> 
         decided("docker", f'{{"runtimes": {{"gpu": {entry}}}}}', name="gpu")
 
 
+@pytest.mark.parametrize("text", ['"x": {"Path": 1}', '"x": {"options": 1}', '"x": 1'])
+def test_a_wrong_type_of_another_runtime_is_refused(text: str) -> None:
+    with pytest.raises(InstallerError, match=rf"cannot use {PATH} \(runtimes.x.* is a number where"):
+        decided("docker", f'{{"runtimes": {{{text}}}}}')
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_default_that_nobody_defines_is_refused_also_where_ours_takes_its_place(*, ours: bool) -> None:
     with pytest.raises(InstallerError, match='its default-runtime "youki" is not defined'):
