@@ -126,14 +126,3 @@ def test_a_config_that_its_owner_puts_back_after_an_incomplete_undo_is_undone_ag
     assert served(node) == before
     assert node.read(node.config) == text + "\n"
     assert not node.has("usr/local/nvidia")
-
-
-def test_stopped_containers_are_named_although_docker_is_stopped(docker_node: Node) -> None:
-    docker_node.installer("install", *SOURCE, check=True)
-    start(docker_node)
-    docker_node.run(["systemctl", "stop", "docker.service", "docker.socket"])
-
-    done = docker_node.installer("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert "stopped containers that need our runtime to start again: trainer" in done.stderr
