@@ -127,28 +127,12 @@ def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Yield why an engine that looks for the toolkit by itself would not find what was asked for."""
-    title, finds = engine.title, engine.spec.finds
-    place, name = options.install_dir, options.runtime_name
-    against: tuple[tuple[bool, str, str | Remedy], ...] = (
-        (
-            place != DEFAULT_INSTALL_DIR,
-            f"install into {place} ({title} looks below {DEFAULT_INSTALL_DIR} only)",
-            Remedy("leave ", Option("install-dir"), " as it is"),
-        ),
-        (
-            name != finds,
-            f"name the runtime {name} ({title} names it {finds} by itself)",
-            Remedy("leave ", Option("runtime-name"), " as it is"),
-        ),
-        (
-            options.set_as_default,
-            f"make the runtime the default of {title} (it writes its config itself)",
-            f"start {title} with --default-runtime {finds}",
-        ),
-    )
-    for holds, problem, remedy in against if finds else ():
-        if holds:
-            yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
+    finds, asked = engine.spec.finds, (options.install_dir, options.runtime_name, options.set_as_default)
+    if finds and asked != (DEFAULT_INSTALL_DIR, finds, False):
+        problem = f"configure {engine.title} (it looks for {finds} below {DEFAULT_INSTALL_DIR} by itself)"
+        given = (Option("install-dir"), ", ", Option("runtime-name"), " and ", Option("set-as-default"))
+        remedy = Remedy("leave ", *given, f" as they are; a default is given by --default-runtime {finds}")
+        yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
 
 class _Undo(Struct, frozen=True):

@@ -19,11 +19,9 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, toolkit_runtimes
 from installer.engines.crio import CRIO
-from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
-from installer.engines.startup import path_of
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text
@@ -112,7 +110,7 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
 def find_in_use(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
-    """Return the containers that need our runtimes, and the names of Docker's stopped ones that do."""
+    """Return the containers that need our runtimes, and the names of a Docker's stopped ones."""
     # Docker first: one that it calls running, and that has no shim then, has just ended.
     row = next((row for row in record.engines if row.spec.api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
@@ -137,17 +135,13 @@ def find_in_use(
 def _known_to_docker(
     host: Host, row: EngineRow, engines: Collection[EngineState]
 ) -> tuple[dockerd.DockerContainer, ...]:
-    """Return the containers of a dockerd that answers, or of one that is stopped."""
+    """Return the containers of a dockerd that answers; of a stopped one they are not known."""
     engine = next((engine for engine in engines if engine.name == row.name), None)
     answers = engine is not None and engine.serving is not None
     if answers or not is_held(host, row.spec, row.socket, row.unit):
         with suppress(InstallerError):
             return dockerd.list_containers(host.local_path(row.socket), timeout_s=ASK_S)
-    if engine is None or not engine.stopped:
-        return ()
-    config = path_of(engine.next_words, engine.spec.cmdline.config) or engine.config
-    data = data_of(host, replace(engine, config=config), engine.next_words)
-    return dockerd.containers_on_disk(host, data) if data else ()
+    return ()
 
 
 def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:

@@ -215,7 +215,6 @@ _LIBRARY_DIRS: Final = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch6
 
 # e_machine of the ELF header (elf.h), by what uname(2) calls the node.
 _MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-_ELF_BYTES: Final = 20
 
 
 def search_paths(name: str) -> tuple[PurePosixPath, ...]:
@@ -265,18 +264,12 @@ def _check_artifact(artifact: Artifact, facts: PayloadFacts) -> Iterator[Install
                 SOURCE,
             )
         return
-    machine, head, built_for = facts.machine, artifact.head, int.from_bytes(artifact.head[18:20], "little")
-    if len(head) < _ELF_BYTES or not head.startswith(b"\x7fELF"):
-        flaw = "is neither an ELF file nor a script"
-    elif (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA
-        flaw = "is not a 64-bit little-endian ELF file"
-    elif built_for != _MACHINES[machine]:
-        names = {number: name for name, number in _MACHINES.items()}
-        flaw = f"is built for {names.get(built_for, f'ELF machine {built_for}')}, the node is {machine}"
-    else:
-        return
-    built = f" an NVIDIA container toolkit for {machine}"
-    yield _refuse(f"install {artifact.name} ({artifact.source} {flaw})", "make ", SOURCE, built)
+    # 64 bits, little-endian, for this machine (elf.h).
+    wanted = b"\x7fELF\x02\x01", _MACHINES[facts.machine].to_bytes(2, "little")
+    if (artifact.head[:6], artifact.head[18:20]) != wanted:
+        flaw = f"is neither a program for {facts.machine} nor a script"
+        built = f" an NVIDIA container toolkit for {facts.machine}"
+        yield _refuse(f"install {artifact.name} ({artifact.source} {flaw})", "make ", SOURCE, built)
 
 
 def _join(names: Sequence[str]) -> str:

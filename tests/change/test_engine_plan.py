@@ -60,18 +60,14 @@ def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"install_dir": PurePosixPath("/opt/nvidia")}, "install into /opt/nvidia (k3s looks below "),
-        ({"runtime_name": "gpu"}, "name the runtime gpu (k3s names it nvidia by itself)"),
-        ({"set_as_default": True}, "make the runtime the default of k3s (it writes its config itself)"),
-    ],
+    "options",
+    [{"install_dir": PurePosixPath("/opt/nvidia")}, {"runtime_name": "gpu"}, {"set_as_default": True}],
 )
-def test_what_it_would_not_find_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_what_it_would_not_find_is_refused(options: dict[str, Any]) -> None:
     plan = plan_install(found_by("k3s", BEFORE), replace(Options(engines=("k3s",)), **options))
 
     (obstacle,) = plan.obstacles
-    assert obstacle.problem.startswith(problem)
+    assert obstacle.problem == "configure k3s (it looks for nvidia below /usr/local/nvidia by itself)"
 
 
 @NAMES

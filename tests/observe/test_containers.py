@@ -1,7 +1,6 @@
 """Who needs our runtimes: by what shims, CRI-O and Docker leave on the disk, and by what Docker answers."""
 
 import json
-import os
 import socket
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines.containers import TASKS, find_in_use
-from installer.host.files import MOST_BYTES, Host
+from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
@@ -172,50 +171,3 @@ def test_what_docker_starts_again_needs_our_runtime_as_what_runs_does(
 
     with serving(tmp_path / "docker.sock", docker):
         assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == found
-
-
-HOST_CONFIG, ABOUT = b'{"Binds":null,"Runtime":"nvidia"}', b'{"State":{"Running":true},"Name":"/trainer"}'
-
-
-def on_disk(root: Path, config: bytes = HOST_CONFIG, name: str = ID) -> Path:
-    """Make a container's files below the usual data-root."""
-    directory = root / "var/lib/docker/containers" / name
-    directory.mkdir(parents=True)
-    (directory / "hostconfig.json").write_bytes(config)
-    (directory / "config.v2.json").write_bytes(ABOUT)
-    return directory
-
-
-@pytest.mark.parametrize(
-    ("said", "data_root"),
-    [
-        pytest.param(None, "var/lib/docker", id="usual"),
-        pytest.param('{"data-root": "/data/docker"}', "data/docker", id="of its config"),
-        pytest.param('{"data-root": 7', "var/lib/docker", id="of a config that nobody can read"),
-    ],
-)
-def test_what_a_stopped_docker_has_left_is_listed(tmp_path: Path, said: str | None, data_root: str) -> None:
-    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ())
-    (tmp_path / data_root).parent.mkdir(parents=True)
-    on_disk(tmp_path / "made")
-    (tmp_path / "made/var/lib/docker").rename(tmp_path / data_root)
-    if said is not None:
-        write(tmp_path, {CONFIG: said})
-
-    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ("trainer",))
-    assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == ((), ())
-
-
-def test_what_names_no_runtime_or_is_no_file_of_roots_is_no_container(tmp_path: Path) -> None:
-    texts = [b"", b"{", b"[]", b"\xff\xfe", b"[" * 9000, b'{"Runtime":7}', HOST_CONFIG + b" " * MOST_BYTES]
-    for number, text in enumerate(texts):
-        on_disk(tmp_path, text, name=f"{number:064x}")
-    fifo, link, anybodys = (on_disk(tmp_path, name=each * 64) / "hostconfig.json" for each in "abc")
-    fifo.unlink()
-    os.mkfifo(fifo)
-    link.unlink()
-    link.symlink_to(anybodys)
-    os.chown(anybodys, 65534, 65534)
-    on_disk(tmp_path, name="no-id-of-dockers")
-
-    assert in_use(tmp_path, DOCKER, STOPPED) == ((), ())

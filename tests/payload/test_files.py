@@ -158,25 +158,19 @@ def test_what_is_missing_of_a_source_is_named_in_one_sentence() -> None:
 
 
 SCRIPT = b"#! /bin/sh -e\necho I am a script\n"
-NEITHER = "is neither an ELF file nor a script"
-NO_ELF = "is not a 64-bit little-endian ELF file"
+NEITHER = "is neither a program for x86_64 nor a script"
 
 
 @pytest.mark.parametrize(
-    ("head", "flaw"),
+    "head",
     [
-        (elf(183), "is built for aarch64, the node is x86_64"),
-        (elf(243), "is built for ELF machine 243, the node is x86_64"),
-        (elf(3, bits=32), NO_ELF),
-        (elf(62, order=2), NO_ELF),
-        (b"echo\n#!/bin/sh\n", NEITHER),
-        (elf(62)[:19], NEITHER),
+        *(elf(183), elf(3, bits=32), elf(62, order=2), b"echo\n#!/bin/sh\n", elf(62)[:19]),
     ],
 )
-def test_a_file_that_cannot_run_on_the_node_is_refused(head: bytes, flaw: str) -> None:
+def test_a_file_that_cannot_run_on_the_node_is_refused(head: bytes) -> None:
     for wrong in (artifact("nvidia-ctk", head=head), artifact(LIBRARY, head=head)):
         (said,) = refusals(source(wrong))
-        assert said.startswith(f"cannot install {wrong.name} ({wrong.source} {flaw}); ")
+        assert said.startswith(f"cannot install {wrong.name} ({wrong.source} {NEITHER}); ")
 
 
 def test_a_script_is_a_program_where_the_host_has_its_interpreter_and_never_a_library() -> None:

@@ -1,24 +1,19 @@
 """What the running dockerd says it can start, which is not always what daemon.json says."""
 
 import json
-import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from installer.errors import InstallerError
-from installer.host.files import Host, read_json_of_root
 from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client
-
-ID: Final = re.compile(r"[0-9a-f]{64}")
-NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
 
 
 class NotServedError(InstallerError):
@@ -124,24 +119,3 @@ def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
         problem = f"ask dockerd on {address} ({reason})"
         remedy = "check that dockerd runs and that this is its socket"
         raise InstallerError(problem, remedy=remedy, code="engine-not-answering") from error
-
-
-class _OnDisk(Struct, frozen=True, rename="pascal"):
-    """What counts here of a container's files, hostconfig.json and config.v2.json."""
-
-    runtime: str = ""
-    name: str = ""
-
-
-def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerContainer, ...]:
-    """Return all containers as their files tell (20.10, 26.1, 28.5): none runs, for that is of the past."""
-    found: list[DockerContainer] = []
-    with suppress(InstallerError):
-        for name in filter(ID.fullmatch, host.names(data_root / "containers")):
-            files = (data_root / "containers" / name / each for each in ("hostconfig.json", "config.v2.json"))
-            config, about = (read_json_of_root(host, file, _OnDisk) or _OnDisk() for file in files)
-            if config.runtime:
-                named = NAME.fullmatch(about.name)
-                title = named[1] if named else name[:12]
-                found.append(DockerContainer(name, title, config.runtime, running=False))
-    return tuple(found)
