@@ -20,25 +20,6 @@ from installer.host.sockets import AnswerError, StatusError, ask_http, call_grpc
 from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
 from installer.model.protobuf import Schema, unpack
 
-
-class NotAnsweringError(InstallerError):
-    """No answer on the socket, or not in time, or not yet; asking again later may help."""
-
-    usual = "engine-not-answering"
-
-
-class CriDisabledError(InstallerError):
-    """The engine runs without CRI on purpose: it does not serve a kubelet."""
-
-    usual = "cri-disabled"
-
-
-class CriFailedError(InstallerError):
-    """The engine runs, but its CRI plugin did not load; ``problem`` has its words."""
-
-    usual = "cri-failed"
-
-
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 _VERBOSE = b"\x08\x01"  # StatusRequest{verbose: true}
 CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
@@ -58,7 +39,7 @@ _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1"
 
 
 def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
-    """Ask the engine what it serves; raise one of the errors above, or InstallerError for another answer.
+    """Ask the engine what it serves; raise where it does not say so, for one of these reasons by its code.
 
     CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
     """
@@ -119,17 +100,15 @@ class Calls:
         parts = [errors[name] for name in _CRI_PARTS if name in errors]
         failed = [error for error in parts if not any(words in error for words in _SWITCHED_OFF)]
         if len(failed) < len(parts) or V2_PLUGIN not in errors:
-            return CriDisabledError(
-                f"use CRI on {path} (it is switched off)",
-                remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",
-            )
+            remedy = "if a kubelet is to use it, take cri out of disabled_plugins in containerd's config"
+            problem = f"use CRI on {path} (it is switched off)"
+            return InstallerError(problem, remedy=remedy, code="cri-disabled")
         if failure := next(filter(None, failed), ""):  # those after the first say that they need it
             problem = f"use CRI on {path} (containerd's plugin did not load: {failure})"
-            return CriFailedError(problem, remedy="correct containerd's config and restart it")
-        remedy = "update containerd to 1.6 or later"
-        return InstallerError(
-            f"use CRI on {path} (it serves no version v1)", remedy=remedy, code="cri-failed"
-        )
+            remedy = "correct containerd's config and restart it"
+            return InstallerError(problem, remedy=remedy, code="cri-failed")
+        problem = f"use CRI on {path} (it serves no version v1)"
+        return InstallerError(problem, remedy="update containerd to 1.6 or later", code="cri-failed")
 
     def _ask(self, method: str, request: bytes) -> bytes | None:
         """Return the answer as raw protobuf; None if the engine does not know this call."""
@@ -149,9 +128,11 @@ class Calls:
             raise InstallerError(problem, remedy=remedy, code="engine-not-answering") from error
 
 
-def _not_answering(socket_path: Path, reason: object) -> NotAnsweringError:
+def _not_answering(socket_path: Path, reason: object) -> InstallerError:
     remedy = "check that it runs and that this is its socket"
-    return NotAnsweringError(f"reach the engine on {socket_path} ({reason})", remedy=remedy)
+    return InstallerError(
+        f"reach the engine on {socket_path} ({reason})", remedy=remedy, code="engine-not-answering"
+    )
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineS
     except dockerd.NotServedError as error:
         return replace(engine, stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
     except InstallerError as error:
-        disabled, failed = isinstance(error, cri.CriDisabledError), isinstance(error, cri.CriFailedError)
+        disabled, failed = error.code == "cri-disabled", error.code == "cri-failed"
         engine = replace(engine, silence=error.problem, disabled=disabled, failed=failed)
     else:
         engine = replace(engine, serving=said.serving, version=parse_version(said.version))
@@ -181,8 +181,7 @@ def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> boo
 
 def limit_s(spec: EngineSpec, patience: Patience) -> float:
     """Return how many seconds an engine has to serve what is wanted."""
-    least_s = spec.generated.start_s if spec.generated and not patience.hurried else 0.0
-    return max(patience.start_s, least_s)
+    return patience.start_s if patience.hurried else max(patience.start_s, spec.start_s)
 
 
 def _begin(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:

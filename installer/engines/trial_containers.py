@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
-from installer.engines.cri import SANDBOXES, Calls, NotAnsweringError, ask_status, open_calls
+from installer.engines.cri import SANDBOXES, Calls, ask_status, open_calls
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
@@ -203,8 +203,8 @@ def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
                 try:
                     engine.call("RemovePodSandbox", request)
                     break
-                except InstallerError as error:
-                    if isinstance(error, NotAnsweringError) or engine.left_s() < 1:
+                except InstallerError:
+                    if engine.left_s() < 1:
                         raise
                     time.sleep(RETRY_S)
     return ["pod"] * len(found)

@@ -10,9 +10,6 @@ from msgspec.structs import replace
 
 from installer.engines.cri import (
     CREATED,
-    CriDisabledError,
-    CriFailedError,
-    NotAnsweringError,
     ask_status,
     list_ids,
 )
@@ -109,18 +106,18 @@ FAILED = f"unable to load dependency: {BAD_DEFAULT}"
 
 
 @pytest.mark.parametrize(
-    ("listed", "error", "words"),
+    ("listed", "code", "words"),
     [
-        ([], CriDisabledError, "switched off"),
-        ([(V2, "images", ""), (V1, "cri", NO_PART)], CriDisabledError, "switched off"),
-        ([(V1, "cri", BAD_DEFAULT)], CriFailedError, BAD_DEFAULT),
-        ([(V1, "cri", FAILED), (V2, "runtime", BAD_DEFAULT)], CriFailedError, f"not load: {BAD_DEFAULT}\\)"),
-        ([(V1, "cri", "")], InstallerError, "update containerd"),
+        ([], "cri-disabled", "switched off"),
+        ([(V2, "images", ""), (V1, "cri", NO_PART)], "cri-disabled", "switched off"),
+        ([(V1, "cri", BAD_DEFAULT)], "cri-failed", BAD_DEFAULT),
+        ([(V1, "cri", FAILED), (V2, "runtime", BAD_DEFAULT)], "cri-failed", f"not load: {BAD_DEFAULT}\\)"),
+        ([(V1, "cri", "")], "cri-failed", "update containerd"),
     ],
     ids=["switched off", "2.x, a part switched off", "failed", "2.x, failed", "too old"],
 )
 def test_a_containerd_without_cri_says_why(
-    tmp_path: Path, listed: list[tuple[str, str, str]], error: type[InstallerError], words: str
+    tmp_path: Path, listed: list[tuple[str, str, str]], code: str, words: str
 ) -> None:
     with (
         engine(tmp_path / "cri.sock", {PLUGINS: plugins(*listed)}) as cri,
@@ -128,7 +125,7 @@ def test_a_containerd_without_cri_says_why(
     ):
         ask_status(cri, timeout_s=5)
 
-    assert raised.type is error
+    assert raised.value.code == code
 
 
 def test_a_server_of_something_else_is_not_taken_for_an_engine(tmp_path: Path) -> None:
@@ -158,7 +155,7 @@ def test_an_engine_that_does_not_answer_is_left_at_the_deadline(
 ) -> None:
     started = time.monotonic()
 
-    with serving(tmp_path / "cri.sock", behave) as cri, pytest.raises(NotAnsweringError, match=words):
+    with serving(tmp_path / "cri.sock", behave) as cri, pytest.raises(InstallerError, match=words):
         ask_status(cri, timeout_s=0.3)
 
     assert time.monotonic() - started < 20
