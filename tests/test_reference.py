@@ -45,9 +45,9 @@ def test_what_an_engine_gets_beyond_the_timeout_is_in_the_reference() -> None:
     row = next(line for line in REFERENCE.splitlines() if line.startswith("| `--timeout`"))
 
     for engine in ENGINES.values():
-        if engine.generated is not None:
+        if engine.marks:
             assert engine.title in row
-            assert f"{engine.generated.start_s:g} at least" in row
+            assert f"{engine.start_s:g} at least" in row
 
 
 def test_each_engine_is_in_the_table_of_what_is_supported() -> None:

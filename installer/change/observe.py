@@ -81,7 +81,7 @@ MOST_FILES: Final = 4096  # of which the host gives up to 16 MiB each
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # Of several with one process the first is the one that others are made from.
-ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
+ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.marks}
 
 
 class Node(Struct, frozen=True):

@@ -17,6 +17,6 @@ def list_generating(process: str, config: PurePosixPath, socket: PurePosixPath) 
     return tuple(
         engine.name
         for engine in ENGINES.values()
-        if engine.generated is not None and engine.process == process
-        if any(mark in str(path) for mark in engine.generated.marks for path in (config, socket))
+        if engine.process == process
+        if any(mark in str(path) for mark in engine.marks for path in (config, socket))
     )

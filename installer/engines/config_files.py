@@ -168,10 +168,10 @@ def usual_configs(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
 
 def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
     """Return the files that are there, none of its configs, and may take the place of its root file."""
-    pattern = spec.generated.copies if spec.generated else None
-    if pattern is None:
+    if spec.copies is None:
         return ()
-    found = {host.resolve(path): path for path in _matching(host, pattern) if host.kind(path) is Kind.FILE}
+    paths = (path for path in _matching(host, spec.copies) if host.kind(path) is Kind.FILE)
+    found = {host.resolve(path): path for path in paths}
     found.pop(host.resolve(spec.config), None)
     return tuple(path for path in found.values() if spec.is_copy(path))
 

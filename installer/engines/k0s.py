@@ -19,7 +19,6 @@ from installer.model.engine_spec import (
     Decision,
     DropIns,
     Extras,
-    Generated,
     Place,
     ReloadMethod,
     RuntimeEntry,
@@ -129,12 +128,9 @@ K0S: Final = replace(
     ),
     relocate=lambda edits, _: edits,
     # It waits 3 s for more changes, ends containerd, and starts it 5 s later (component.go, supervisor.go).
-    generated=Generated(
-        "",
-        ("k0sworker.service", "k0scontroller.service"),
-        start_s=20.0,
-        marks=("/k0s/",),
-        rendered=MERGED,
-        refuses=refuses,
-    ),
+    marks=("/k0s/",),
+    units=("k0sworker.service", "k0scontroller.service"),
+    start_s=20.0,
+    makes=MERGED,
+    refuses=refuses,
 )

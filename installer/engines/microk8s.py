@@ -20,7 +20,6 @@ from installer.model.engine_spec import (
     DropIns,
     Extras,
     FileWants,
-    Generated,
     Place,
     RuntimeEntry,
 )
@@ -120,14 +119,11 @@ MICROK8S: Final = replace(
     make_check=lambda files: effective.make_check(_render(files)),
     estimate=lambda files: effective.estimate(_render(files)),
     # It waits for a default route at its start.
-    generated=Generated(
-        "",
-        ("snap.microk8s.daemon-containerd.service",),
-        start_s=60.0,
-        marks=("/microk8s/",),
-        rendered=RENDERED,
-        needs_root=True,
-        # A refresh copies the data of the snap, a revert takes the older copy again.
-        copies=DATA / "*/args" / TEMPLATE,
-    ),
+    marks=("/microk8s/",),
+    units=("snap.microk8s.daemon-containerd.service",),
+    start_s=60.0,
+    makes=RENDERED,
+    needs_root=True,
+    # A refresh copies the data of the snap, a revert takes the older copy again.
+    copies=DATA / "*/args" / TEMPLATE,
 )

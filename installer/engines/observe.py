@@ -96,7 +96,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             if not (record.finished and row is not None and not row.pending):
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
                 engine = replace(engine, outdated=is_outdated(host, engine, ours))
-            if spec.generated is None:
+            if not spec.marks:
                 refuse_generated(engine)
             engines.append(with_configs(host, engine))
         except InstallerError as error:  # what is wrong with the others is reported as well
@@ -183,9 +183,9 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
     if is_held(host, spec, sought.socket, sought.unit):
         return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")
     engine = ask(host, sought, timeout_s=min(ASK_S, options.timeout_s))
-    if spec.reload is not ReloadMethod.ITSELF or spec.generated is None or not host.exists(sought.socket):
+    if spec.reload is not ReloadMethod.ITSELF or not host.exists(sought.socket):
         return engine
-    deadline = time.monotonic() + min(spec.generated.start_s, awaits_s)
+    deadline = time.monotonic() + min(spec.start_s, awaits_s)
     while engine.serving is None and not (engine.failed or engine.disabled) and time.monotonic() < deadline:
         if not any(systemd.unit_runs(host, unit) for unit in spec.units):
             break

@@ -257,8 +257,7 @@ def explain_refusals(
     """Yield why the steps may not restart an engine, which has ``after`` in force then."""
     if not any(isinstance(step, Reload) for step in steps):
         return
-    generated = engine.spec.generated
-    if generated and generated.needs_root and facts.contents.get(engine.config) is None:
+    if engine.spec.needs_root and facts.contents.get(engine.config) is None:
         yield InstallerError(
             f"restart {engine.title} ({engine.unit} would not start it again: {engine.config} is not there)",
             remedy=f"correct {engine.unit}, or what it needs, then run again",

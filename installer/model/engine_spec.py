@@ -284,23 +284,6 @@ class Place(Struct, frozen=True):
     below: str = ""  # what they say
 
 
-class Generated(Struct, frozen=True):
-    """What there is to know of an engine that writes a config anew each time it starts."""
-
-    # The runtime that it looks for by itself: nothing is edited. "" where it makes its config of other texts.
-    finds: str
-    units: tuple[str, ...]  # it is part of one of them
-    start_s: float  # for which a start is waited at least
-    marks: tuple[str, ...]  # parts of its paths that no other engine's have
-    # The file that it makes, beside the root file or a whole path.
-    rendered: PurePosixPath | None = None
-    needs_root: bool = False  # it does not start without its root file
-    # The pattern of what may take the place of the root file: that of another revision of a snap.
-    copies: PurePosixPath | None = None
-    # Why a release of it does not start with a drop-in, and which; "" where all do.
-    refuses: Callable[[Tree], str] = lambda _: ""
-
-
 class CdiSupport(Struct, frozen=True):
     """How an engine takes CDI devices (engine-facts.md#cdi-in-force)."""
 
@@ -338,7 +321,6 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     drop_ins: DropIns = DropIns()
     hook_dir: PurePosixPath | None = None  # of OCI hooks
     default_key: str  # the last part of the key that names the default runtime
-    generated: Generated | None = None
     # The ways to have our runtimes served, the plainest first; an error where there is none.
     draft: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
     # What files have in force as far as their texts tell; an error where a value has a type that it refuses.
@@ -352,6 +334,19 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     list_programs: Callable[[Tree], Iterable[tuple[Value, bool]]] | None = None
     # Edits with their keys where the engine's own tools have moved them.
     relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
+
+    # Where it writes a config anew each time it starts.
+    marks: tuple[str, ...] = ()  # parts of its paths that no other engine's have; () for one that does not
+    # The runtime that it looks for by itself: nothing is edited. "" where it makes its config of other texts.
+    finds: str = ""
+    units: tuple[str, ...] = ()  # it is part of one of them
+    start_s: float = 0.0  # for which a start is waited at least
+    makes: PurePosixPath | None = None  # that config, beside the root file or a whole path
+    needs_root: bool = False  # it does not start without its root file
+    # The pattern of what may take the place of the root file: that of another revision of a snap.
+    copies: PurePosixPath | None = None
+    # Why a release of it does not start with a drop-in, and which; "" where all do.
+    refuses: Callable[[Tree], str] = lambda _: ""
 
     # Its process and its socket.
     process: str
@@ -391,22 +386,10 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
         since = self.needs_handler_since
         return since is not None and (not version or version >= since)
 
-    @property
-    def finds(self) -> str:
-        """The runtime that it looks for by itself, "" where its config has to name ours."""
-        return self.generated.finds if self.generated else ""
-
     def rendered(self, config: PurePosixPath) -> PurePosixPath | None:
         """Return the file that it makes of its configs, given its root file; None where it makes none."""
-        name = self.generated.rendered if self.generated else None
-        return name and config.parent / name
+        return self.makes and config.parent / self.makes
 
     def is_copy(self, path: PurePosixPath) -> bool:
         """Tell whether a file is none of its configs, and may take the place of its root file."""
-        copies = self.generated.copies if self.generated else None
-        return copies is not None and path != self.config and path.match(str(copies))
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """The units that it may be a part of, where that is not always the same one."""
-        return self.generated.units if self.generated else ()
+        return self.copies is not None and path != self.config and path.match(str(self.copies))

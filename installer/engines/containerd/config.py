@@ -44,7 +44,6 @@ from installer.model.engine_spec import (
     EngineSpec,
     Extras,
     FileWants,
-    Generated,
     Place,
     ReloadMethod,
     RuntimeEntry,
@@ -355,9 +354,6 @@ CONTAINERD: Final = EngineSpec(
 
 
 # At each start they look for the toolkit by themselves and write their config (engine-facts.md#k3s-start).
-_BY_K3S: Final = Generated(
-    "nvidia", ("k3s.service", "k3s-agent.service"), start_s=120.0, marks=("/rancher/", "/k3s/")
-)
 K3S: Final = replace(
     CONTAINERD,
     name="k3s",
@@ -374,7 +370,10 @@ K3S: Final = replace(
     draft=lambda *_: (Decision((), ("runc", "crun")),),
     make_check=None,
     estimate=lambda _: EffectiveConfig({}, ""),
-    generated=_BY_K3S,
+    marks=("/rancher/", "/k3s/"),
+    finds="nvidia",
+    units=("k3s.service", "k3s-agent.service"),
+    start_s=120.0,
 )
 RKE2: Final = replace(
     K3S,
@@ -382,5 +381,5 @@ RKE2: Final = replace(
     title="RKE2",
     config=PurePosixPath("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
     unit="rke2-server.service",
-    generated=replace(_BY_K3S, units=("rke2-server.service", "rke2-agent.service")),
+    units=("rke2-server.service", "rke2-agent.service"),
 )

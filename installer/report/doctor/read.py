@@ -261,13 +261,13 @@ def _read_system(host: Host, seen: Sequence[HostProcess], record: Record, option
 def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
     """Yield the units of engines with the file in their directory that they do not start with."""
     for engine in ENGINES.values():
-        if engine.drop_ins.directory is None or engine.generated is None:
+        if engine.drop_ins.directory is None or not engine.marks:
             continue
         for name in _list_names(host, engine.drop_ins.directory):
             path = engine.drop_ins.directory / name
             with suppress(InstallerError):
                 tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_ins.pattern) else {}
-                if reason := engine.generated.refuses(tree):
+                if reason := engine.refuses(tree):
                     yield from ((unit, f"{path} {reason}") for unit in engine.units)
 
 
