@@ -62,10 +62,8 @@ class Verb(click.Command):
         options = [each for each in self.params if isinstance(each, click.Option)]
         own = [each for each in options if each.name not in flags.DEFAULTS]
         for title, fields in flags.GROUPS.items():
-            listed = [
-                *(own if title == flags.OUTPUT else ()),
-                *(each for each in options if each.name in fields),
-            ]
+            listed = own if title == flags.OUTPUT else []
+            listed = [*listed, *(each for each in options if each.name in fields)]
             if records := [_short(record) for each in listed if (record := each.get_help_record(ctx))]:
                 with formatter.section(title):
                     formatter.write_dl(records)

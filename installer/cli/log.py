@@ -85,10 +85,8 @@ def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Sp
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         if event in OUTCOMES:
-            words = {
-                name: ", ".join(each) if isinstance(each, list) else each for name, each in fields.items()
-            }
-            _speech.outcome = OUTCOMES[event].format_map(words)
+            lists = {name: ", ".join(each) for name, each in fields.items() if isinstance(each, list)}
+            _speech.outcome = OUTCOMES[event].format_map({**fields, **lists})
         spelt = {name: _spell(value) for name, value in fields.items()}
         for error in (each for each in fields.values() if isinstance(each, InstallerError)):
             spelt["code"] = error.code

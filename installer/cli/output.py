@@ -41,9 +41,7 @@ class PlannedConfig(Struct, frozen=True):
     """One config as it would be."""
 
     path: Annotated[str, says("The file, as the host sees it.")]
-    diff: Annotated[
-        str, says("A unified diff; what is not about runtimes is masked, without --show-secrets.")
-    ]
+    diff: Annotated[str, says("A unified diff; what is not about runtimes is masked unless asked for.")]
 
 
 class Obstacle(Struct, frozen=True):

@@ -50,9 +50,8 @@ def _call(host: Host, purpose: str, *call: Any, timeout_s: float = ASK_S) -> Non
     """Call a method of systemd's manager, with its signature and arguments."""
     method, *arguments = call
     manager = (systemd.ROOT, f"{systemd.MANAGER}.{method}")
-    systemd.ask_bus(
-        buses(host), lambda bus: bus.call(*manager, *arguments), purpose=purpose, timeout_s=timeout_s
-    )
+    words = (*manager, *arguments)
+    systemd.ask_bus(buses(host), lambda bus: bus.call(*words), purpose=purpose, timeout_s=timeout_s)
 
 
 def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
@@ -267,9 +266,7 @@ def _messages(journal: str, before: Unit | None) -> Iterator[str]:
             entry = json.loads(line)
             message = entry.get("MESSAGE")
             # What is no UTF-8 comes as an array of its bytes.
-            text = (
-                bytes(message).decode(errors="replace") if isinstance(message, list) else str(message or "")
-            )
+            text = bytes(message).decode(errors="replace") if isinstance(message, list) else message or ""
             # Remarks of systemd's own, as of an optional program that is missing, name a place in its code.
             remark = "CODE_FILE" in entry and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
             if text.strip() and not remark and not any(entry.get(name) == value for name, value in stale):

@@ -450,9 +450,8 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     before = readiness.read_check(host, options.state_file) or readiness.LastCheck()
     processes = {each.name: each.process for each in before.engines if each.serves}
     sockets = _list_sockets(options, record).items()
-    dockers = [
-        (name, str(host.local_path(path))) for name, path in sockets if ENGINES[name].api is Api.DOCKER
-    ]
+    ours = ((name, path) for name, path in sockets if ENGINES[name].api is Api.DOCKER)
+    dockers = [(name, str(host.local_path(path))) for name, path in ours]
     until = monotonic() + STOPS_S
     while monotonic() < until and any(has_closed(processes.get(name, ""), path) for name, path in dockers):
         supervision.raise_if_stopped()

@@ -155,9 +155,8 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
         remedy = f"put it back; or run {RECONCILE} for one with our runtimes alone"
     elif drifted.engines and policy is not Drift.REPAIR:
         specs = [ENGINES[name] for name in drifted.engines]
-        verbs = dict.fromkeys(
-            "reloaded" if spec.reload is ReloadMethod.HUP else "restarted" for spec in specs
-        )
+        ways = (spec.reload for spec in specs)
+        verbs = dict.fromkeys("reloaded" if way is ReloadMethod.HUP else "restarted" for way in ways)
         titles = " and ".join(spec.title for spec in specs)
         why = f"{titles} would have to be {' or '.join(verbs)}; {drifted.summary}"
     else:
@@ -189,11 +188,8 @@ def select_specification(plan: Plan, record: Record) -> Plan | None:
 
 def select_recent(repairs: Repairs, now_s: float) -> Repairs:
     """Return the repairs of the last hour."""
-    recent = {
-        thing: tuple(each for each in times if now_s - HOUR_S < each <= now_s)
-        for thing, times in repairs.items()
-    }
-    return {thing: times for thing, times in recent.items() if times}
+    recent = {thing: [each for each in repairs[thing] if now_s - HOUR_S < each <= now_s] for thing in repairs}
+    return {thing: tuple(times) for thing, times in recent.items() if times}
 
 
 def add_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repairs:

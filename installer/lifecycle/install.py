@@ -204,9 +204,8 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
     for name, reason in plan.pending.items():
         log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
     if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        log.warning(
-            "not verified", engines=unasked, reason="they were not asked whether they serve our runtimes"
-        )
+        unknown = "they were not asked whether they serve our runtimes"
+        log.warning("not verified", engines=unasked, reason=unknown)
     metrics.publish_success(host, options, ledger, plan)
     return plan
 

@@ -67,9 +67,8 @@ class Installation(Struct, frozen=True):
     @property
     def obstacle(self) -> str:
         """What keeps the node from being ready, "" where nothing does."""
-        return next(
-            (f"{each.what}: {each.state}" for each in self.lines if not (each.good or each.later)), ""
-        )
+        against = (each for each in self.lines if not (each.good or each.later))
+        return next((f"{each.what}: {each.state}" for each in against), "")
 
 
 def read_installation(host: Host, options: Options, *, deep: bool = False) -> Installation:

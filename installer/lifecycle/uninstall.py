@@ -309,9 +309,8 @@ def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
 def _read_made(host: Host, layout: Layout) -> list[Made]:
     found = read_json_of_root(host, layout.made, dict[str, list[Made]]) or {}  # damaged: nothing is known
     made = found.get("made", ())
-    return [
-        each for each in made if each.engine in ENGINES and each.name.startswith(f"{trial_containers.MARK}-")
-    ]
+    mark = f"{trial_containers.MARK}-"
+    return [each for each in made if each.engine in ENGINES and each.name.startswith(mark)]
 
 
 def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:

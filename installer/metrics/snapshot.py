@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "toolkit_installer_"
 # A sub-namespace of NFD's own, as it is meant for others: those of nvidia.com belong to NVIDIA's programs.
 NAMESPACE: Final = "toolkit-installer.feature.node.kubernetes.io"
-AT_MOST_LABEL: Final = 63  # characters of a label's value in Kubernetes
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1 << 53)]
@@ -113,13 +112,7 @@ def features(node: Snapshot) -> str:
         "ready-since": node.since,
         **{f"engine-{name}": state for name, state in node.engines.items()},
     }
-    return "".join(f"{NAMESPACE}/{name}={label(value)}\n" for name, value in labels.items() if value)
-
-
-def label(value: str) -> str:
-    """Return ``value`` as one that Kubernetes takes for a label."""
-    kept = "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in value)
-    return kept[:AT_MOST_LABEL].strip("._-")
+    return "".join(f"{NAMESPACE}/{name}={value}\n" for name, value in labels.items() if value)
 
 
 def render(suffix: str, node: Snapshot) -> str | None:

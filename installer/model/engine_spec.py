@@ -80,9 +80,7 @@ class EffectiveConfig(Struct, frozen=True):
     @property
     def fatal(self) -> str:
         """Why an engine that is started so serves nothing; "" where it serves."""
-        return self.broken or (
-            f"its default runtime {self.undefined} is not defined" if self.undefined else ""
-        )
+        return self.broken or (self.undefined and f"its default runtime {self.undefined} is not defined")
 
     @property
     def binaries(self) -> dict[str, str]:

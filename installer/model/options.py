@@ -177,9 +177,7 @@ class Options(Struct, frozen=True):
         if self.serves_nri:
             self.nri.refuse_idle()
         if not 0 < self.timeout_s < inf:
-            raise UsageError(
-                f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
-            )
+            raise UsageError(f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number above 0")
 
     def _refuse_published(self) -> None:
         for path in self.published:

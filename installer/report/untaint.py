@@ -62,11 +62,9 @@ def find_ready_node(pod: Any) -> str:
     if value_at(pod, ("metadata", "deletionTimestamp")):
         return ""
     conditions = _list(value_at(pod, ("status", "conditions")))
-    ready = any(
-        (value_at(each, ("type",)), value_at(each, ("status",))) == ("Ready", "True") for each in conditions
-    )
+    said = [(value_at(each, ("type",)), value_at(each, ("status",))) for each in conditions]
     node = value_at(pod, ("spec", "nodeName"))
-    return node if ready and isinstance(node, str) and node.isascii() else ""
+    return node if ("Ready", "True") in said and isinstance(node, str) and node.isascii() else ""
 
 
 def make_patch(value: Any) -> list[dict[str, Any]]:

@@ -149,7 +149,7 @@ def test_a_socket_of_somebody_else_stays_his_and_stops_nothing(site: Site, *, li
             child.terminate()
             assert child.wait(30) == 0
 
-    assert "(address already in use); free it, or choose another address" in line
+    assert "(address already in use); free it, or choose another" in line
     assert path.exists()
 
 

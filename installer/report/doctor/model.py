@@ -198,7 +198,6 @@ class Node(Struct, frozen=True):
 Judge = Callable[[Node], Verdict]
 
 
-def given(holds: Callable[[Node], object], reason: str | Callable[[Node], str]) -> Callable[[Judge], Judge]:
+def given(holds: Callable[[Node], object], reason: str) -> Callable[[Judge], Judge]:
     """Make a check that does not apply, for ``reason``, but where ``holds``."""
-    tell = reason if callable(reason) else lambda _: reason
-    return lambda judge: lambda node: judge(node) if holds(node) else none(tell(node))
+    return lambda judge: lambda node: judge(node) if holds(node) else none(reason)
