@@ -14,7 +14,6 @@ from msgspec.structs import fields, replace
 from installer.change.ledger import Ledger, dumps, hold, is_ledger_lost, loads, read_record, read_saved
 from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
-from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.facts import (
     ADOPTED,
@@ -46,15 +45,6 @@ def at(root: Path, path: PurePosixPath) -> Path:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
-
-
-def test_a_ledger_that_others_could_write_is_refused_with_what_to_look_at(tmp_path: Path, host: Host) -> None:
-    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-        ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
-    at(tmp_path, LAYOUT.ledger).chmod(0o666)
-
-    with pytest.raises(InstallerError, match=f"read {LAYOUT.ledger}: .*chmod 600 {LAYOUT.ledger}; .*move"):
-        read_record(host, LAYOUT)
 
 
 def test_copies_are_kept_that_a_row_names(tmp_path: Path, host: Host) -> None:
@@ -93,16 +83,6 @@ def test_a_copy_that_is_not_what_was_saved_is_lost_and_saved_anew(
         if not copy.is_dir():
             ledger.save([THEIRS])
             assert read_saved(host, LAYOUT, row(THEIRS).original) == THEIRS
-
-
-def test_a_link_in_the_place_of_a_copy_is_not_written_through(tmp_path: Path, host: Host) -> None:
-    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
-        at(tmp_path, LAYOUT.backups).mkdir()
-        at(tmp_path, LAYOUT.backups / THEIRS.digest).symlink_to("/victim")
-        (tmp_path / "victim").write_text("whole")
-        ledger.save([THEIRS])
-
-    assert (tmp_path / "victim").read_text() == "whole"
 
 
 def test_rows_are_written_once_and_again_where_their_file_has_gone(tmp_path: Path, host: Host) -> None:

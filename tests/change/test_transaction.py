@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from installer.change.transaction import Context, apply, carry_out, never_stop
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
-from installer.model.facts import Facts, Record
+from installer.model.facts import Record
 from installer.model.files import File, Layout
 from installer.model.options import Options, RestartMode
 from installer.model.steps import (
@@ -40,19 +39,16 @@ class Planned:
 
     def __init__(self, site: Site) -> None:
         self.root, self.before = site.root, site.tree()
-        self.options = Options(
+        options = Options(
             engines=("containerd", "docker"),
             toolkit_source=PurePosixPath(site.source),
             host_root=PurePosixPath(site.root),
             restart_mode=RestartMode.NONE,
         )
-        self.host = Host.under(self.options.host_root)
-        self.ledger = Ledger.open(self.host, self.options.layout)
-        self.plan = plan_install(self.observed(), self.options)
-        self.context = Context(self.host, self.options.layout, self.ledger, timeout_s=1)
-
-    def observed(self, **options: Any) -> Facts:
-        return observe_install(self.host, replace(self.options, **options), self.ledger.held)
+        self.host = Host.under(options.host_root)
+        self.ledger = Ledger.open(self.host, options.layout)
+        self.plan = plan_install(observe_install(self.host, options, self.ledger.held), options)
+        self.context = Context(self.host, options.layout, self.ledger, timeout_s=1)
 
     def is_as_before(self) -> bool:
         """Tell whether nothing is left but for the ledger, which goes."""
@@ -131,19 +127,6 @@ def test_where_a_restart_may_still_come_nothing_is_rolled_back(
     assert (raised.value.remedy, raised.value.code) == (hangs.remedy, hangs.code)
     assert (planned.root / CONTAINERDS).read_text() != CONFIGS[CONTAINERDS]
     assert planned.ledger.held.configs
-
-
-def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a_stop_will_not_do(
-    planned: Planned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply(planned.context, planned.plan, never_stop)
-    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if path.name == "docker" else ())
-
-    facts = planned.observed(engines=("containerd",))
-
-    assert [note for note in facts.notes if "read-only" in note] == [
-        "/etc/docker/daemon.json of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
-    ]
 
 
 PATH = PurePosixPath("/etc/docker/daemon.json")

@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_undo
-from installer.change.unrecorded import find_leftovers, find_toolkits
+from installer.change.unrecorded import find_leftovers
 from installer.config_text import Syntax, Want
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, tree_of
-from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
@@ -119,16 +118,6 @@ def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
 
     assert list(part.notes) == notes
     assert (part.rows.toolkit is not None) is bool(notes)
-
-
-def test_a_copy_that_no_engine_reads_names_no_toolkit(tmp_path: Path) -> None:
-    host, drop_ins = Host.under(PurePosixPath(tmp_path)), tmp_path / "etc/containerd/conf.d"
-    drop_ins.mkdir(parents=True)
-
-    (drop_ins / "x.toml.bak").write_text(THEIRS)
-    assert find_toolkits(host, {}) == {}
-    (drop_ins / "x.toml").write_text(THEIRS)
-    assert [*find_toolkits(host, {})] == [PurePosixPath(TOOLKIT).parent]
 
 
 def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:

@@ -110,23 +110,18 @@ def test_a_daemon_that_does_not_end_its_answer_is_left_at_the_deadline(
     assert time.monotonic() - started < 20
 
 
-def endless(connection: socket.socket) -> None:
-    connection.recv(65536)
-    connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n[")
-    while True:
-        connection.sendall(b"0," * 50_000)
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [(b"HTTP/1.0 200 OK\r\n\r\n[", b"0," * 50_000), (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)],
+    ids=["body", "headers"],
+)
+def test_an_endless_answer_is_left_and_not_kept(tmp_path: Path, begin: bytes, more: bytes) -> None:
+    def behave(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(begin)
+        while True:
+            connection.sendall(more)
 
-
-def endless_headers(connection: socket.socket) -> None:
-    connection.recv(65536)
-    while True:
-        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
-
-
-@pytest.mark.parametrize("behave", [endless, endless_headers], ids=["body", "headers"])
-def test_an_endless_answer_is_left_and_not_kept(
-    tmp_path: Path, behave: Callable[[socket.socket], None]
-) -> None:
     info_of_another(tmp_path)
     before, threads = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, threading.active_count()
 

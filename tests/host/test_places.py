@@ -6,6 +6,7 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -62,9 +63,22 @@ def test_only_a_link_that_root_placed_is_followed(
     assert host.read(PurePosixPath("/etc/daemon.json")) is not None
 
 
-@pytest.mark.parametrize("act", ["replace", "remove", "link", "make_directory", "remove_tree"])
+@pytest.mark.parametrize(
+    ("act", "more"),
+    [
+        (Host.replace, (OURS,)),
+        (Host.remove, ()),
+        (Host.link, ("x",)),
+        (Host.make_directory, ()),
+        (remove_tree, ()),
+    ],
+)
 def test_a_directory_that_becomes_a_link_after_the_look_leads_nowhere(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+    host: Host,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[..., object],
+    more: tuple[Any, ...],
 ) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/daemon.json").write_text("another's")
@@ -77,16 +91,8 @@ def test_a_directory_that_becomes_a_link_after_the_look_leads_nowhere(
         return done
 
     monkeypatch.setattr(Host, "resolve", switched)
-    path = PurePosixPath("/etc/daemon.json" if act != "make_directory" else "/etc/new")
-    acts: dict[str, Callable[[], object]] = {
-        "replace": lambda: host.replace(path, OURS),
-        "remove": lambda: host.remove(path),
-        "link": lambda: host.link(path, "x"),
-        "make_directory": lambda: host.make_directory(path),
-        "remove_tree": lambda: remove_tree(host, path),
-    }
     try:
-        acts[act]()
+        act(host, PurePosixPath("/etc/new" if act is Host.make_directory else "/etc/daemon.json"), *more)
     except InstallerError as error:
         assert "make every part of the path above it a directory" in str(error)
 

@@ -283,16 +283,14 @@ MAY_FAIL, OF_BEFORE = (*PRE[:2], True, *PRE[3:]), (*PRE[:3], 5_000_000, *PRE[4:]
 @pytest.mark.parametrize(
     ("journal", "pre", "words"),
     [
-        pytest.param([BYE, GRAVE], (), "level=fatal no space", id="the gravest of its last lines"),
-        pytest.param([REMARK, EARLIER, LATE, BYE], (), "bye", id="none of systemd's or of an earlier start"),
-        pytest.param([FAILED, BYE], (), FAILED["MESSAGE"], id="a failure that systemd met"),
-        pytest.param([{"MESSAGE": [98, 255]}], (), "b\ufffd", id="bytes that are no UTF-8"),
-        pytest.param([], (), "its process exited with status 1", id="nothing"),
-        pytest.param(
-            [BYE], PRE, "its ExecStartPre /sbin/pre exited with status 7: bye", id="a command before"
-        ),
-        pytest.param([BYE], MAY_FAIL, "bye", id="a command that may fail"),
-        pytest.param([BYE], OF_BEFORE, "bye", id="a command of an earlier start"),
+        ([BYE, GRAVE], (), "level=fatal no space"),
+        ([REMARK, EARLIER, LATE, BYE], (), "bye"),
+        ([FAILED, BYE], (), FAILED["MESSAGE"]),
+        ([{"MESSAGE": [98, 255]}], (), "b\ufffd"),
+        ([], (), "its process exited with status 1"),
+        ([BYE], PRE, "its ExecStartPre /sbin/pre exited with status 7: bye"),
+        ([BYE], MAY_FAIL, "bye"),
+        ([BYE], OF_BEFORE, "bye"),
     ],
 )
 def test_why_a_unit_did_not_start_is_told_by_its_commands_and_its_gravest_line(

@@ -28,40 +28,27 @@ from installer.payload.installed import (
 from tests.support.site import Site
 
 LAYOUT = Layout()
-SAVED = f"{LAYOUT.backups}/0123"
-PIDS, SPECIFICATION = "/run/ours", "/var/run/cdi/nvidia.com-gpu.json"
-CDI = str(PurePosixPath(SPECIFICATION).parent)
-USUAL = {str(LAYOUT.home): 0o755, PIDS: 0o755, CDI: 0o755, SAVED: 0o600, SPECIFICATION: 0o644}
+SAVED = LAYOUT.backups / "0123"
+PIDS, SPECIFICATION = PurePosixPath("/run/ours"), PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
 READABLE, WRITABLE = "readable by others than root", "writable by others than root"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Return a node with all of that, each with the mode that it should have."""
-    for path, mode in USUAL.items():
-        place = tmp_path / path[1:]
-        if mode & 0o100:
-            place.mkdir(parents=True)
-        else:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            place.touch()
-        place.chmod(mode)
-    return tmp_path
+def exposed(root: Path, path: PurePosixPath, mode: int) -> Host:
+    """Return a host with a file or directory of that mode, and nothing else of ours."""
+    place = root / str(path)[1:]
+    place.parent.mkdir(0o700, parents=True)
+    place.mkdir() if mode & 0o100 else place.touch()
+    place.chmod(mode)
+    return Host.under(PurePosixPath(root))
 
 
-def holding(*directories: str) -> Record:
-    row = ConfigRow(OWNER, PurePosixPath(SPECIFICATION), None, None, (), ())
-    made = tuple(map(PurePosixPath, directories))
-    return Record(configs=(row,), directories=made, pid_file=PurePosixPath(PIDS, "toolkit.pid"))
+def holding(*directories: PurePosixPath) -> Record:
+    row = ConfigRow(OWNER, SPECIFICATION, None, None, (), ())
+    return Record(configs=(row,), directories=directories, pid_file=PIDS / "toolkit.pid")
 
 
-def flaws(root: Path, held: Record) -> dict[str, str]:
-    return {str(path): flaw for path, _, flaw in list_exposed(Host.under(PurePosixPath(root)), LAYOUT, held)}
-
-
-def restored(root: Path, held: Record) -> dict[str, int]:
-    restore_access(Host.under(PurePosixPath(root)), LAYOUT, held)
-    return {path: stat.S_IMODE((root / path[1:]).stat().st_mode) for path in USUAL}
+def flaws(host: Host, held: Record) -> dict[PurePosixPath, str]:
+    return {path: flaw for path, _, flaw in list_exposed(host, LAYOUT, held)}
 
 
 @pytest.mark.parametrize(
@@ -70,39 +57,41 @@ def restored(root: Path, held: Record) -> dict[str, int]:
         (SAVED, 0o644, (), 0o600),
         (SPECIFICATION, 0o666, (), 0o644),
         (PIDS, 0o777, (PIDS,), 0o755),
-        (CDI, 0o777, (CDI,), 0o755),
-        (CDI, 0o777, (), 0o777),  # of others: it is told alone
+        (SPECIFICATION.parent, 0o777, (SPECIFICATION.parent,), 0o755),
+        (SPECIFICATION.parent, 0o777, (), 0o777),  # of others: it is told alone
     ],
 )
 def test_what_is_ours_is_put_right(
-    root: Path, path: str, mode: int, made: tuple[str, ...], left: int
+    tmp_path: Path, path: PurePosixPath, mode: int, made: tuple[PurePosixPath, ...], left: int
 ) -> None:
-    (root / path[1:]).chmod(mode)
+    host, held = exposed(tmp_path, path, mode), holding(*made)
 
-    assert flaws(root, holding(*made)) == {path: READABLE if path == SAVED else WRITABLE}
-    assert restored(root, holding(*made)) == USUAL | {path: left}
-    assert bool(flaws(root, holding(*made))) is (left == mode)
+    assert flaws(host, held) == {path: READABLE if path == SAVED else WRITABLE}
+    restore_access(host, LAYOUT, held)
 
-
-def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(root: Path) -> None:
-    (root / PIDS[1:]).chmod(0o1777)
-    (root / SAVED[1:]).unlink()
-    (root / SAVED[1:]).symlink_to("elsewhere")
-
-    assert flaws(root, holding()) == {}
+    assert stat.S_IMODE((tmp_path / str(path)[1:]).stat().st_mode) == left
+    assert bool(flaws(host, held)) is (left == mode)
 
 
-def test_a_file_system_without_modes_stops_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(tmp_path: Path) -> None:
+    host = exposed(tmp_path, PIDS, 0o1777)
+    (tmp_path / "var/run/cdi").mkdir(parents=True)
+    (tmp_path / str(SPECIFICATION)[1:]).symlink_to("elsewhere")
+
+    assert flaws(host, holding()) == {}
+
+
+def test_a_file_system_without_modes_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[tuple[str, object]] = []
     monkeypatch.setattr(log, "write", lambda _, event, fields: events.append((event, fields["reason"])))
 
     def refuses(*_: object) -> NoReturn:
         raise PermissionError(1, "Operation not permitted")  # as vfat has it
 
-    (root / SAVED[1:]).chmod(0o644)
     monkeypatch.setattr(os, "fchmod", refuses)
 
-    assert restored(root, holding())[SAVED] == 0o644
+    restore_access(exposed(tmp_path, SAVED, 0o644), LAYOUT, holding())
+
     assert events == [("exposed file not repaired", f"it is {READABLE}")]
 
 
