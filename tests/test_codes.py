@@ -10,7 +10,6 @@ from typing import get_args
 import pytest
 
 from installer.cli import log
-from installer.cli.log import LogFormat
 from installer.errors import Code, InstallerError, UndoIncompleteError
 from installer.host import events
 
@@ -78,11 +77,11 @@ def test_each_code_is_used() -> None:
 def test_a_code_stands_beside_the_sentence_in_json(capfd: pytest.CaptureFixture[str]) -> None:
     error = InstallerError("prove it (nobody answers)", remedy="start it", code="engine-not-proven")
 
-    log.configure(LogFormat.JSON)
+    log.configure("json")
     log.say_failed(error)
     log.say_failed(UndoIncompleteError.because(error))
     events.log.warning("step failed", error=error)
-    log.configure(LogFormat.AUTO)
+    log.configure("auto")
 
     failed, left, step = map(json.loads, capfd.readouterr().err.splitlines())
     assert (failed["event"], failed["code"]) == ("failed", "engine-not-proven")

@@ -12,7 +12,7 @@ from tests.support.waiting import until_it_sleeps
 TALK = """
 from installer.host.events import log as events
 from installer.cli import log
-log.configure(log.LogFormat.JSON)
+log.configure("json")
 for number in range(5000):
     events.info("said", number=number, path="x" * 200)
 print("done", flush=True)
@@ -92,7 +92,7 @@ def test_a_person_reads_one_plain_line_an_event() -> None:
 from installer.cli import log
 from installer.errors import InstallerError
 from installer.host.events import log as events
-log.configure(log.LogFormat.TEXT)
+log.configure("text")
 events.info("config written", path="/etc/x", reason="it is\\nnew")
 events.warning("not verified", engines=["docker", "crio"])
 error = InstallerError("find it (no such file)", remedy="name it")

@@ -26,7 +26,7 @@ from installer.model.facts import (
     require,
 )
 from installer.model.files import File, Meta
-from installer.model.options import GPU_KIND, NEEDS_RUNTIME, Asked, Mode, Options, RestartMode
+from installer.model.options import GPU_KIND, Mode, Options, RestartMode
 from installer.model.steps import (
     MakeDeviceNodes,
     Part,
@@ -81,7 +81,7 @@ def _for_runtimes(engines: tuple[EngineState, ...], record: Record, options: Opt
     """Yield why engines are to serve runtimes of ours."""
     if record.engines:
         yield f"{record.engines[0].title} has runtimes of ours already"
-    if flags := [flag for flag, asked in NEEDS_RUNTIME if asked(options)]:
+    if flags := options.needs_runtime:
         yield f"a runtime is asked for by {' and '.join(flags)}"
     if not engines:
         yield "no engine is to be asked"
@@ -132,22 +132,18 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
             )
 
 
-# What one of these says about engines and their runtimes is so in any case, where none is changed.
-OF_RUNTIMES: Final[Asked] = (
-    ("--config", lambda options: any(each.config for each in options.places.values())),
-    ("--drop-in-config", lambda options: any(each.drop_in for each in options.places.values())),
-    ("--restart-mode", lambda options: options.restart_mode is not RestartMode.AUTO),
-    ("--retry", lambda options: options.retry),
-    (
-        "--no-accept-nvidia-visible-devices-envvar-when-unprivileged",
-        lambda options: not options.toolkit.accept_envvar_when_unprivileged,
-    ),
-)
-
-
 def without_effect(options: Options) -> str:
     """Return what is to be said of flags that change nothing where no engine is changed; "" for nothing."""
-    flags = [flag for flag, asked in OF_RUNTIMES if asked(options)]
+    # What one of these says about engines and their runtimes is so in any case, where none is changed.
+    places, accepts = options.places.values(), options.toolkit.accept_envvar_when_unprivileged
+    asked = {
+        "--config": any(each.config for each in places),
+        "--drop-in-config": any(each.drop_in for each in places),
+        "--restart-mode": options.restart_mode is not RestartMode.AUTO,
+        "--retry": options.retry,
+        "--no-accept-nvidia-visible-devices-envvar-when-unprivileged": not accepts,
+    }
+    flags = [flag for flag, given in asked.items() if given]
     if not flags:
         return ""
     have = "has" if len(flags) == 1 else "have"

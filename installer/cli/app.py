@@ -250,7 +250,7 @@ def untaint(_: Options, name: str) -> Exit:
 
 def main(argv: Sequence[str]) -> int:
     """Run one verb; return its exit code."""
-    logging.configure(logging.LogFormat.AUTO)
+    logging.configure("auto")
     # What only looks is called beside the one that a pod is for.
     return logging.conclude(lambda: _call(argv), leaves=not OF_A_POD.isdisjoint(argv[:1]))
 

@@ -14,7 +14,7 @@ from installer.errors import UsageError
 from installer.host.inodes import resolve_local
 from installer.model.files import ROOT, RUN_DIR
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import AUTO, NEEDS_RUNTIME, Listen, Mode, Options, Places, ToolkitConfig
+from installer.model.options import AUTO, Listen, Mode, Options, Places, ToolkitConfig
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"
@@ -181,8 +181,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
             beside=values["nri"],
         ),
     )
-    asking = [flag for flag, asked in NEEDS_RUNTIME if asked(options)]
-    if options.mode.by_cdi and asking:
+    if options.mode.by_cdi and (asking := options.needs_runtime):
         remedy = f"leave {'that' if len(asking) == 1 else 'those'} out, or use --mode runtime"
         raise UsageError(f"give GPUs by CDI alone with {' and '.join(asking)}", remedy=remedy)
     if options.mode is Mode.NRI and "nri" in given and not values["nri"]:

@@ -3,21 +3,11 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
 from installer.errors import Exit, InstallerError, Remedy, Spelling
 from installer.host import events
-
-
-class LogFormat(StrEnum):
-    """How events are written; ``auto`` looks whether stderr is a terminal."""
-
-    AUTO = "auto"
-    JSON = "json"
-    TEXT = "text"
-
 
 # How the verbs that change a node may end well, as a sentence for whoever finds nothing but that.
 OUTCOMES: Final = {
@@ -72,16 +62,16 @@ def leave_outcome() -> None:
         events.write_termination_log(_speech.outcome)
 
 
-def current_format() -> LogFormat:
+def current_format() -> str:
     """Return how events look, for a program that writes to the same place."""
-    return LogFormat.TEXT if _speech.readable else LogFormat.JSON
+    return "text" if _speech.readable else "json"
 
 
 def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
-    """Choose a LogFormat from here on; ``spoken`` and ``spelling`` give events and options other words."""
+    """Write from here on as ``--log-format`` says; ``spoken`` and ``spelling`` give other words."""
     terminal = sys.stderr.isatty()
     _speech.spelling = spelling
-    _speech.readable = wanted == LogFormat.TEXT or (wanted == LogFormat.AUTO and terminal)
+    _speech.readable = wanted == "text" or (wanted == "auto" and terminal)
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         if event in OUTCOMES:

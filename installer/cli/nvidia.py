@@ -305,7 +305,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Read, check, do; return the exit code."""
-    speak(logging.LogFormat.AUTO)
+    speak("auto")
     return min(logging.conclude(lambda: _run(arguments, environment), leaves=True), Exit.FAILED)
 
 

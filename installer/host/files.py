@@ -69,15 +69,10 @@ class Host:
         return self._map(self.resolve(path, last=last))
 
     def _map(self, path: PurePosixPath) -> Place:
-        for prefix in (ROOT,) if self._mounts.keys() == {ROOT} else (path, *path.parents):
-            if prefix in self._mounts:
-                base, parts = self._mounts[prefix], path.parts[len(prefix.parts) :]
-                if parts or base == Path(ROOT):
-                    return Place(base, parts)
-                return Place(base.parent, (base.name,))
-        problem = f"find {path} (no mounted directory holds it)"
-        remedy = Remedy("mount the host's root and name it with ", Option("host-root"))
-        raise InstallerError(problem, remedy=remedy, code="path-unusable")
+        above = (ROOT,) if len(self._mounts) == 1 else (path, *path.parents)  # the host's root is one of them
+        prefix = next(each for each in above if each in self._mounts)
+        base, parts = self._mounts[prefix], path.parts[len(prefix.parts) :]
+        return Place(base, parts) if parts or base == Path(ROOT) else Place(base.parent, (base.name,))
 
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
         """Return ``path`` without symbolic links, as the host's kernel would follow them.

@@ -1,10 +1,10 @@
 """What the program was asked for: frozen, and valid once built."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final, TypeAlias
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -217,6 +217,17 @@ class Options(Struct, frozen=True):
         return AUTO in self.engines
 
     @property
+    def needs_runtime(self) -> list[str]:
+        """The flags whose giver relies on a runtime: without it containers fail, or start without a GPU."""
+        asked = {
+            "--set-as-default": self.set_as_default,
+            "--runtime-name": self.runtime_name != RUNTIME_NAME,
+            "--crio-hook": self.crio_hook is not None,
+            "--accept-nvidia-visible-devices-as-volume-mounts": self.toolkit.accept_volume_mounts,
+        }
+        return [flag for flag, given in asked.items() if given]
+
+    @property
     def published(self) -> tuple[PurePosixPath, ...]:
         """The files that tell others of us, a socket on which they may ask included."""
         asked = (self.layout.answer, self.metrics_listen.path) if self.metrics_listen else ()
@@ -244,16 +255,3 @@ class Wish(Struct, frozen=True):
     options: Options
     nvidia: bool
     log_format: str
-
-
-Asked: TypeAlias = tuple[tuple[str, Callable[[Options], bool]], ...]
-# Who gives one of these relies on a runtime: without it containers would be refused, or start without a GPU.
-NEEDS_RUNTIME: Final[Asked] = (
-    ("--set-as-default", lambda options: options.set_as_default),
-    ("--runtime-name", lambda options: options.runtime_name != RUNTIME_NAME),
-    ("--crio-hook", lambda options: options.crio_hook is not None),
-    (
-        "--accept-nvidia-visible-devices-as-volume-mounts",
-        lambda options: options.toolkit.accept_volume_mounts,
-    ),
-)

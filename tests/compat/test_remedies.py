@@ -7,7 +7,6 @@ import pytest
 
 from installer.cli import log
 from installer.cli.flags import FLAGS
-from installer.cli.log import LogFormat
 from installer.cli.nvidia import options_from
 from installer.cli.nvidia_flags import read, rows, spell_option
 from installer.errors import InstallerError, Option, Remedy
@@ -79,10 +78,10 @@ def test_what_a_remedy_says_is_taken_in_the_form_of_2021_too(form: str) -> None:
 def test_an_error_is_told_in_the_words_of_the_entry_point(capfd: pytest.CaptureFixture[str]) -> None:
     error = InstallerError("x", remedy=Remedy("choose another ", Option("install-dir")))
 
-    log.configure(LogFormat.JSON, spelling=spell_option)
+    log.configure("json", spelling=spell_option)
     log.say_failed(error)
     events.log.warning("step failed", error=error)
-    log.configure(LogFormat.AUTO)
+    log.configure("auto")
     log.say_failed(error)
 
     theirs, between, ours = capfd.readouterr().err.splitlines()

@@ -157,7 +157,7 @@ def untainting(port: int, directory: Path) -> Iterator["subprocess.Popen[str]"]:
     program = (
         f"import ssl; plain = ssl.create_default_context; ssl.create_default_context = {strict}; "
         "from pathlib import Path; from installer.cli import log; from installer.host import supervision; "
-        "from installer.host.kubernetes import Api; from installer.report import untaint as it; it.PAUSE_S = 0.2; supervision.block_signals(); log.configure(log.LogFormat.JSON); "
+        "from installer.host.kubernetes import Api; from installer.report import untaint as it; it.PAUSE_S = 0.2; supervision.block_signals(); log.configure('json'); "
         f"it.untaint(Api('127.0.0.1', {port}, Path('{directory}'), Path('{directory}/ready')), '{LABEL}')"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT)}
