@@ -3,6 +3,7 @@
 tests/test_lost.py has what is found of ours where the ledger is lost.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -45,44 +46,30 @@ def facts(engine: str, texts: dict[str, str], toolkit: ToolkitFacts | None = Non
     return Facts((found,), contents, {}, frozenset(), toolkit or ToolkitFacts(), Record())
 
 
+BY_NAME = f'imports = ["{DROP_IN}"]\n'
+AMONG_OTHERS = {
+    "b": {"path": RUNTIME, "a": {"c": ["d"]}},
+    "a": {"path": f"{RUNTIME}.cdi"},
+    "mine": {"path": "/mine"},
+    "other": {"path": f"{TOOLKIT}/other"},
+    "far": {"path": "/x/nvidia-container-runtime"},
+}
+IN_OTHER_PLACES = {"x": {"path": RUNTIME}, "runtimes": RUNTIME}
+A_HOOK = {"hook": {"path": f"{TOOLKIT}/nvidia-container-runtime-hook"}}
+IMPORTED = [f"an import in {CONFIG}", f"{DROP_IN} as a whole"]
+OF_TWO = [f'path "{RUNTIME}"', 'c ["d"]', f'path "{RUNTIME}.cdi"']
+
+
 @pytest.mark.parametrize(
     ("engine", "texts", "notes", "edits"),
     [
-        pytest.param(
-            *("containerd", {CONFIG: OWN_GLOB, DROP_IN: THEIRS}),
-            [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
-            ['imports "/etc/containerd/conf.d/99-nvidia*.toml"'],
-            id="an import beside others",
-        ),
-        pytest.param(
-            *("containerd", {CONFIG: f'imports = ["{DROP_IN}"]\n', DROP_IN: THEIRS}),
-            [f"an import in {CONFIG}", f"{DROP_IN} as a whole"],
-            [f'imports "{DROP_IN}"'],
-            id="an import by its name",
-        ),
-        pytest.param("containerd", {CONFIG: GLOB, DROP_IN: "version = 2\n"}, [], [], id="no runtime in it"),
-        pytest.param(
-            "docker",
-            {
-                DAEMON: f'{{"runtimes": {{"b": {{"path": "{RUNTIME}", "a": {{"c": ["d"]}}}},'
-                f' "a": {{"path": "{RUNTIME}.cdi"}}, "mine": {{"path": "/mine"}},'
-                f' "other": {{"path": "{TOOLKIT}/other"}}, "far": {{"path": "/x/nvidia-container-runtime"}}}}}}'
-            },
-            [f"a, b in {DAEMON}"],
-            [f'path "{RUNTIME}"', 'c ["d"]', f'path "{RUNTIME}.cdi"'],
-            id="two runtimes among others",
-        ),
-        pytest.param(
-            *("docker", {DAEMON: f'{{"x": {{"path": "{RUNTIME}"}}, "runtimes": "{RUNTIME}"}}'}, [], []),
-            id="names in other places",
-        ),
-        pytest.param(
-            "crio",
-            {CRIO: "", HOOK: f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-runtime-hook"}}}}'},
-            *([f"the hook {HOOK}"], []),
-            id="a hook",
-        ),
-        pytest.param("crio", {HOOK: '{"hook": {"path": 7}}'}, [], [], id="a hook of nothing"),
+        ("containerd", {CONFIG: OWN_GLOB, DROP_IN: THEIRS}, IMPORTED, [f'imports "{DROP_IN[:-5]}*.toml"']),
+        ("containerd", {CONFIG: BY_NAME, DROP_IN: THEIRS}, IMPORTED, [f'imports "{DROP_IN}"']),
+        ("containerd", {CONFIG: GLOB, DROP_IN: "version = 2\n"}, [], []),
+        ("docker", {DAEMON: json.dumps({"runtimes": AMONG_OTHERS})}, [f"a, b in {DAEMON}"], OF_TWO),
+        ("docker", {DAEMON: json.dumps(IN_OTHER_PLACES)}, [], []),
+        ("crio", {CRIO: "", HOOK: json.dumps(A_HOOK)}, [f"the hook {HOOK}"], []),
+        ("crio", {HOOK: '{"hook": {"path": 7}}'}, [], []),
     ],
 )
 def test_what_nvidias_installer_left_is_found_and_nothing_else(
@@ -100,7 +87,7 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
     assert (part.rows.toolkit is not None, bool(part.rows.engines)) == (named, named)
 
 
-USED = f'{{"runtimes": {{"nvidia": {{"path": "{RUNTIME}"}}}}}}'
+USED = json.dumps({"runtimes": {"nvidia": {"path": RUNTIME}}})
 
 
 @pytest.mark.parametrize(
