@@ -111,40 +111,27 @@ def test_a_staged_name_is_hidden_ends_like_no_config_and_is_in_no_directory_of_d
     ] == []
 
 
-def test_who_stages_after_another_one_has_finished_leaves_it_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.mkdir
-
-    def late(name: str, mode: int, *, dir_fd: int) -> None:
-        real(tmp_path / "new")
-        (tmp_path / "new/ledger").write_text("the other one's")
-        real(name, mode, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "mkdir", late)
-    text = Text(PurePosixPath("ledger"), "ours", 0o600)
-
-    create_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [text])
-
-    assert (tmp_path / "new/ledger").read_text() == "the other one's"
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]
-
-
-def test_who_is_swept_by_another_one_that_was_quicker_leaves_it_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("swept", [False, True])
+def test_who_stages_beside_another_one_that_was_quicker_leaves_it_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, swept: bool
 ) -> None:
     host, path, real = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), os.mkdir
 
     def late(name: str, mode: int, *, dir_fd: int) -> None:
-        real(name, mode, dir_fd=dir_fd)
+        if swept:
+            real(name, mode, dir_fd=dir_fd)
         real(tmp_path / "new")
-        remove_staged(host, path)
+        (tmp_path / "new/ledger").write_text("the other one's")
+        if swept:
+            remove_staged(host, path)
+        else:
+            real(name, mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "mkdir", late)
     create_tree(host, path, [Text(PurePosixPath("ledger"), "ours", 0o600)])
 
+    assert (tmp_path / "new/ledger").read_text() == "the other one's"
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_what_is_swept_is_what_was_staged_for_that_name_alone(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from installer.errors import InstallerError
 from installer.model.facts import DriverFacts
 from installer.model.options import ToolkitConfig
 from installer.payload.config_toml import carry_over, config_tree, render_config
+from tests.change.golden import GOLDEN
+from tests.support.golden import golden
 
 NAME = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
 
@@ -21,15 +23,50 @@ def rendered(
     *,
     low_level: tuple[str, ...] = ("runc", "crun"),
     driver: DriverFacts | None = None,
+    toolkit_dir: str = "/usr/local/nvidia/toolkit",
     before: str = "",
 ) -> str:
     tree = config_tree(
         config or ToolkitConfig(),
         driver or DriverFacts(),
-        toolkit_dir=PurePosixPath("/usr/local/nvidia/toolkit"),
+        toolkit_dir=PurePosixPath(toolkit_dir),
         low_level=low_level,
     )
     return render_config(tree, before)
+
+
+ALL_ASKED = ToolkitConfig(
+    accept_envvar_when_unprivileged=False,
+    accept_volume_mounts=True,
+    cli_debug="/var/log/cli.log",
+    runtime_debug="/var/log/runtime.log",
+    log_level="debug",
+    mode="cdi",
+    cdi_default_kind="management.nvidia.com/gpu",
+    cdi_annotation_prefixes=(),
+    skip_mode_detection=False,
+    features=("disable-imex-channel-creation", "nested.b", "nested.a"),
+)
+IN_AN_ODD_PLACE = rendered(
+    ALL_ASKED,
+    low_level=("/opt/it's runc/crun", "runc", "crun"),
+    driver=DriverFacts("/d/"),
+    toolkit_dir="/opt/it's $(here)/toolkit",
+)
+
+
+# `make golden` rewrites them.
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("default", rendered()),
+        ("all-asked", IN_AN_ODD_PLACE),
+        ("driver-on-the-host-debian", rendered(driver=DriverFacts("/", ldconfig_real=True))),
+        ("suse", rendered(driver=DriverFacts(suse=True))),
+    ],
+)
+def test_the_text_is_the_golden_one(name: str, text: str) -> None:
+    assert text == golden(GOLDEN / f"toolkit/config-{name}.toml", text)
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
