@@ -74,9 +74,6 @@ def test_an_uninstall_leaves_runtimes_that_start_nvidias_toolkit_by_now(
         f"left nvidia, nvidia-cdi, nvidia-legacy in /{path}: another installer has put its toolkit in the place of "
         "ours, and they start that; toolkit-installer uninstall --adopt removes both"
         for path in sorted((DAEMON_JSON, CONTAINERD, CRIO))
-    ] + [
-        f"the default runtime in /{path} was runc before the install; it is not set back: set it, if wanted"
-        for path in ((CONTAINERD,) if more else ())
     ]
     assert told.returncode == 1
     assert f"BAD /{TOOLKIT}  not ours: another installer has put its toolkit there" in told.stdout
@@ -91,17 +88,6 @@ def test_an_uninstall_that_is_to_adopt_takes_both_away(installed: Site) -> None:
     assert not (installed.root / TOOLKIT).exists()
     assert installed.read(CONTAINERD) == CONFIGS[CONTAINERD]
     assert "nvidia" not in installed.read(DAEMON_JSON) + installed.read(CRIO)
-
-
-def test_the_default_of_before_us_is_named_where_it_cannot_be_given_back(site: Site) -> None:
-    site.write(DAEMON_JSON, '{"runtimes": {"v2": {"path": "/x"}}, "default-runtime": "v2"}\n')
-    site.install("--set-as-default")
-    nvidias_toolkit(site)
-
-    done = site.uninstall()
-
-    assert f"the default runtime in /{DAEMON_JSON} was v2 before the install" in done.stderr
-    assert json.loads(site.read(DAEMON_JSON))["default-runtime"] == "nvidia"
 
 
 def test_a_directory_without_programs_takes_nothing_over(site: Site) -> None:
