@@ -141,7 +141,6 @@ class Node(Struct, frozen=True):
             replaced,
             theirs,
             superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
-            defaults=installed.list_former_defaults(former) if theirs else {},
             digests=digests_below(host, layout.install_dir / link)
             if deep and link.startswith(VERSIONS)
             else {},

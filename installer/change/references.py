@@ -136,10 +136,6 @@ def find_taken_over(facts: Facts, options: Options) -> Part:
                     f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
                     "and they start that; toolkit-installer uninstall --adopt removes both"
                 )
-    notes += [
-        f"the default runtime in {path} was {name} before the install; it is not set back: set it, if wanted"
-        for path, name in sorted(facts.toolkit.defaults.items())
-    ]
     return Part("adopted", notes=tuple(notes))
 
 

@@ -297,8 +297,6 @@ class ToolkitFacts(Struct, frozen=True):
     replaced: bool = False  # the directory of another installer stands aside
     theirs: bool = False  # another installer's programs stand there
     superseded: bool = False  # what we have set aside has a later one in its place
-    # The default runtimes that configs had before ours, where they are that installer's.
-    defaults: Mapping[PurePosixPath, str] = field(default_factory=dict)
     digests: Mapping[PurePosixPath, str] = field(default_factory=dict)  # sha256 of the version in place
 
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host, entries, entry_of, restrict
@@ -164,17 +163,6 @@ def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
         and not (host.kind(row.path) is Kind.FILE and host.changed_s(row.path) >= since_s)
     )
     return replace(record, toolkit=None, engines=(), configs=specifications, left="")
-
-
-def list_former_defaults(record: Record) -> dict[PurePosixPath, str]:
-    """Return the default runtime that each config had before ours, where it had another one."""
-    return {
-        row.path: str(edit.before).strip("\"'")
-        for row in record.configs
-        for edit in row.edits
-        if row.engine in ENGINES and edit.key[-1:] == (ENGINES[row.engine].default_key,)
-        if edit.before not in {None, edit.after}
-    }
 
 
 def ask_version(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[int, ...] | None:
