@@ -143,17 +143,12 @@ class InternalError(InstallerError):
         self.kind = str(error) if isinstance(error, OSError) else type(error).__name__
         self.frames = tuple(_frames(error))
         where = f" in {self.frames[-1]}" if self.frames else ""
+        problem = f"finish (internal error: {self.kind}{where})"
+        remedy = "report it with this log, as docs/troubleshooting.md says"
         if isinstance(error, MemoryError):
-            super().__init__(
-                "finish (no memory is left for this process)",
-                remedy="free some memory of the node, or raise ulimit -v where it is set, and run it again",
-                code="no-memory",
-            )
-            return
-        super().__init__(
-            f"finish (internal error: {self.kind}{where})",
-            remedy="report it with this log, as docs/troubleshooting.md says",
-        )
+            problem = "finish (no memory is left for this process)"
+            remedy = "free some memory of the node, or raise ulimit -v where it is set, and run it again"
+        super().__init__(problem, remedy=remedy, code="no-memory" if isinstance(error, MemoryError) else None)
 
 
 def _frames(error: Exception) -> Iterator[str]:
