@@ -6,23 +6,19 @@ Where it looks and what it writes: engine-facts.md#k3s-start.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from tests.engines.conftest import Boot
-from tests.engines.cri import Cri
-from tests.engines.images import ARCHIVE, IMAGE
-from tests.engines.nodes import PYTHON, Node
+from tests.engines.distribution import TOOLKIT, UNSEEN, Distribution, begin, newest
+from tests.engines.images import IMAGE
+from tests.engines.nodes import PYTHON, SOURCE
 from tests.engines.payload import ARTIFACTS
 from tests.engines.told import sentence, snapshot
 from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
 
 SOCKET = "/run/k3s/containerd/containerd.sock"
-UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
-RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-SOURCE = ("--toolkit-source", ARTIFACTS)
 STAND_IN = f"""\
 #!/bin/sh
 set -e
@@ -62,61 +58,29 @@ containerd -c "$config" &
 trap 'kill $!; wait' TERM
 wait
 """
-UNIT = """\
-[Service]
-ExecStart=/usr/local/bin/NAME
-KillMode=process
-Delegate=yes
-Restart=always
-"""
+
+
 # Neither is told from the other by its socket, only by its unit.
-KINDS = {"k3s": "k3s.service", "rke2 agent": "rke2-agent.service"}
-
-
-@dataclass
-class Rancher:
-    """A node that runs one of them."""
-
-    node: Node
-    name: str
-    unit: str
-
-    @property
-    def cri(self) -> Cri:
-        return Cri(self.node.root / SOCKET.lstrip("/"))
-
-    def handlers(self) -> dict[str, str]:
-        """Return the handlers that the running engine serves, and what each starts."""
-        runtimes = self.cri.status().runtimes
-        return {name: (each.get("options") or {}).get("BinaryName", "") for name, each in runtimes.items()}
-
-
-@pytest.fixture(params=KINDS, ids=lambda kind: kind)
+@pytest.fixture(params=["k3s", "rke2-agent"])
 def rancher(
     request: pytest.FixtureRequest, booted: Boot, engines_today: list[EngineSet]
-) -> Iterator[Rancher]:
-    newest = [row for row in engines_today if row.name == "containerd"][-1]
-    unit = KINDS[request.param]
-    name = request.param.split()[0]
-    with booted(newest, start=False) as node:
+) -> Iterator[Distribution]:
+    name = _name_of(request.param)
+    with booted(newest(engines_today, "2"), start=False) as node:
         node.write(f"/usr/local/bin/{name}", STAND_IN.replace("NAME", name))
         (node.root / f"usr/local/bin/{name}").chmod(0o755)
-        node.write(f"/etc/systemd/system/{unit}", UNIT.replace("NAME", name))
-        node.run(["systemctl", "daemon-reload"])
-        node.run(["systemctl", "start", unit])
-        made = Rancher(node, name, unit)
-        node.wait_for(SOCKET, ["ls", SOCKET])
-        node.run(["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", ARCHIVE])
-        made.cri.wait()
-        yield made
+        yield begin(node, f"{request.param}.service", f"ExecStart=/usr/local/bin/{name}\n", SOCKET)
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["seen", "from another pid namespace"])
+def _name_of(unit: str) -> str:
+    return unit.partition(".")[0].partition("-")[0]
+
+
+@pytest.mark.parametrize("inside", [(), UNSEEN], ids=["seen", "from another pid namespace"])
 def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
-    rancher: Rancher, *, seen: bool
+    rancher: Distribution, inside: tuple[str, ...]
 ) -> None:
-    node, files = rancher.node, snapshot(rancher.node)
-    inside = () if seen else UNSEEN
+    node, name, files = rancher.node, _name_of(rancher.unit), snapshot(rancher.node)
     installer = [*inside, PYTHON, "-m", "installer"]
     before = node.pid_of(rancher.unit)
 
@@ -124,11 +88,9 @@ def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
 
     after = node.pid_of(rancher.unit)
     assert after != before
-    assert rancher.handlers() == {"runc": "", "nvidia": RUNTIME}
-    assert (
-        f"\nengines: {rancher.name}\nready: no: no toolkit-installer run waits"
-        in node.installer("status").stdout
-    )
+    assert rancher.handlers() == {"runc": "", "nvidia": TOOLKIT}
+    status = node.installer("status").stdout
+    assert f"\nengines: {name}\nready: no: no toolkit-installer run waits" in status
     pod = rancher.cri.run_pod("nvidia", "trainer")
     container = rancher.cri.start_container(pod)
     assert rancher.cri.exec(container, "echo", "alive").stdout == "alive\n"
@@ -138,9 +100,7 @@ def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
     assert node.pid_of(rancher.unit) == after
     kept = node.run([*installer, "uninstall", "--in-use", "keep"], check=False)
     assert kept.returncode == 4
-    assert f"default/trainer ({rancher.name})" in sentence(kept.stderr)
-    rancher.cri.stop_container(container)
-    rancher.cri.remove_container(container)
+    assert f"default/trainer ({name})" in sentence(kept.stderr)
     rancher.cri.remove_pod(pod)
 
     node.run([*installer, "uninstall"])
@@ -169,12 +129,12 @@ exec "$@"
 """
 
 
-def test_nvidias_variables_for_it_are_understood(rancher: Rancher) -> None:
+def test_nvidias_variables_for_it_are_understood(rancher: Distribution) -> None:
     node, before = rancher.node, rancher.node.pid_of(rancher.unit)
-    mounted = ["unshare", "--mount", "sh", "-ec", MOUNTED.replace("NAME", rancher.name), "mounted"]
+    mounted = ["unshare", "--mount", "sh", "-ec", MOUNTED.replace("NAME", _name_of(rancher.unit)), "mounted"]
 
     done = node.run([*mounted, PYTHON, *NVIDIAS], env=TOLD)
 
     assert "--default-runtime nvidia" in done.stderr, "the default is no business of ours there"
     assert node.pid_of(rancher.unit) != before
-    assert rancher.handlers() == {"runc": "", "nvidia": RUNTIME}
+    assert rancher.handlers() == {"runc": "", "nvidia": TOOLKIT}

@@ -1,15 +1,13 @@
 """MicroK8s by a stand-in that renders its template at each start, and is a real containerd then."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import pytest
 
 from tests.engines.conftest import Boot
-from tests.engines.cri import Cri
-from tests.engines.images import ARCHIVE, IMAGE
-from tests.engines.nodes import PYTHON, SOURCE, Node
+from tests.engines.distribution import OURS, UNSEEN, Distribution, begin, newest
+from tests.engines.images import IMAGE
+from tests.engines.nodes import PYTHON, SOURCE
 from tests.engines.payload import ARTIFACTS
 from tests.engines.told import sentence, snapshot
 from tests.engines.versions import EngineSet
@@ -19,10 +17,8 @@ DATA = "/var/snap/microk8s"
 TEMPLATE = f"{DATA}/current/args/containerd-template.toml"
 SOCKET = f"{DATA}/common/run/containerd.sock"
 NAME = "snap.microk8s.daemon-containerd.service"
-TOOLKIT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-OURS = {"nvidia": TOOLKIT, "nvidia-cdi": f"{TOOLKIT}.cdi", "nvidia-legacy": f"{TOOLKIT}.legacy"}
+SERVICE = "Type=notify\nExecStart=/bin/sh /usr/local/bin/snap-run\n"
 THEIRS = {"runc": "", "nvidia-container-runtime": "nvidia-container-runtime"}
-UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 # As the snap's default-args has it, shortened, with the sandbox that a node has.
 TEXT = f"""\
@@ -64,73 +60,40 @@ cp /usr/bin/containerd "$snap/bin/"
 exec "$snap/bin/containerd" --config "$data/args/containerd.toml" --root /var/lib/containerd/microk8s \
     --state $common/run/containerd --address $common/run/containerd.sock
 """
-UNIT = """\
-[Service]
-Type=notify
-ExecStart=/bin/sh /usr/local/bin/snap-run
-KillMode=process
-Delegate=yes
-Restart=always
-"""
-
-
-@dataclass
-class MicroK8s:
-    """A node that runs it."""
-
-    node: Node
-
-    @property
-    def cri(self) -> Cri:
-        return Cri(self.node.root / SOCKET.lstrip("/"))
-
-    def handlers(self) -> dict[str, str]:
-        """Return the handlers that the running engine serves, and what each starts."""
-        runtimes = self.cri.status().runtimes
-        return {name: (each.get("options") or {}).get("BinaryName", "") for name, each in runtimes.items()}
-
-    def args(self) -> dict[str, str]:
-        """Return the files of the revision that was first."""
-        found = (self.node.root / f"{DATA}/8511/args".lstrip("/")).iterdir()
-        return {path.name: path.read_text() if path.is_file() else "" for path in found}
-
-
-Started = Callable[[str], AbstractContextManager[MicroK8s]]
 
 
 @pytest.fixture
-def started(booted: Boot, engines_today: list[EngineSet]) -> Started:
-    """Return how to boot a node with one, on a containerd of a major version."""
-
-    @contextmanager
-    def boot(major: str) -> Iterator[MicroK8s]:
-        found = [row for row in engines_today if not row.docker and row.containerd.startswith(major)]
-        with booted(found[-1], start=False) as node:
-            node.write("/usr/local/bin/snap-run", WRAPPER)
-            node.write(f"{DATA}/8511/args/containerd-template.toml", TEXT)
-            for above in (DATA, "/snap/microk8s"):
-                node.run(["mkdir", "-p", f"{above}/8511"])
-                node.run(["ln", "-s", "8511", f"{above}/current"])
-            node.write(f"/etc/systemd/system/{NAME}", UNIT)
-            node.run(["systemctl", "daemon-reload"])
-            node.run(["systemctl", "start", NAME])
-            node.run(["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", ARCHIVE])
-            made = MicroK8s(node)
-            made.cri.wait()
-            yield made
-
-    return boot
+def microk8s(
+    request: pytest.FixtureRequest, booted: Boot, engines_today: list[EngineSet]
+) -> Iterator[Distribution]:
+    """Boot a node with one, on a containerd of a major version."""
+    with booted(newest(engines_today, request.param), start=False) as node:
+        node.write("/usr/local/bin/snap-run", WRAPPER)
+        node.write(f"{DATA}/8511/args/containerd-template.toml", TEXT)
+        for above in (DATA, "/snap/microk8s"):
+            node.run(["mkdir", "-p", f"{above}/8511"])
+            node.run(["ln", "-s", "8511", f"{above}/current"])
+        yield begin(node, NAME, SERVICE, SOCKET)
 
 
-def refreshed(microk8s: MicroK8s, revision: str, template: str = "") -> None:
+on_containerd_1 = pytest.mark.parametrize("microk8s", ["1"], indirect=True)
+on_containerd_2 = pytest.mark.parametrize("microk8s", ["2"], indirect=True)
+
+
+def _args(microk8s: Distribution) -> dict[str, str]:
+    """Return the files of the revision that was first."""
+    found = (microk8s.node.root / f"{DATA}/8511/args".lstrip("/")).iterdir()
+    return {path.name: path.read_text() if path.is_file() else "" for path in found}
+
+
+def refreshed(microk8s: Distribution, revision: str, template: str = "") -> None:
     """Do as snapd: copy the data for a revision that has none, lead `current` there, restart.
 
     A hook may put the snap's own template back.
     """
     node = microk8s.node
-    node.run(
-        ["sh", "-c", f"test -d {DATA}/{revision} || cp -a $(readlink -f {DATA}/current) {DATA}/{revision}"]
-    )
+    copy = f"test -d {DATA}/{revision} || cp -a $(readlink -f {DATA}/current) {DATA}/{revision}"
+    node.run(["sh", "-c", copy])
     node.run(["ln", "-sfn", revision, f"{DATA}/current"])
     if template:
         node.write(f"{DATA}/{revision}/args/containerd-template.toml", template)
@@ -138,103 +101,100 @@ def refreshed(microk8s: MicroK8s, revision: str, template: str = "") -> None:
     microk8s.cri.wait()
 
 
-@pytest.mark.parametrize("major", ["1.", "2."])
-def test_the_template_is_edited_and_its_own_unit_restarted(started: Started, major: str) -> None:
-    with started(major) as microk8s:
-        node, files, args = microk8s.node, snapshot(microk8s.node), microk8s.args()
-        before = node.pid_of(NAME)
+@pytest.mark.parametrize("microk8s", ["1", "2"], indirect=True)
+def test_the_template_is_edited_and_its_own_unit_restarted(microk8s: Distribution) -> None:
+    node, files, args = microk8s.node, snapshot(microk8s.node), _args(microk8s)
+    before = node.pid_of(NAME)
 
-        done = node.installer("install", *SOURCE, "--set-as-default", check=True)
+    done = node.installer("install", *SOURCE, "--set-as-default", check=True)
 
-        assert "is not validated" not in done.stderr
-        assert microk8s.handlers() == {**THEIRS, **OURS}
-        assert microk8s.cri.status().config["containerd"]["defaultRuntimeName"] == "nvidia"
-        template = microk8s.args()["containerd-template.toml"]
-        assert template.count('"${RUNTIME_TYPE}"') == len({**THEIRS, **OURS})
-        after = node.pid_of(NAME)
-        assert after != before
-        pod = microk8s.cri.run_pod("nvidia-cdi", "trainer")
-        again = node.run([*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE, "--set-as-default"])
-        assert "nothing changed" in again.stderr
-        kept = node.installer("uninstall", "--in-use", "keep")
-        assert kept.returncode == 4
-        assert "default/trainer (microk8s)" in sentence(kept.stderr)
-        microk8s.cri.remove_pod(pod)
+    assert "is not validated" not in done.stderr
+    assert microk8s.handlers() == {**THEIRS, **OURS}
+    assert microk8s.cri.status().config["containerd"]["defaultRuntimeName"] == "nvidia"
+    template = _args(microk8s)["containerd-template.toml"]
+    assert template.count('"${RUNTIME_TYPE}"') == len({**THEIRS, **OURS})
+    after = node.pid_of(NAME)
+    assert after != before
+    pod = microk8s.cri.run_pod("nvidia-cdi", "trainer")
+    again = node.run([*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE, "--set-as-default"])
+    assert "nothing changed" in again.stderr
+    kept = node.installer("uninstall", "--in-use", "keep")
+    assert kept.returncode == 4
+    assert "default/trainer (microk8s)" in sentence(kept.stderr)
+    microk8s.cri.remove_pod(pod)
 
-        node.run([*UNSEEN, PYTHON, "-m", "installer", "uninstall"])
+    node.run([*UNSEEN, PYTHON, "-m", "installer", "uninstall"])
 
-        assert microk8s.handlers() == THEIRS
-        assert microk8s.args() == args
-        assert snapshot(node) == files
+    assert microk8s.handlers() == THEIRS
+    assert _args(microk8s) == args
+    assert snapshot(node) == files
 
 
+@on_containerd_2
 def test_nvidias_variables_are_understood_and_what_a_refresh_brings_is_served_by_the_next(
-    started: Started,
+    microk8s: Distribution,
 ) -> None:
-    with started("2.") as microk8s:
-        node, files = microk8s.node, snapshot(microk8s.node)
-        wrong = node.installer("install", *SOURCE, "--runtime", "containerd", "--socket", SOCKET)
-        assert sentence(wrong.stderr).endswith("run toolkit-installer with --runtime microk8s")
-        # As the addon nvidia of MicroK8s tells the GPU Operator.
-        told = {"CONTAINERD_CONFIG": TEMPLATE, "CONTAINERD_SOCKET": SOCKET, "HOST_ROOT_MOUNT": "/"}
-        told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
-        told |= {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
-        node.run([PYTHON, *NVIDIAS], env=told)
-        assert microk8s.handlers() == {**THEIRS, **OURS}
-        refreshed(microk8s, "8600", TEXT)
-        assert microk8s.handlers() == THEIRS
-        assert node.installer("status").returncode == 1
+    node, files = microk8s.node, snapshot(microk8s.node)
+    wrong = node.installer("install", *SOURCE, "--runtime", "containerd", "--socket", SOCKET)
+    assert sentence(wrong.stderr).endswith("run toolkit-installer with --runtime microk8s")
+    # As the addon nvidia of MicroK8s tells the GPU Operator.
+    told = {"CONTAINERD_CONFIG": TEMPLATE, "CONTAINERD_SOCKET": SOCKET, "HOST_ROOT_MOUNT": "/"}
+    told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
+    told |= {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
+    node.run([PYTHON, *NVIDIAS], env=told)
+    assert microk8s.handlers() == {**THEIRS, **OURS}
+    refreshed(microk8s, "8600", TEXT)
+    assert microk8s.handlers() == THEIRS
+    assert node.installer("status").returncode == 1
 
-        node.installer("install", *SOURCE, check=True)
+    node.installer("install", *SOURCE, check=True)
 
-        assert microk8s.handlers() == {**THEIRS, **OURS}
-        node.installer("uninstall", check=True)
-        assert microk8s.handlers() == THEIRS
-        assert node.read(f"{DATA}/8600/args/containerd-template.toml") == TEXT
-        assert node.read(f"{DATA}/8511/args/containerd-template.toml") == TEXT, (
-            "of the revision to go back to"
-        )
-        assert snapshot(node) == files
+    assert microk8s.handlers() == {**THEIRS, **OURS}
+    node.installer("uninstall", check=True)
+    assert microk8s.handlers() == THEIRS
+    assert node.read(f"{DATA}/8600/args/containerd-template.toml") == TEXT
+    assert node.read(f"{DATA}/8511/args/containerd-template.toml") == TEXT, "of the revision to go back to"
+    assert snapshot(node) == files
 
 
-def test_what_a_refresh_has_copied_needs_nothing_and_every_revision_is_undone(started: Started) -> None:
-    with started("1.") as microk8s:
-        node = microk8s.node
-        node.installer("install", *SOURCE, check=True)
-        refreshed(microk8s, "8600")
-        assert microk8s.handlers() == {**THEIRS, **OURS}
-        before = node.pid_of(NAME)
+@on_containerd_1
+def test_what_a_refresh_has_copied_needs_nothing_and_every_revision_is_undone(microk8s: Distribution) -> None:
+    node = microk8s.node
+    node.installer("install", *SOURCE, check=True)
+    refreshed(microk8s, "8600")
+    assert microk8s.handlers() == {**THEIRS, **OURS}
+    before = node.pid_of(NAME)
 
-        again = node.installer("install", *SOURCE, check=True)
+    again = node.installer("install", *SOURCE, check=True)
 
-        assert "nothing changed" in again.stderr
-        assert node.pid_of(NAME) == before
-        refreshed(microk8s, "8511")
-        assert microk8s.handlers() == {**THEIRS, **OURS}
-        assert "nothing changed" in node.installer("install", *SOURCE, check=True).stderr
-        node.installer("uninstall", check=True)
-        _as_before(microk8s)
+    assert "nothing changed" in again.stderr
+    assert node.pid_of(NAME) == before
+    refreshed(microk8s, "8511")
+    assert microk8s.handlers() == {**THEIRS, **OURS}
+    assert "nothing changed" in node.installer("install", *SOURCE, check=True).stderr
+    node.installer("uninstall", check=True)
+    _as_before(microk8s)
 
 
+@on_containerd_2
 @pytest.mark.parametrize("between", ["an install", "nothing"])
-def test_what_a_revert_has_left_in_the_newer_revision_is_undone(started: Started, between: str) -> None:
-    with started("2.") as microk8s:
-        node = microk8s.node
-        refreshed(microk8s, "8600")
-        node.installer("install", *SOURCE, check=True)
-        refreshed(microk8s, "8511")
-        assert microk8s.handlers() == THEIRS
-        if between == "an install":
-            node.installer("install", *SOURCE, "--set-as-default", check=True)
-            assert microk8s.handlers() == {**THEIRS, **OURS}
+def test_what_a_revert_has_left_in_the_newer_revision_is_undone(microk8s: Distribution, between: str) -> None:
+    node = microk8s.node
+    refreshed(microk8s, "8600")
+    node.installer("install", *SOURCE, check=True)
+    refreshed(microk8s, "8511")
+    assert microk8s.handlers() == THEIRS
+    if between == "an install":
+        node.installer("install", *SOURCE, "--set-as-default", check=True)
+        assert microk8s.handlers() == {**THEIRS, **OURS}
 
-        node.installer("uninstall", check=True)
+    node.installer("uninstall", check=True)
 
-        _as_before(microk8s)
-        assert not node.has("usr/local/nvidia")
+    _as_before(microk8s)
+    assert not node.has("usr/local/nvidia")
 
 
-def _as_before(microk8s: MicroK8s) -> None:
+def _as_before(microk8s: Distribution) -> None:
     for revision in ("8511", "8600"):
         assert microk8s.node.read(f"{DATA}/{revision}/args/containerd-template.toml") == TEXT
         refreshed(microk8s, revision)
