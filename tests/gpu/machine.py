@@ -3,11 +3,9 @@
 import json
 import os
 import shutil
-import stat
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -62,52 +60,7 @@ def place() -> Path | None:
     return None
 
 
-def cannot(directory: Path, cuda: str, device: Path = Path("/", DEVICE)) -> str:
-    """Return what this machine does not let anybody do, whoever tests, as part of a sentence; "" for nothing.
-
-    ``cuda`` is a program that asks CUDA for its GPUs, and ends well where there are some; ``device`` is a
-    node of the driver's.
-    """
-    tries = (
-        ("CUDA on the machine itself", lambda: _on_the_machine(cuda)),
-        (f"leave to make device nodes such as {device}", lambda: _make_node(directory / "node", device)),
-        ("leave to start containers with runc", lambda: run(directory, "runc", "pass", {})),
-    )
-    for what, attempt in tries:
-        try:
-            attempt()
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            return f"{what} ({error})"
-    return ""
-
-
-def _on_the_machine(cuda: str) -> None:
-    # As ldconfig finds the driver: by LD_LIBRARY_PATH it would be found here alone.
-    done = _ran((sys.executable, "-I", "-S", "-c", cuda))
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
-
-
-def _make_node(path: Path, device: Path) -> None:
-    """Make a node of the driver's, which capabilities may not suffice for: a device cgroup may forbid it."""
-    os.mknod(path, stat.S_IFCHR | 0o600, device.stat().st_rdev)
-    path.unlink()
-
-
-def _ran(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a command with nothing of our environment but where programs are."""
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=ENDS_S,
-        env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
-    )
-
-
-def run(
+def _run(
     directory: Path,
     runtime: str,
     program: str,
@@ -119,12 +72,16 @@ def run(
     Raises:
         RuntimeError: it does not end well.
     """
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     with tempfile.TemporaryDirectory(dir=directory) as bundle:
         root = Path(bundle, "rootfs")
         said = given(config(root, (python_root(root), "-I", "-S", "-c", program), env))
         Path(bundle, "config.json").write_text(json.dumps(said))
         # A root of its own: nobody's containers are met.
-        done = _ran((runtime, "--root", f"{bundle}/state", "run", "--bundle", bundle, Path(bundle).name))
+        command = (runtime, "--root", f"{bundle}/state", "run", "--bundle", bundle, Path(bundle).name)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=ENDS_S, env=environment
+        )
     if done.returncode:
         raise RuntimeError(f"{runtime} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -136,10 +93,6 @@ class Machine:
 
     options: Options
     directory: Path
-
-    @property
-    def toolkit(self) -> PurePosixPath:
-        return self.options.layout.toolkit
 
     def ours(self) -> dict[str, Any]:
         """Return the CDI specification of the GPUs as our program writes it.
@@ -156,8 +109,8 @@ class Machine:
     def theirs(self) -> dict[str, Any]:
         """Return what nvidia-ctk says by itself of the same driver."""
         driver, dev = roots(HOST, self.options)
-        command = [f"{self.toolkit}/nvidia-ctk", "cdi", "generate", "--format=json"]
-        command += [f"--driver-root={driver}", f"--dev-root={dev}"]
+        ctk = f"{self.options.layout.toolkit}/nvidia-ctk"
+        command = (ctk, "cdi", "generate", "--format=json", f"--driver-root={driver}", f"--dev-root={dev}")
         # In the environment that ours is made in: where programs are looked for, it is PATH that tells.
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=ENDS_S, env=dict(ENVIRONMENT)
@@ -167,31 +120,26 @@ class Machine:
 
     def by_cdi(self, name: str, program: str) -> str:
         """Return what a Python program prints in a container of runc's that gets a device by CDI."""
-        return run(self.directory, "runc", program, {}, lambda said: with_device(said, self.ours(), name))
+        return _run(self.directory, "runc", program, {}, lambda said: with_device(said, self.ours(), name))
 
     def by_runtime(self, program: str) -> str:
         """Return what it prints in a container of our runtime's that asks for all GPUs."""
-        return run(self.directory, f"{self.toolkit}/nvidia-container-runtime", program, ALL)
+        return _run(self.directory, f"{self.options.layout.toolkit}/nvidia-container-runtime", program, ALL)
 
     def by_nothing(self, program: str) -> str:
         """Return what it prints in a container of runc's that asks for nothing."""
-        return run(self.directory, "runc", program, {})
-
-
-def driver_root() -> str:
-    """Return where the driver is: in a container of the operator's, or wherever ldconfig has it."""
-    return str(OPERATORS) if HOST.names(OPERATORS) else "/"
+        return _run(self.directory, "runc", program, {})
 
 
 @contextmanager
-def installed(source: Path, directory: Path, driver_root: str = "auto") -> Iterator[Machine]:
-    """Install the toolkit below ``directory``, and undo that in the end."""
+def installed(source: Path, directory: Path) -> Iterator[Machine]:
+    """Install the toolkit below ``directory`` for the operator's driver or the host's; undo that in the end."""
     options = Options(
         engines=(),
         toolkit_source=PurePosixPath(source),
         install_dir=PurePosixPath(directory, "nvidia"),
         pid_file=PurePosixPath(directory, "toolkit.pid"),
-        driver_root=driver_root,
+        driver_root=str(OPERATORS) if HOST.names(OPERATORS) else "/",
     )
     daemon.install(options)
     try:
