@@ -3,16 +3,46 @@
 ``make first-hour`` is as much of it as CI has time for: the older Debian, with the tests for which something is fetched.
 """
 
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.documents import starting
-from tests.engines.cache import PROJECT, cache
+from tests.engines import debs
+from tests.engines.cache import PROJECT, build_once, cache, key_of, locked
 from tests.engines.conftest import missing
-from tests.fresh.root import Fresh, prepared
+from tests.image import builder
 
+PACKAGES = ("python3", "make", "git", "ca-certificates")  # as the README has them
+HERE = "project"  # where the project lies in the root
+# A pip keeps a cache of its own; everything else belongs below the project or is temporary.
+OURS = (f"{HERE}/", "tmp/", "var/tmp/", "root/.cache/")
+MOUNTED = ("proc", "sys", "dev", "run", "etc/ssl/certs", "etc/resolv.conf", "etc/hosts")
+
+# The root becomes /, with a process tree and mounts of its own; the machine's is not there any more.
+ENTER = """\
+set -e
+mount --make-rprivate /
+mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=$WORK/upper,workdir=$WORK/work" "$WORK/root"
+for file in etc/resolv.conf etc/hosts; do [ -e "$WORK/root/$file" ] || : >"$WORK/root/$file"; done
+for tree in sys dev etc/ssl/certs etc/resolv.conf etc/hosts; do mount --rbind "/$tree" "$WORK/root/$tree"; done
+mount -t proc proc "$WORK/root/proc"
+mount -t tmpfs tmpfs "$WORK/root/run"
+cd "$WORK/root" && pivot_root . . && umount --lazy .
+cd "/$HERE" && exec "$@"
+"""
+CONTAIN = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+    *("sh", "-c", ENTER, "enter"),
+)
+WAYS_TO_THE_NETWORK = ("PIP_CERT", "PIP_INDEX_URL")  # and proxies
 # Everything on the oldest Python that we support. The newer Debian has to show that what is fetched runs there too.
 FETCHING = (
     "tests/deploy tests/payload/test_wrapper.py tests/crash/test_system_calls.py tests/crash/test_power.py"
@@ -75,6 +105,57 @@ if toolkit-installer status; then exit 1; else [ $? = 3 ]; fi
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A root that only this run writes to: what it changed lies in ``work``/upper."""
+
+    lower: Path
+    work: Path
+
+    def run(self, *command: str, environment: Mapping[str, str] | None = None) -> int:
+        """Run a command in the project's directory there; return its exit code."""
+        proxies = {name for name in os.environ if name.lower().endswith("_proxy")}
+        passed = {name: os.environ[name] for name in (*proxies, *WAYS_TO_THE_NETWORK) if name in os.environ}
+        path = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        passed |= {"PATH": path, "HOME": "/root", "LC_ALL": "C.UTF-8", **(environment or {})}
+        passed |= {"LOWER": str(self.lower), "WORK": str(self.work), "HERE": HERE}
+        return subprocess.run([*CONTAIN, *command], env=passed, check=False).returncode
+
+    def changed(self) -> list[str]:
+        """Return what is not as it was outside of the places that are ours to write to."""
+        upper = self.work / "upper"
+        files = {str(path.relative_to(upper)) for path in upper.rglob("*") if not path.is_dir()}
+        return sorted(file for file in files - {*MOUNTED} if not file.startswith(OURS))
+
+
+def _prepared(suite: str, work: Path, log: Path) -> Fresh:
+    """Return a root of ``suite`` with a copy of the working tree, built if the cache lacks it."""
+    ready = builder.prepared(log)
+    key = key_of([suite, *PACKAGES])
+
+    def build(given: Path) -> None:
+        include = f"--include={','.join(PACKAGES)}"
+        words = ["--variant=minbase", include, suite, "/given/root", debs.mirror() or ""]
+        ready.run(given, "debootstrap", *words, log=log)
+
+    with locked():
+        lower = build_once(cache() / f"root-fresh-{suite}-{key}", build) / "root"
+    for folder in ("upper", "work", "root"):
+        (work / folder).mkdir()
+    _copy_of_the_project(work / "upper" / HERE)
+    return Fresh(lower, work)
+
+
+def _copy_of_the_project(target: Path) -> None:
+    """Copy what git would have in a clone, with what is not committed yet."""
+    words = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = subprocess.run(words, cwd=PROJECT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        if (PROJECT / name).is_symlink() or (PROJECT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / name, target / name, follow_symlinks=False)
+
+
 def main(words: list[str]) -> int:
     """Run each suite's command; return 1 where one failed or changed the machine."""
     commands = FIRST_HOUR if words == ["first-hour"] else COMMANDS
@@ -96,7 +177,7 @@ def _lives(suite: str) -> bool:
     script += ["toolkit-installer status", REMOVED, *_as_root("rm "), "rm -r /opt/nvidia-toolkit"]
     script += [f"{LISTED} | diff /tmp/before -", "cd /", "as_user rm -r /home/user/clone"]
     with tempfile.TemporaryDirectory(dir=cache(), prefix="root-run-") as directory:
-        fresh = prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
+        fresh = _prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
         code = fresh.run("sh", "-c", "\n".join(script), environment=HOST)
     print(f"fresh {suite}: exit code {code} of a host's life by the README", flush=True)
     return code == 0
@@ -111,20 +192,12 @@ def _as_root(*words: str) -> list[str]:
 def _passes(suite: str, command: tuple[str, ...]) -> bool:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=cache(), prefix="root-run-") as directory:
-        fresh = prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
+        fresh = _prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
         print(f"fresh {suite}: {' '.join(command)}", flush=True)
-        code = fresh.run(*command)
-        changed = _told(fresh)
-    print(f"fresh {suite}: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
+        code, changed = fresh.run(*command), fresh.changed()
+    print(f"fresh {suite}: exit code {code} after {time.monotonic() - started:.0f} s")
+    print(*(f"BAD changed on the machine: /{file}" for file in changed), sep="\n", flush=True)
     return code == 0 and not changed
-
-
-def _told(fresh: Fresh) -> list[str]:
-    fetched, changed = fresh.fetched(), fresh.changed()
-    print(f"fetched into the project's own folder, {len(fetched)} packages:", *fetched)
-    for file in changed:
-        print(f"BAD changed on the machine: /{file}")
-    return changed
 
 
 if __name__ == "__main__":
