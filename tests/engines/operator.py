@@ -24,12 +24,6 @@ PLACES = {
         "/runtime/config-dir.d": "/etc/containerd/conf.d",
         "/runtime/sock-dir": "/run/containerd",
     },
-    "docker": {"/runtime/config-dir": "/etc/docker", "/runtime/sock-dir": "/var/run"},
-    "crio": {
-        "/runtime/config-dir": "/etc/crio",
-        "/runtime/config-dir.d": "/etc/crio/crio.conf.d",
-        "/runtime/sock-dir": "/var/run/crio",
-    },
 }
 COMMON = {
     "ROOT": INSTALL_DIR,
@@ -54,21 +48,6 @@ ENGINES = {
         "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
         "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
         "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
-    },
-    "docker": {
-        "RUNTIME": "docker",
-        "RUNTIME_CONFIG": "/runtime/config-dir/daemon.json",
-        "DOCKER_CONFIG": "/runtime/config-dir/daemon.json",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
-        "DOCKER_SOCKET": "/runtime/sock-dir/docker.sock",
-    },
-    "crio": {
-        "RUNTIME": "crio",
-        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
-        "CRIO_CONFIG": "/runtime/config-dir/config.toml",
-        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.conf",
-        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/crio/crio.conf.d/99-nvidia.conf",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/crio.sock",
     },
 }
 CDI = {

@@ -1,42 +1,94 @@
 """NVIDIA's toolkit pod and ours, one after the other, on a node: each serves, and takes away what is its own."""
 
-import pytest
+import json
+import tomllib
 
-from tests.engines.configs import CONTAINERD, VERSION_2
+import pytest
+import tomlkit
+
+from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2
 from tests.engines.images import IMAGE
-from tests.engines.node.nvidias import leave_toolkit_and_configs
 from tests.engines.nodes import OURS, PYTHON, Node
-from tests.engines.payload import ARTIFACTS
+from tests.engines.payload import ARTIFACTS, EXECUTABLES, LIBRARIES
 from tests.engines.told import served, snapshot
 from tests.support.entry import NVIDIAS
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
+CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+RUNTIMES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
+# For one installation by NVIDIA's entry point, our runtime as the default.
+ONCE = {"HOST_ROOT_MOUNT": "/", "TOOLKIT_SOURCE_ROOT": ARTIFACTS, "NO_DAEMON": "true"}
 
 
-def variables(node: Node) -> dict[str, str]:
-    """Return the variables for one installation by NVIDIA's entry point, our runtime as the default."""
-    return {
-        "RUNTIME": node.engine,
-        "HOST_ROOT_MOUNT": "/",
-        "TOOLKIT_SOURCE_ROOT": ARTIFACTS,
-        "NO_DAEMON": "true",
-    }
+def _leave_toolkit_and_configs(node: Node, *, default: bool = False) -> None:
+    """Leave its directory and its configs alone, and let the engine read them."""
+    _leave_toolkit(node)
+    (_leave_in_docker if node.engine == "docker" else _leave_in_containerd)(node, default=default)
+    node.restart_engine()
+
+
+def _leave_toolkit(node: Node) -> None:
+    """Put NVIDIA's directory there: a program and the script that calls it, libraries, links, config.toml."""
+    toolkit = node.root / TOOLKIT.lstrip("/")
+    (toolkit / ".config/nvidia-container-runtime").mkdir(parents=True)
+    source = node.root / ARTIFACTS.lstrip("/") / "usr"
+    for name in EXECUTABLES:
+        real = toolkit / (name if name == "nvidia-cdi-hook" else f"{name}.real")
+        real.write_bytes((source / "bin" / name).read_bytes())
+        real.chmod(0o755)
+        if real.name != name:
+            script = f'#! /bin/sh\nPATH={TOOLKIT}:$PATH \\\n\t{TOOLKIT}/{name}.real \\\n\t\t"$@"\n'
+            (toolkit / name).write_text(script)
+            (toolkit / name).chmod(0o755)
+    for name in LIBRARIES:
+        (file,) = (source / "lib/x86_64-linux-gnu").glob(f"{name}.*.*.*")
+        (toolkit / file.name).write_bytes(file.read_bytes())
+        (toolkit / f"{name}.1").symlink_to(file.name)
+    (toolkit / "nvidia-container-toolkit").symlink_to("nvidia-container-runtime-hook")
+    (toolkit / ".config/nvidia-container-runtime/config.toml").write_text('[nvidia-ctk]\n  path = "x"\n')
+
+
+def _leave_in_docker(node: Node, *, default: bool) -> None:
+    said = json.loads(node.read(DOCKER)) | ({"default-runtime": "nvidia"} if default else {})
+    said["runtimes"] = {name: {"args": [], "path": _binary(name)} for name in RUNTIMES}
+    said["features"] = {"cdi": True}
+    node.write(DOCKER, json.dumps(said, indent=4, sort_keys=True))
+
+
+def _leave_in_containerd(node: Node, *, default: bool) -> None:
+    """Copy the engine's whole CRI table into the drop-in, the three runtimes with it, and import all beside it."""
+    dump = tomllib.loads(node.run(["containerd", "config", "dump"]).stdout)
+    plugin = CRI[dump["version"]]
+    table = dump["plugins"][plugin]
+    runtimes = table["containerd"]["runtimes"]
+    for name in RUNTIMES:
+        donor = json.loads(json.dumps(runtimes["runc"]))
+        runtimes[name] = donor | {"options": donor.get("options", {}) | {"BinaryName": _binary(name)}}
+    table["enable_cdi"] = True
+    table["containerd"]["default_runtime_name"] = "nvidia" if default else "runc"
+    root = tomllib.loads(node.read(CONTAINERD)) | {"imports": ["/etc/containerd/conf.d/*.toml"]}
+    drop_in = {"version": dump["version"], "plugins": {plugin: table}}
+    node.write("/etc/containerd/conf.d/99-nvidia.toml", tomlkit.dumps(drop_in, sort_keys=True))
+    node.write(CONTAINERD, tomlkit.dumps(root, sort_keys=True))
+
+
+def _binary(name: str) -> str:
+    return f"{TOOLKIT}/nvidia-container-runtime{RUNTIMES[name]}"
 
 
 def taken_over(node: Node) -> tuple[int, tuple[set[str], str], str]:
     """Install by NVIDIA's entry point and undo that; return its exit code, what was served and the toolkit's config."""
     files, before = snapshot(node), served(node)
+    variables = ONCE | {"RUNTIME": node.engine}
 
-    done = node.run([PYTHON, *NVIDIAS], env=variables(node), check=False)
-    again = node.run([PYTHON, *NVIDIAS], env=variables(node), check=False)
+    done = node.run([PYTHON, *NVIDIAS], env=variables, check=False)
+    again = node.run([PYTHON, *NVIDIAS], env=variables, check=False)
     during, config = served(node), node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml")
-    undone = node.installer("uninstall")
+    node.installer("uninstall", check=True)
 
     assert again.returncode == done.returncode, again.stderr
     assert "toolkit installed" not in again.stderr
-    assert undone.returncode == 0, undone.stderr
-    assert served(node) == before
-    assert snapshot(node) == files
+    assert (snapshot(node), served(node)) == (files, before)
     return done.returncode, during, config
 
 
@@ -47,7 +99,7 @@ def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, def
         # NVIDIA's tool copies what the engine dumps: schema 3 on 2.x, also beside a root file of schema 2.
         node.write(CONTAINERD, VERSION_2)
         node.restart_engine()
-    leave_toolkit_and_configs(node, default=default)
+    _leave_toolkit_and_configs(node, default=default)
     before = served(node)[0]
     assert before >= OURS
 
@@ -78,7 +130,7 @@ oom_score = 0
 def test_the_default_runtime_table_of_schema_1_gives_way_and_comes_back(containerd_node: Node) -> None:
     # containerd 2.x ignores a file of schema 1: there it is refused, and nothing is changed.
     wanted = (0, "nvidia") if containerd_node.containerd_version.startswith("1.") else (1, "runc")
-    leave_toolkit_and_configs(containerd_node, default=False)
+    _leave_toolkit_and_configs(containerd_node, default=False)
     containerd_node.write(CONTAINERD, OLD)
     containerd_node.restart_engine()
 

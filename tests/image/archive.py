@@ -1,8 +1,5 @@
-"""An image as its archive has it: layers, what they weigh, and the files that a container sees."""
+"""An image as its archive has it: the files that a container sees, and what should not be among them."""
 
-import gzip
-import hashlib
-import io
 import json
 import re
 import tarfile
@@ -12,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-MB = 1_000_000
 COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|cpp|tcc|ld|as|make|rustc|go)(-[\d.]+)?")
 PIP = re.compile(
     r"(.*/)?(bin/pip[\d.]*|site-packages/(pip|setuptools|flit_core|wheel)/.*|ensurepip/.*|.*\.whl)"
@@ -22,20 +18,10 @@ PROGRAM = "opt/toolkit-installer/"
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer: the instruction that made it, and its bytes as they lie on a disk and as they travel."""
-
-    made_by: str
-    content: int
-    compressed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Image:
     """What an archive of ``docker save`` holds; ``files`` are paths without a slash in front."""
 
     config: dict[str, Any]
-    layers: tuple[Layer, ...]
     files: frozenset[str]
     shell: str = ""  # what usr/bin/sh is a link to
     times: frozenset[int] = frozenset()  # of all files above the base
@@ -47,21 +33,16 @@ def read(archive: Path) -> Image:
     with tarfile.open(archive) as tar:
         (manifest,) = json.load(_member(tar, "manifest.json"))
         config = json.load(_member(tar, manifest["Config"]))
-        made = [each["created_by"] for each in config["history"] if not each.get("empty_layer")]
-        layers, shell = list[Layer](), ""
-        files, times, by_time = set[str](), set[int](), set[str]()
-        for name, made_by in zip(manifest["Layers"], made, strict=True):
-            content = _member(tar, name).read()
-            travels = len(gzip.compress(content, compresslevel=6))
+        shell, files, times, by_time = "", set[str](), set[int](), set[str]()
+        for number, name in enumerate(manifest["Layers"]):
             with tarfile.open(fileobj=_member(tar, name)) as layer:
                 members = layer.getmembers()
-                if layers:
+                if number:  # above the base
                     by_time |= {each.name for each in members if _is_by_time(layer, each)}
-            times |= {int(each.mtime) for each in members} if layers else set()
-            layers.append(Layer(made_by, sum(each.size for each in members), travels))
+                    times |= {int(each.mtime) for each in members}
             files = _laid_over(files, members)
             shell = next((each.linkname for each in members if each.name.endswith("bin/sh")), shell)
-    return Image(config, tuple(layers), frozenset(files), shell, frozenset(times), frozenset(by_time))
+    return Image(config, frozenset(files), shell, frozenset(times), frozenset(by_time))
 
 
 def _is_by_time(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
@@ -89,29 +70,6 @@ def _laid_over(below: set[str], members: list[tarfile.TarInfo]) -> set[str]:
     gone = {mark.replace(".wh..wh..opq", "").replace(".wh.", "").rstrip("/") for mark in marks}
     kept = {name for name in below if not any(name == each or name.startswith(each + "/") for each in gone)}
     return kept | names - marks
-
-
-def with_directory(archive: Path, directory: str, tag: str, target: Path) -> None:
-    """Write the image once more under another tag, with a layer on top in which ``directory`` is one."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        entry = tarfile.TarInfo(directory)
-        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-        tar.addfile(entry)
-    with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
-        (manifest,) = json.load(_member(old, "manifest.json"))
-        config = json.load(_member(old, manifest["Config"]))
-        for name in manifest["Layers"]:
-            new.addfile(old.getmember(name), old.extractfile(name))
-        config["rootfs"]["diff_ids"].append(f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}")
-        config["history"].append({"created_by": f"mkdir {directory}"})
-        layers = [*manifest["Layers"], "on-top.tar"]
-        said = [{"Config": "config.json", "RepoTags": [tag], "Layers": layers}]
-        texts = {"on-top.tar": layer.getvalue(), "config.json": json.dumps(config).encode()}
-        for name, content in (texts | {"manifest.json": json.dumps(said).encode()}).items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            new.addfile(entry, io.BytesIO(content))
 
 
 def _badly_compiled(image: Image) -> Iterator[str]:
@@ -147,14 +105,3 @@ def problems(image: Image) -> Iterator[str]:
     created = datetime.fromisoformat(image.config["created"]).timestamp()
     if others := image.times - {created}:
         yield f"{len(others)} times of the build are in it, and another build would have another digest"
-
-
-def tables(image: Image) -> Iterator[str]:
-    """Yield the table of layers and of what is ours over the base, as lines."""
-    yield f"{'MB':>8} {'gzipped':>8}  made by"
-    for layer in image.layers:
-        words = re.sub(r"\s+", " ", layer.made_by.replace("/bin/sh -c #(nop)", "").replace("/bin/sh -c ", ""))
-        yield f"{layer.content / MB:8.1f} {layer.compressed / MB:8.1f}  {words.strip()[:90]}"
-    base, *ours = [layer for layer in image.layers if "/artifacts" not in layer.made_by]
-    mine, travels = sum(layer.content for layer in ours), sum(layer.compressed for layer in ours)
-    yield f"{mine / MB:8.1f} {travels / MB:8.1f}  ours over the base of {base.content / MB:.1f}, payload excluded (goal: 45)"

@@ -1,38 +1,36 @@
 """A pod of deploy/ on a node, as the kubelet would have the engine run it: all of it is the manifest's own."""
 
 import json
-import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
-from tests.deploy.rendered import Manifest
-from tests.engines.cri import NODE, Container, Cri, CriError, Executed, Mount, Pod
+from tests.deploy.rendered import Manifest, kustomized, pod_of
+from tests.engines.cri import Container, CriError, Executed, Mount, Pod
 from tests.engines.nodes import Node
+from tests.support.version import VERSION
+from tests.support.waiting import until
 
+TAG = VERSION
+POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
 LOGS = "run/podlogs"
 POD_LOGS = "var/log/pods"
-REMOVED_S = 60
 SUFFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
-def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
+def _wanted(pod: Manifest, tag: str, name: str, drop: str) -> Container:
     """Translate the one container of a pod; ``tag`` is the image's, ``drop`` a capability that it does not get.
 
-    The nodes have no CNI: the pod is on the node's network, which is all that is not the manifest's.
+    The nodes have no CNI: the pod is on the node's network, which is all that is not the manifest's. Its name is that
+    of its host, as of all that have a network of their own.
     """
     (container,) = pod["containers"]
     security = container["securityContext"]
     volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
-    mounts = tuple(
-        Mount(
-            each["mountPath"],
-            volumes[each["name"]],
-            each.get("readOnly", False),
-            each.get("mountPropagation") == "HostToContainer",
-        )
-        for each in container["volumeMounts"]
-    )
+    mounts = []
+    for each in container["volumeMounts"]:
+        from_host = each.get("mountPropagation") == "HostToContainer"
+        there = volumes[each["name"]]
+        mounts.append(Mount(each["mountPath"], there, each.get("readOnly", False), from_host))
     limit = container.get("resources", {}).get("limits", {}).get("memory", "0Mi")
     assert security["capabilities"]["drop"] == ["ALL"]
     assert not pod.get("hostPID")
@@ -40,9 +38,9 @@ def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
         command=tuple(container["command"]),
         args=tuple(container["args"]),
         image=f"localhost/{container['image'].partition(':')[0]}:{tag}",
-        mounts=mounts,
-        env={each["name"]: each["value"] for each in container["env"]},
-        log=log,
+        mounts=tuple(mounts),
+        env={each["name"]: each["value"] for each in container["env"]} | {"HOSTNAME": name},
+        log=f"{name}.log",
         memory_limit=int(limit[:-2]) * SUFFIXES[limit[-2:]],
         read_only_root=security["readOnlyRootFilesystem"],
         capabilities=tuple(name for name in security["capabilities"]["add"] if name != drop),
@@ -54,7 +52,7 @@ def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
 
 
 @dataclass
-class CriPod:
+class Running:
     """A pod of one container that was started; ``delete`` does as the kubelet: TERM, KILL after its grace, removal."""
 
     node: Node
@@ -62,10 +60,7 @@ class CriPod:
     container: str
     file: str
     grace_s: int
-
-    @property
-    def _cri(self) -> Cri:
-        return self.node.cri
+    code: int = 0
 
     def log(self) -> str:
         return (self.node.root / LOGS / self.file).read_text()
@@ -78,105 +73,41 @@ class CriPod:
 
     def _state(self) -> tuple[int, int]:
         try:
-            return self._cri.container_state(self.container)
+            return self.node.cri.container_state(self.container)
         except CriError:  # the engine is being restarted
-            self._cri.wait()
-            return self._cri.container_state(self.container)
+            self.node.cri.wait()
+            return self.node.cri.container_state(self.container)
 
     def exec(self, *command: str) -> Executed:
         try:
-            return self._cri.exec(self.container, *command)
+            return self.node.cri.exec(self.container, *command)
         except CriError as error:  # which is a probe that failed
             return Executed(1, "", str(error))
 
     def kill(self) -> None:
-        self._cri.stop_container(self.container)
+        self.node.cri.stop_container(self.container)
 
     def delete(self) -> int:
         with suppress(CriError):  # its call ends with the containerd that took it
-            self._cri.stop_container(self.container, self.grace_s)
-        self._cri.wait()
-        deadline = time.monotonic() + REMOVED_S
-        while True:
-            try:
-                self._cri.stop_container(self.container, self.grace_s)
-                code = self.exit_code()
-                self._cri.remove_container(self.container)
-                break
-            except CriError:  # a containerd that has just started may not know yet that it has ended
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-        self._cri.remove_pod(self.sandbox)
-        return code
+            self.node.cri.stop_container(self.container, self.grace_s)
+        self.node.cri.wait()
+        until(self._is_removed, self.log)
+        self.node.cri.remove_pod(self.sandbox)
+        return self.code
 
-
-@dataclass
-class DockerPod:
-    """The same as a container of Docker's."""
-
-    node: Node
-    name: str
-    grace_s: int
-
-    @classmethod
-    def started(cls, node: Node, name: str, wanted: Container, grace_s: int) -> Self:
-        """Translate once more: the container as ``docker run`` has it."""
-        words = ["--name", name, "--net", "none", "--memory", str(wanted.memory_limit)]
-        words += ["--cap-drop", "ALL"] if wanted.capabilities is not None else []
-        words += [word for each in wanted.capabilities or () for word in ("--cap-add", each)]
-        words += ["--privileged"] if wanted.privileged else []
-        words += ["--pid", "host"] if wanted.pid == NODE else []
-        words += ["--security-opt", "no-new-privileges"] if wanted.confined else []
-        words += ["--security-opt", "apparmor=unconfined"]
-        words += ["--security-opt", f"label=type:{wanted.selinux_type}"] if wanted.selinux_type else []
-        words += ["--read-only"] if wanted.read_only_root else []
-        for mount in wanted.mounts:
-            modes = ["ro"] if mount.read_only else []
-            modes += ["rslave"] if mount.from_host else []
-            words += ["--volume", ":".join([mount.there, mount.local, ",".join(modes)]).rstrip(":")]
-        words += [word for key, value in (wanted.env or {}).items() for word in ("--env", f"{key}={value}")]
-        words += ["--entrypoint", wanted.command[0], wanted.image, *wanted.command[1:], *wanted.args]
-        node.run(["docker", "run", "--detach", *words])
-        return cls(node, name, grace_s)
-
-    def _state(self, field: str) -> str:
-        return self.node.run(
-            ["docker", "inspect", "--format", f"{{{{.State.{field}}}}}", self.name]
-        ).stdout.strip()
-
-    def log(self) -> str:
-        done = self.node.run(["docker", "logs", self.name])
-        return done.stdout + done.stderr
-
-    def runs(self) -> bool:
-        return self._state("Running") == "true"
-
-    def exit_code(self) -> int:
-        return int(self._state("ExitCode"))
-
-    def exec(self, *command: str) -> Executed:
-        done = self.node.run(["docker", "exec", self.name, *command], check=False)
-        return Executed(done.returncode, done.stdout, done.stderr)
-
-    def kill(self) -> None:
-        self.node.run(["docker", "kill", self.name])
-
-    def delete(self) -> int:
-        self.node.run(["docker", "stop", "--time", str(self.grace_s), self.name], timeout_s=self.grace_s + 20)
-        code = self.exit_code()
-        self.node.run(["docker", "rm", self.name])
-        return code
-
-
-Running = CriPod | DockerPod
+    def _is_removed(self) -> bool:
+        try:
+            self.node.cri.stop_container(self.container, self.grace_s)
+            self.code = self.exit_code()
+            self.node.cri.remove_container(self.container)
+        except CriError:  # a containerd that has just started may not know yet that it has ended
+            return False
+        return True
 
 
 def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> Running:
-    """Start a pod of deploy/ on a node; its name is that of its host, as of all that have a network of their own."""
-    container = wanted(pod, tag, f"{name}.log", drop)
-    container = replace(container, env={**(container.env or {}), "HOSTNAME": name})
-    return start(node, name, container, pod["terminationGracePeriodSeconds"])
+    """Start a pod of deploy/ on a node."""
+    return start(node, name, _wanted(pod, tag, name, drop), pod["terminationGracePeriodSeconds"])
 
 
 def announce(node: Node, name: str) -> None:
@@ -193,10 +124,24 @@ def forget(node: Node) -> None:
 
 def start(node: Node, name: str, container: Container, grace_s: int) -> Running:
     """Start a pod of one container."""
-    if node.engine == "docker":
-        return DockerPod.started(node, name, container, grace_s)
     sandbox = node.cri.run_pod(name=name, pid=container.pid, privileged=container.privileged)
-    return CriPod(node, sandbox, node.cri.start(sandbox, container), container.log, grace_s)
+    return Running(node, sandbox, node.cri.start(sandbox, container), container.log, grace_s)
+
+
+def problem(log: str) -> str:
+    """Return the sentence in which the installer ended, from whatever surrounds it in the log."""
+    said = [line[line.index("{") :] for line in log.splitlines() if "{" in line]
+    found = [json.loads(line) for line in said if '"problem"' in line]
+    return f"{found[-1]['problem']}; {found[-1]['remedy']}" if found else log
+
+
+def daemon_set(policy: str, **more: str) -> Manifest:
+    """Return the pod of the overlay for mixed clusters with a policy, and more of our variables."""
+    pod = pod_of(kustomized("overlays/auto"))
+    (container,) = pod["containers"]
+    env = [{**each, "value": policy} if each["name"] == POLICY else each for each in container["env"]]
+    env += [{"name": f"TOOLKIT_INSTALLER_{name}", "value": value} for name, value in more.items()]
+    return {**pod, "containers": [{**container, "env": env}]}
 
 
 def probe(pod: Running, manifest: Manifest, kind: str) -> int:
@@ -205,8 +150,18 @@ def probe(pod: Running, manifest: Manifest, kind: str) -> int:
     return pod.exec(*container[kind]["exec"]["command"]).returncode
 
 
-def problem(log: str) -> str:
-    """Return the sentence in which the installer ended, from whatever surrounds it in the log."""
-    said = [line[line.index("{") :] for line in log.splitlines() if "{" in line]
-    found = [json.loads(line) for line in said if '"problem"' in line]
-    return f"{found[-1]['problem']}; {found[-1]['remedy']}" if found else log
+def begin(node: Node, name: str, manifest: Manifest, tag: str = TAG, drop: str = "") -> Running:
+    """Start a pod, without a capability if one is named, and return as soon as it is ready."""
+    pod = apply(node, name, manifest, tag, drop)
+    until(lambda: _ready(pod, manifest), pod.log)
+    return pod
+
+
+def _ready(pod: Running, manifest: Manifest) -> bool:
+    assert pod.runs(), pod.log()
+    return probe(pod, manifest, "readinessProbe") == 0
+
+
+def on_disk(files: dict[str, str]) -> dict[str, str]:
+    """Return the files without those that a boot begins anew with."""
+    return {path: what for path, what in files.items() if not path.startswith("/run/")}

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,9 @@ from tests.engines.cache import PROJECT, cache
 from tests.engines.versions import EngineSet
 from tests.image.builder import Builder, prepared
 
+PACKAGES = (
+    "libnvidia-container-tools libnvidia-container1 nvidia-container-toolkit nvidia-container-toolkit-base"
+)
 # Two keys, as deb and rpm packages of one version each; run in the builder's root.
 MAKE = """\
 set -eu
@@ -98,13 +101,17 @@ class Archive:
         (self.scripts() / "payload.sha256").write_text(sums)
         fingerprint = key or (self.given / "nvidia").read_text().strip()
         variables = [f"TOOLKIT_ARCHIVE={self.url}", f"TOOLKIT_KEY={fingerprint}", "TOOLKIT_VERSION=1.0.0-1"]
+        said = self.run("env", *variables, "/given/images/fetch-payload", "/given/artifacts", "amd64")
+        assert bool(said) is not (self.given / "artifacts").exists(), "what is not believed is not unpacked"
+        return said
+
+    def run(self, *command: str) -> str:
+        """Run a command in the builder's root; return what was said where it failed."""
         log = self.given / "log"
         log.unlink(missing_ok=True)
-        command = ("env", *variables, "/given/images/fetch-payload", "/given/artifacts", "amd64")
         try:
             self.builder.run(self.given, *command, log=log)
         except RuntimeError as error:
-            assert not (self.given / "artifacts").exists(), "nothing is unpacked of what is not believed"
             return str(error)
         return ""
 
@@ -150,17 +157,9 @@ def test_what_is_signed_is_unpacked_for_both_families_with_the_sums_of_all_files
 
     for family in ("deb", "rpm"):
         root = archive.given / "artifacts" / family
-        assert {path.name for path in (root / "usr/bin").iterdir()} == {
-            "libnvidia-container1",
-            "libnvidia-container-tools",
-            "nvidia-container-toolkit",
-            "nvidia-container-toolkit-base",
-        }
+        assert " ".join(sorted(path.name for path in (root / "usr/bin").iterdir())) == PACKAGES
         files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-        done = subprocess.run(
-            ["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=root, check=False
-        )
-        assert done.returncode == 0
+        subprocess.run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=root, check=True)
         lines = (root / "SHA256SUMS").read_text().splitlines()
         listed = {line.split(maxsplit=1)[1].removeprefix("./") for line in lines}
         assert listed == files - {"SHA256SUMS"}
@@ -168,53 +167,27 @@ def test_what_is_signed_is_unpacked_for_both_families_with_the_sums_of_all_files
 
 DEBS, RPMS = "archive/stable/deb/amd64", "archive/stable/rpm/x86_64"
 TOOLKIT_RPM = "nvidia-container-toolkit-1.0.0-1.x86_64.rpm"
+# What a stranger has signed, by its place.
+STRANGERS = {
+    f"{DEBS}/InRelease": "InRelease.stranger-amd64",
+    f"{RPMS}/repodata/repomd.xml.asc": "repomd.stranger-x86_64",
+}
+SPOILT = {
+    f"{DEBS}/InRelease": "its signed index was not believed",
+    f"{RPMS}/repodata/repomd.xml.asc": "the index of its rpms is not signed by TOOLKIT_KEY",
+    f"{DEBS}/nvidia-container-toolkit_1.0.0-1_amd64.deb": "no nvidia-container-toolkit 1.0.0-1 for amd64",
+    f"{RPMS}/{TOOLKIT_RPM}": f"{TOOLKIT_RPM} is not what its index says",
+    f"{RPMS}/repodata/*primary.xml*": "is not what its index says",
+}
 
 
-def _sign_debs_as_a_stranger(given: Path) -> None:
-    shutil.copy(given / "InRelease.stranger-amd64", given / DEBS / "InRelease")
+@pytest.mark.parametrize("pattern", SPOILT)
+def test_what_was_exchanged_or_signed_by_a_stranger_is_not_believed(archive: Archive, pattern: str) -> None:
+    (file,) = archive.given.glob(pattern)
+    theirs = STRANGERS.get(pattern)
+    file.write_bytes((archive.given / theirs).read_bytes() if theirs else file.read_bytes()[:-1] + b"x")
 
-
-def _sign_rpms_as_a_stranger(given: Path) -> None:
-    shutil.copy(given / "repomd.stranger-x86_64", given / RPMS / "repodata/repomd.xml.asc")
-
-
-def _exchange(given: Path, pattern: str) -> None:
-    (file,) = given.glob(pattern)
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        pytest.param(_sign_debs_as_a_stranger, "its signed index was not believed", id="an index of debs"),
-        pytest.param(
-            _sign_rpms_as_a_stranger,
-            "the index of its rpms is not signed by TOOLKIT_KEY",
-            id="an index of rpms",
-        ),
-        pytest.param(
-            partial(_exchange, pattern=f"{DEBS}/nvidia-container-toolkit_1.0.0-1_amd64.deb"),
-            "no nvidia-container-toolkit 1.0.0-1 for amd64",
-            id="a deb",
-        ),
-        pytest.param(
-            partial(_exchange, pattern=f"{RPMS}/{TOOLKIT_RPM}"),
-            f"{TOOLKIT_RPM} is not what its index says",
-            id="an rpm",
-        ),
-        pytest.param(
-            partial(_exchange, pattern=f"{RPMS}/repodata/*primary.xml*"),
-            "is not what its index says",
-            id="a list of rpms",
-        ),
-    ],
-)
-def test_what_was_exchanged_or_signed_by_a_stranger_is_not_believed(
-    archive: Archive, spoil: Callable[[Path], None], words: str
-) -> None:
-    spoil(archive.given)
-
-    assert words in archive.fetch()
+    assert SPOILT[pattern] in archive.fetch()
 
 
 def test_another_key_or_other_sums_than_the_pinned_ones_are_not_believed(archive: Archive) -> None:
@@ -240,9 +213,9 @@ def test_what_a_stranger_signs_is_not_believed_whatever_key_the_archive_offers(
     archive: Archive, offered: str
 ) -> None:
     shell = f"set -eu; export GNUPGHOME=/given/gnupg; {OFFERED[offered]}"
-    archive.builder.run(archive.given, "sh", "-c", shell, log=archive.given / "log")
-    _sign_debs_as_a_stranger(archive.given)
-    _sign_rpms_as_a_stranger(archive.given)
+    assert archive.run("sh", "-c", shell) == ""
+    for place, theirs in STRANGERS.items():
+        shutil.copy(archive.given / theirs, archive.given / place)
 
     said = archive.fetch()
 
@@ -260,23 +233,14 @@ def _pin(archive: Archive) -> str:
     """Run ``make pin`` against the archive; return what was said where it failed."""
     (archive.given / "skopeo").write_text(SKOPEO)
     (archive.given / "skopeo").chmod(0o755)
-    command = ("sh", "-c", "PATH=/given:$PATH /given/images/pin")
-    try:
-        archive.builder.run(archive.given, *command, log=archive.given / "log")
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    return archive.run("sh", "-c", "PATH=/given:$PATH /given/images/pin")
 
 
 def test_pin_writes_what_it_has_seen_and_nothing_where_a_registry_is_silent(archive: Archive) -> None:
     images, silent = archive.scripts(), archive.given / "silent"
     text = (images / "versions.env").read_text()
-    values = {
-        "ARCHIVE": archive.url,
-        "VERSION": "1.0.0-1",
-        "KEY": (archive.given / "nvidia").read_text().strip(),
-    }
-    for name, value in values.items():
+    key = (archive.given / "nvidia").read_text().strip()
+    for name, value in {"ARCHIVE": archive.url, "VERSION": "1.0.0-1", "KEY": key}.items():
         text = re.sub(rf"TOOLKIT_{name}=.*", f"TOOLKIT_{name}={value}", text)
     (images / "versions.env").write_text(text)
 
@@ -287,12 +251,10 @@ def test_pin_writes_what_it_has_seen_and_nothing_where_a_registry_is_silent(arch
 
     silent.unlink()
     assert _pin(archive) == ""
-    digests = {
-        base: hashlib.sha256(f"the list of architectures of {base}\n".encode()).hexdigest()
-        for base in re.findall(r"_BASE=(.*)", text)
-    }
-    assert len(digests) == 2
-    for base, digest in digests.items():
+    bases = {*re.findall(r"_BASE=(.*)", text)}
+    assert len(bases) == 2
+    for base in bases:
+        digest = hashlib.sha256(f"the list of architectures of {base}\n".encode()).hexdigest()
         text = text.replace(f"={base}\n", f"={base}@sha256:{digest}\n")
     assert (images / "versions.env").read_text() == text
     sums = (images / "payload.sha256").read_text().splitlines()

@@ -1,14 +1,10 @@
 """What the manifests ask of a node: each right is needed, and no other is."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.deploy.rendered import container_of, kustomized
 from tests.engines.configs import CONTAINERD
-from tests.engines.node.kubelet import Running, apply, problem
-from tests.engines.node.pods import TAG, becomes_ready, daemon_set, on_disk
-from tests.engines.node.story import Story
+from tests.engines.node.kubelet import TAG, Running, apply, begin, daemon_set, on_disk, problem
 from tests.engines.nodes import Node
 from tests.engines.told import served, snapshot
 from tests.support.waiting import until
@@ -26,22 +22,15 @@ LACK = {
 CAPABILITIES = container_of(kustomized("base"))["securityContext"]["capabilities"]["add"]
 
 
-def a_careful_owner_is_served(node: Node, story: Story, *, without: str = "") -> None:
+def a_careful_owner_is_served(node: Node, without: str = "") -> None:
     """Configure a node whose configs are kept by somebody who is not root, and one whose config is half-edited."""
     manifest = daemon_set("undo")
-    node.run(
-        [
-            "sh",
-            "-c",
-            f"chown -R {OWNER}:{OWNER} /etc/containerd; chmod 700 /etc/containerd; chmod 600 {CONTAINERD}",
-        ]
-    )
+    owned = f"chown -R {OWNER}:{OWNER} /etc/containerd; chmod 700 /etc/containerd; chmod 600 {CONTAINERD}"
+    node.run(["sh", "-c", owned])
     files, before = snapshot(node), served(node)
-    pod = apply(node, "toolkit", manifest, TAG, without)
-    becomes_ready(pod, manifest)
+    pod = begin(node, "toolkit", manifest, drop=without)
     assert (node.root / CONTAINERD.lstrip("/")).stat().st_uid == OWNER
     assert pod.delete() == 0
-    story.tell("a config that belongs to somebody else was edited and given back, with its owner")
     assert on_disk(snapshot(node)) == on_disk(files)
     assert served(node) == before
 
@@ -55,9 +44,6 @@ def a_careful_owner_is_served(node: Node, story: Story, *, without: str = "") ->
     node.write(CONTAINERD, text)
     assert pod.exit_code() == 1
     assert "refuses the config it has" in said, said
-    story.tell(
-        "a config that the engine would not start with was refused by its own program, before anything was done"
-    )
 
 
 def _has_told(node: Node, pod: Running, engine: int) -> bool:
@@ -66,17 +52,13 @@ def _has_told(node: Node, pod: Running, engine: int) -> bool:
     return '"problem"' in pod.log()
 
 
-def test_what_the_manifests_ask_for_is_enough(containerd_node: Node, tell: Callable[[Node], Story]) -> None:
-    a_careful_owner_is_served(containerd_node, tell(containerd_node))
+def test_what_the_manifests_ask_for_is_enough(containerd_with_images: Node) -> None:
+    a_careful_owner_is_served(containerd_with_images)
 
 
 @pytest.mark.parametrize("without", CAPABILITIES)
-def test_it_is_not_enough_without(newest_node: Node, without: str, tell: Callable[[Node], Story]) -> None:
-    story = tell(newest_node)
-
+def test_it_is_not_enough_without(newest_with_images: Node, without: str) -> None:
     with pytest.raises(AssertionError) as failed:
-        a_careful_owner_is_served(newest_node, story, without=without)
+        a_careful_owner_is_served(newest_with_images, without)
 
-    said = problem(str(failed.value))
-    story.tell(f"without {without}: {said}")
-    assert LACK[without] in said
+    assert LACK[without] in problem(str(failed.value))

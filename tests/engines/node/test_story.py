@@ -1,21 +1,21 @@
 """The built image as the DaemonSet's pod, on nodes whose engine it reconfigures from inside."""
 
 import threading
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from tests.deploy.rendered import Manifest, kustomized, pod_of
+from tests.deploy.rendered import kustomized, pod_of
+from tests.documents import starting
 from tests.engines.by_cdi import GPU, TELLS, Client, answers, driver
-from tests.engines.cri import Container
-from tests.engines.going_down import held_back
+from tests.engines.cri import NODE, Container, Mount
 from tests.engines.live import run_through_us, start
-from tests.engines.node.kubelet import Running, announce, apply, forget, probe
-from tests.engines.node.pods import TAG, becomes_ready, daemon_set, on_disk, plans, trains
-from tests.engines.node.story import Story
+from tests.engines.node.conftest import load
+from tests.engines.node.kubelet import TAG, announce, apply, begin, daemon_set, forget, on_disk, probe
+from tests.engines.node.kubelet import start as start_pod
 from tests.engines.nodes import OURS, Node
-from tests.engines.told import served, snapshot
+from tests.engines.operator import CDI, COMMON, ENGINES, MOUNTS, PLACES
+from tests.engines.told import served, snapshot, starts
 from tests.support.waiting import until
 
 NEXT = "next"
@@ -25,205 +25,212 @@ WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
 
 def payload(node: Node) -> str:
     """Return which version of the payload containers run on."""
-    runtime = node.root / "usr/local/nvidia"
-    link = runtime / "toolkit"
-    return (runtime / link.readlink() / "nvidia-container-runtime.real").read_bytes().split()[-1].decode()
+    installed = node.root / "usr/local/nvidia"
+    program = installed / (installed / "toolkit").readlink() / "nvidia-container-runtime.real"
+    return program.read_bytes().split()[-1].decode()
 
 
-def test_with_the_policy_undo_a_pod_leaves_no_trace(node: Node, tell: Callable[[Node], Story]) -> None:
-    story, manifest = tell(node), daemon_set("undo")
-    restarting = int(node.engine == "containerd")  # Docker reads its config on a signal
-    files, before = snapshot(node), served(node)
+def test_with_the_policy_undo_a_pod_leaves_no_trace(containerd_with_images: Node) -> None:
+    node, manifest = containerd_with_images, daemon_set("undo")
+    files, before, count = snapshot(node), served(node), starts(node)
 
-    pod = apply(node, "toolkit", manifest, TAG)
-    becomes_ready(pod, manifest)
-    story.tell("the pod is ready: its engine was configured and proven")
-    assert story.restarts == restarting
+    pod = begin(node, "toolkit", manifest)
+    assert starts(node) == count + 1
     assert served(node) == (before[0] | OURS, before[1])
     assert payload(node) == "1.0.0"
-    assert probe(pod, manifest, "livenessProbe") == 0
-    story.tell("it is alive, in the engine that it restarted")
-    trains(node, story)
+    assert probe(pod, manifest, "livenessProbe") == 0, "in the engine that it restarted"
+    run_through_us(node)
 
-    pod.kill()
+    pod.kill()  # it crashes and is created again
     pod.delete()
     installed = on_disk(snapshot(node, times=True))
-    pod = apply(node, "toolkit-again", manifest, TAG)
+    pod = begin(node, "toolkit-again", manifest)
     until(lambda: "waiting for a signal" in pod.log(), pod.log)
-    becomes_ready(pod, manifest)
-    story.tell("it crashed and was created again: nothing changed")
     assert "nothing changed" in pod.log()
     assert on_disk(snapshot(node, times=True)) == installed, "not one inode is another"
-    assert story.restarts == restarting
+    assert starts(node) == count + 1
 
-    assert pod.delete() == 0
-    story.tell("the pod was deleted for an update: all is undone")
-    assert snapshot(node) == files
-    assert served(node) == before
-    pod = apply(node, "toolkit-next", manifest, NEXT)
-    becomes_ready(pod, manifest)
-    story.tell("the next image is ready")
-    assert story.restarts == 3 * restarting, "one undo, one install"
+    assert pod.delete() == 0  # for an update
+    assert (snapshot(node), served(node)) == (files, before)
+    pod = begin(node, "toolkit-next", manifest, NEXT)
+    assert starts(node) == count + 3, "one undo, one install"
     assert payload(node) == "2.0.0"
 
-    for goes_down, line in (
-        (node.shut_down_and_boot, "the node was rebooted"),
-        (node.reboot, "the node lost its power and booted"),
-    ):
+    for goes_down in (node.shut_down_and_boot, node.reboot):  # reboot: it loses its power
         goes_down()
-        if node.engine == "containerd":
-            node.cri.wait()
+        node.cri.wait()
         assert served(node) == (before[0] | OURS, before[1])
-        story.tell(f"{line}: the engine serves as before")
-        restarts = story.restarts
-        pod = apply(node, f"toolkit-{restarts}-{goes_down.__name__}", manifest, NEXT)
-        becomes_ready(pod, manifest)
-        story.tell("the pod found it as it should be")
-        assert story.restarts == restarts
-    trains(node, story)
+        engine = node.pid_of()
+        pod = begin(node, f"toolkit-{goes_down.__name__}", manifest, NEXT)
+        assert node.pid_of() == engine, "it is as it should be"
+    run_through_us(node)
 
     assert pod.delete() == 0
-    story.tell("the pod was deleted: all is undone")
     assert served(node) == before
     assert on_disk(snapshot(node)) == on_disk(files)
 
 
 @pytest.mark.any_version
-def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Callable[[Node], Story]) -> None:
-    story, manifest = tell(node), daemon_set("keep")
-    restarting = int(node.engine == "containerd")
-    files, before = snapshot(node), served(node)
-    plans(node, story)
-    pod = apply(node, "toolkit", manifest, TAG)
-    becomes_ready(pod, manifest)
-    story.tell("the pod is ready")
+def test_with_the_policy_keep_an_update_restarts_nothing(containerd_with_images: Node) -> None:
+    node, manifest = containerd_with_images, daemon_set("keep")
+    files, before, count = snapshot(node), served(node), starts(node)
+    _plans(node)
+    pod = begin(node, "toolkit", manifest)
     live = start(node)
 
-    assert pod.delete() == 0
-    story.tell("the pod was deleted for an update: all is kept")
+    assert pod.delete() == 0  # for an update
     assert served(node)[0] >= OURS
-    pod = apply(node, "toolkit-next", manifest, NEXT)
-    becomes_ready(pod, manifest)
-    story.tell("the next image is ready: its payload is in place")
+    pod = begin(node, "toolkit-next", manifest, NEXT)
     assert payload(node) == "2.0.0"
-    assert story.restarts == restarting, "the update restarted nothing"
-    assert live.exec() == "alive\n"
+    assert starts(node) == count + 1, "the update restarted nothing"
+    assert live.exec() == "alive\n", "on the payload of before"
     live.end()
-    story.tell("a container on the payload of before lived through it")
-    trains(node, story)
+    run_through_us(node)
 
     assert pod.delete() == 0
-    manifest = pod_of(kustomized("uninstall"))
-    uninstall = apply(node, "uninstall", manifest, NEXT)
-    becomes_ready(uninstall, manifest)
-    story.tell("the DaemonSet that uninstalls is ready: nothing is left on the node")
+    uninstall = begin(node, "uninstall", pod_of(kustomized("uninstall")), NEXT)
     assert uninstall.delete() == 0
-    assert snapshot(node) == files
-    assert served(node) == before
+    assert (snapshot(node), served(node)) == (files, before)
 
 
-def without_runtimes(node: Node, story: Story, mode: str) -> None:
+def _plans(node: Node) -> None:
+    """Have the Job of the documents print the plan of a node, which is not changed by it."""
+    files, engine = snapshot(node, times=True), node.pid_of()
+    job = apply(node, "plan", pod_of(kustomized("plan-node")), TAG)
+    until(lambda: not job.runs(), job.log)
+    said, code = job.log(), job.exit_code()
+    job.delete()
+    assert code == 0, said
+    assert "toolkit/nvidia-container-runtime.cdi" in said
+    assert "* restart containerd" in said
+    assert (snapshot(node, times=True), node.pid_of()) == (files, engine)
+
+
+def _without_runtimes(node: Node, mode: str) -> None:
     """Have a pod give GPUs without a runtime, see one in a container, and delete the pod."""
     manifest = daemon_set("undo", MODE=mode, DRIVER_ROOT="/opt/driver", NRI_ALLOW="default=nvidia.com/gpu")
-    files, before, restarts = snapshot(node), served(node), story.restarts
+    files, before, engine = snapshot(node), served(node), node.pid_of()
     with Client(partial(answers, node)) as client:
-        pod = apply(node, f"by-{mode}", manifest, TAG)
-        becomes_ready(pod, manifest)
+        pod = begin(node, f"by-{mode}", manifest)
         if mode == "nri":
             until(lambda: '"event": "NRI plugin registered"' in pod.log(), pod.log)
         asks = node.cri.run_pod(annotations=WISH if mode == "nri" else {})
-        container = Container(
-            command=("/bin/sleep", "100000"), name="main", devices=(GPU,) if mode == "cdi" else ()
-        )
+        devices = (GPU,) if mode == "cdi" else ()
+        container = Container(command=("/bin/sleep", "100000"), name="main", devices=devices)
         seen = node.cri.exec(node.cri.start(asks, container), "sh", "-c", TELLS).stdout
         node.cri.remove_pod(asks)
         assert pod.delete() == 0
     assert seen.split() == ["void", "libcuda.so.550.1", "device"]
-    assert (client.refused, story.restarts) == (0, restarts)
-    assert served(node) == before
-    assert snapshot(node) == files
-    story.tell(
-        f"mode {mode}: a container had its GPU, the pod was deleted: {client.answered} calls of CRI, none refused"
-    )
+    assert (client.refused, node.pid_of()) == (0, engine)
+    assert (snapshot(node), served(node)) == (files, before)
 
 
 @pytest.mark.night
-def test_without_runtimes_no_engine_is_touched_and_pods_go_in_every_way(
-    newest_node: Node, tell: Callable[[Node], Story]
+def test_without_runtimes_no_engine_is_touched_and_a_pod_that_is_deleted_by_force_hands_over(
+    newest_with_images: Node,
 ) -> None:
-    story, manifest = tell(newest_node), daemon_set("undo")
-    driver(newest_node, "550.1")
+    node, manifest, codes = newest_with_images, daemon_set("undo"), list[int]()
+    driver(node, "550.1")
     for mode in ("cdi", "nri"):
-        without_runtimes(newest_node, story, mode)
-    files, before = snapshot(newest_node), served(newest_node)
-    announce(newest_node, FIRST)
-    pod = apply(newest_node, FIRST, manifest, TAG)
-    becomes_ready(pod, manifest)
-    story.tell("the pod is ready")
-
-    pod = deleted_by_force(newest_node, pod, manifest, story)
-    drained(newest_node, pod, manifest, story)
-    assert pod.delete() == 0
-    forget(newest_node)
-    story.tell("its label was taken away, so its pod went: all is undone")
-    assert snapshot(newest_node) == files
-    assert served(newest_node) == before
-
-    pod = apply(newest_node, "toolkit-again", manifest, TAG)
-    becomes_ready(pod, manifest)
-    story.tell("it has the label again: the pod is ready")
-    goes_down(newest_node, pod, manifest, story)
-
-
-def deleted_by_force(node: Node, pod: Running, manifest: Manifest, story: Story) -> Running:
-    """Delete the first pod by force, and return the next one: the DaemonSet makes it before the first has ended."""
-    restarts, codes = story.restarts, list[int]()
+        _without_runtimes(node, mode)
+    files, before = snapshot(node), served(node)
+    announce(node, FIRST)
+    first = begin(node, FIRST, manifest)
+    engine = node.pid_of()
     announce(node, SECOND)
-    ends = threading.Thread(target=lambda: codes.append(pod.delete()))
+    ends = threading.Thread(target=lambda: codes.append(first.delete()))
     ends.start()
-    until(lambda: "waiting for the next pod" in pod.log(), pod.log)
+    until(lambda: "waiting for the next pod" in first.log(), first.log)
 
-    following = apply(node, SECOND, manifest, TAG)
+    following = begin(node, SECOND, manifest)  # the DaemonSet makes it before the first has ended
 
-    becomes_ready(following, manifest)
     ends.join()
-    story.tell("the pod was deleted by force: the next one is ready, and nothing was undone")
     assert codes == [0]
-    assert "the next run takes over" in pod.log()
+    assert "the next run takes over" in first.log()
     assert "nothing changed" in following.log()
-    assert story.restarts == restarts
+    assert node.pid_of() == engine
     assert served(node)[0] >= OURS
-    return following
+    assert following.delete() == 0  # its label was taken away
+    forget(node)
+    assert (snapshot(node), served(node)) == (files, before)
 
 
-def drained(node: Node, pod: Running, manifest: Manifest, story: Story) -> None:
-    """Let all pods but those of DaemonSets be evicted."""
-    restarts = story.restarts
-    run_through_us(node)
+@pytest.mark.any_version
+@pytest.mark.night
+def test_a_container_of_dockers_installs_and_uninstalls_by_the_documents_commands(docker_node: Node) -> None:
+    node, name = load(docker_node), f"node-toolkit-installer:{TAG}"
+    files, before = snapshot(node), served(node)
+    install, uninstall = starting("docker run --rm --network")
 
-    becomes_ready(pod, manifest)
-    story.tell("the node was drained: the pod of the DaemonSet stays, and so does the toolkit")
-    assert served(node)[0] >= OURS
-    assert story.restarts == restarts
+    node.run(install.text.replace(f" {name} ", f" localhost/{name} ").split())
+    assert served(node) == (before[0] | OURS, before[1])
+    node.run(uninstall.text.replace(f" {name} ", f" localhost/{name} ").split())
+    assert (snapshot(node), served(node)) == (files, before)
 
 
-def goes_down(node: Node, pod: Running, manifest: Manifest, story: Story) -> None:
-    """Shut the node down and boot it; its kubelet has a grace for that, and ends the pod first."""
-    restarts, installed, serving = story.restarts, on_disk(snapshot(node)), served(node)
+# The operator's DaemonSet as it is, with CDI on, our image in NVIDIA's place.
+SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
+READY = "/run/nvidia/validations/driver-ready"
+SCRIPT = "/run/operator/entrypoint.sh"
+DEVICES = "run/nvidia/driver/dev"
+DRIVER = (
+    *("IS_HOST_DRIVER", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH"),
+    *("NVIDIA_DEV_ROOT", "DEV_ROOT_CTR_PATH"),
+)
+OPERATORS = {
+    "/host",
+    "/usr/local/nvidia",
+    "/run/nvidia/toolkit",
+    "/run/nvidia/validations",
+    "/driver-root",
+    "/var/run/cdi",
+}
+# assets/state-container-toolkit/0400_configmap.yaml of the operator; it sleeps five seconds there.
+ENTRYPOINT = """\
+#!/bin/sh
+until [ -f /run/nvidia/validations/driver-ready ]
+do
+  echo "waiting for the driver validations to be ready..."
+  sleep 5
+done
 
-    with held_back(node):
-        assert pod.delete() == 0
-        story.tell("the kubelet ended the pod, for the node goes down: all is kept")
-        assert "the node is going down" in pod.log()
-        assert story.restarts == restarts
-    node.shut_down_and_boot()
-    node.cri.wait()
-    story.tell("the node has booted: it serves as before")
-    assert served(node) == serving
-    restarts = story.restarts
-    pod = apply(node, "toolkit-booted", manifest, TAG)
-    becomes_ready(pod, manifest)
-    story.tell("the pod found it as it should be")
-    assert story.restarts == restarts
-    assert installed.items() <= on_disk(snapshot(node)).items()
+set -o allexport
+cat /run/nvidia/validations/driver-ready
+. /run/nvidia/validations/driver-ready
+
+sleep 1
+
+exec nvidia-toolkit
+"""
+
+
+@pytest.mark.night
+def test_the_operators_pod_installs_and_gives_back(containerd_with_images: Node) -> None:
+    node, image = containerd_with_images, f"localhost/node-toolkit-installer:{TAG}"
+    places = {here: there for here, there in MOUNTS.items() if here in OPERATORS} | PLACES["containerd"]
+    # The kubelet, the operator's validator and the driver container make these ahead of the pod.
+    for path in (*places.values(), DEVICES):
+        (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
+    node.write(READY, "".join(f"{name}={COMMON[name]}\n" for name in DRIVER))
+    node.write(SCRIPT, ENTRYPOINT)
+    (node.root / SCRIPT.lstrip("/")).chmod(0o700)
+    files, before, specification = snapshot(node), served(node), node.root / SPECIFICATION
+    mounts = [Mount(here, there, here == "/host") for here, there in places.items()]
+    container = Container(
+        command=("/bin/sh", "-c", "/bin/entrypoint.sh"),
+        image=image,
+        mounts=(*mounts, Mount("/bin/entrypoint.sh", SCRIPT, read_only=True)),
+        env={key: value for key, value in COMMON.items() if key not in DRIVER} | ENGINES["containerd"] | CDI,
+        log="operator.log",
+        pid=NODE,
+        privileged=True,
+    )
+
+    pod = start_pod(node, "operator", container, 30)
+    until(lambda: "Waiting for signal" in pod.log(), pod.log)
+    assert served(node) == (before[0] | OURS, before[1])
+    assert "hostPath: /run/nvidia/driver/dev/nvidiactl\n" in specification.read_text()
+    assert len([*(node.root / DEVICES).iterdir()]) == 4
     assert pod.delete() == 0
+    assert (snapshot(node), served(node)) == (files, before)
+    assert not specification.exists()
