@@ -24,9 +24,7 @@ from tests.engines.versions import EngineSet, Today, engine_sets, today
 
 HERE = Path(__file__).parent
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd", "docker_engines": "docker"}
-ROW = "row of the table of live containers"
 COVERED = "what containerds made of random configs"
-DEATHS = "a plugin that dies or hangs at each message"
 Boot = Callable[..., AbstractContextManager[Node]]
 
 
@@ -100,24 +98,14 @@ def _told(terminalreporter: pytest.TerminalReporter, kind: str) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    # Tests run in other processes: what they have to tell comes with their reports.
-    told = _told(terminalreporter, ROW)
     if missing() is None:
         terminalreporter.section("engines that Debian carries today")
         for row in engine_sets(on_the_day()):
             terminalreporter.write_line(f"{row.suite:<10}{row}")
-    covered = _told(terminalreporter, COVERED)
-    if covered:
+    # Tests run in other processes: what they have to tell comes with their reports.
+    if covered := _told(terminalreporter, COVERED):
         terminalreporter.section("random configs that real containerds were asked about")
         for line in sorted(covered):
-            terminalreporter.write_line(line)
-    if deaths := _told(terminalreporter, DEATHS):
-        terminalreporter.section("an NRI plugin that dies or hangs at each message")
-        for line in sorted(deaths):
-            terminalreporter.write_line(line)
-    if told:
-        terminalreporter.section("containers on our runtime when it is taken back")
-        for line in sorted(told):
             terminalreporter.write_line(line)
 
 
@@ -163,12 +151,6 @@ def crio(crio_node: Node) -> Iterator[Node]:
     crio_node.installer("uninstall", check=True)
     assert snapshot(crio_node) == files
     assert crio_node.show("crio", "ActiveState") == "active"
-
-
-@pytest.fixture
-def record_row(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Return how to add a line to the table of live containers that ends the report."""
-    return lambda line: record_property(ROW, line)
 
 
 @pytest.fixture

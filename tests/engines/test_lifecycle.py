@@ -1,5 +1,7 @@
 """The main job on real engines: install, run a container through us, take it all back."""
 
+import re
+
 import pytest
 
 from tests.engines.configs import CONTAINERD
@@ -7,9 +9,11 @@ from tests.engines.cri import Cri
 from tests.engines.live import run_through_us
 from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.told import sentence, served, snapshot, starts
+from tests.engines.versions import EngineSet
 
 READY = "/run/nvidia/toolkit/ready"
 LEDGER = "/usr/local/nvidia/.toolkit-installer/ledger"
+CONTAINERDS = ("--runtime", "containerd")
 TAKES_PART = "nvidia-container-runtime.real "
 
 
@@ -27,8 +31,7 @@ def test_run_serves_our_runtime_and_a_stop_undoes_everything(node: Node) -> None
     assert ready
     assert during == (before[0] | OURS, "nvidia")
     assert [mark for mark in marks if mark.startswith(TAKES_PART)]
-    assert served(node) == before
-    assert snapshot(node) == files
+    assert (snapshot(node), served(node)) == (files, before)
 
 
 def test_a_second_install_touches_signals_and_restarts_nothing(node: Node) -> None:
@@ -48,8 +51,8 @@ def test_a_second_install_touches_signals_and_restarts_nothing(node: Node) -> No
 @pytest.mark.any_version
 def test_another_root_is_never_left_although_an_engine_runs(node: Node) -> None:
     files, before, pid = snapshot(node), served(node), node.pid_of()
-    for path in ("/opt/elsewhere/etc/docker/daemon.json", "/opt/elsewhere/etc/containerd/config.toml"):
-        node.write(path, "{}\n" if path.endswith("json") else "version = 2\n")
+    node.write("/opt/elsewhere/etc/docker/daemon.json", "{}\n")
+    node.write("/opt/elsewhere/etc/containerd/config.toml", "version = 2\n")
     arguments = ("--host-root", "/opt/elsewhere", "--runtime", node.engine, *SOURCE)
 
     plan = node.installer("plan", *arguments)
@@ -75,16 +78,14 @@ def test_what_an_engine_serves_in_the_end_is_what_counts_and_what_failed_is_not_
     node.restart_engine()
     files, count = snapshot(node), starts(node)
     node.add_payload("/run/other", "1.1.0")
-    told = ("--config", f"containerd={CONTAINERD}", "--runtime", "containerd", "--timeout", "3")
+    told = ("--config", f"containerd={CONTAINERD}", *CONTAINERDS, "--timeout", "3")
     over = ("--toolkit-source", "/run/other", "--set-as-default", *told)
 
     failed = node.installer("install", *over)
 
     assert failed.returncode == 1, failed.stderr
     assert "cannot verify that containerd serves our runtimes" in sentence(failed.stderr)
-    assert {**snapshot(node), LEDGER: files[LEDGER]} == files, (
-        "the first one stays, and its ledger knows of this"
-    )
+    assert {**snapshot(node), LEDGER: files[LEDGER]} == files, "the ledger alone knows of this"
     assert served(node) == ({"runc"} | OURS, "runc")
     run_through_us(node)
     tried, left = starts(node), snapshot(node, times=True)
@@ -104,37 +105,62 @@ def test_what_an_engine_serves_in_the_end_is_what_counts_and_what_failed_is_not_
 def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
     containerd_node: Node, cri: Cri
 ) -> None:
-    files, before = snapshot(containerd_node), served(containerd_node)
+    node, files, before = containerd_node, snapshot(containerd_node), served(containerd_node)
     drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
 
-    done = containerd_node.installer(
-        "install", *SOURCE, "--runtime", "containerd", "--drop-in-config", drop_in, check=True
-    )
+    done = node.installer("install", *SOURCE, *CONTAINERDS, "--drop-in-config", drop_in, check=True)
 
-    written = containerd_node.has(drop_in)
-    assert written == containerd_node.containerd_version.startswith("2.")
-    assert ("editing /etc/containerd/config.toml in place" in done.stderr) is not written
-    assert served(containerd_node)[0] == {"runc"} | OURS
+    written = node.has(drop_in)
+    assert written == node.containerd_version.startswith("2.")
+    assert (f"editing {CONTAINERD} in place" in done.stderr) is not written
+    assert served(node)[0] == {"runc"} | OURS
     assert cri.status().conditions["RuntimeReady"]
-    run_through_us(containerd_node)
-    containerd_node.installer("uninstall", check=True)
-    assert snapshot(containerd_node) == files
-    assert served(containerd_node) == before
+    run_through_us(node)
+    node.installer("uninstall", check=True)
+    assert (snapshot(node), served(node)) == (files, before)
 
 
 def test_uninstall_restores_a_cri_that_our_config_took_down(containerd_node: Node, cri: Cri) -> None:
-    files = snapshot(containerd_node)
-    containerd_node.installer("install", *SOURCE, check=True)
-    config = containerd_node.read(CONTAINERD)
-    broken = config.replace('default_runtime_name = "runc"', 'default_runtime_name = "gone"')
-    broken = broken.replace("default_runtime_name = 'runc'", "default_runtime_name = 'gone'")
-    containerd_node.write(CONTAINERD, broken)
-    containerd_node.restart("containerd")
+    node, files = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    config = node.read(CONTAINERD)
+    node.write(CONTAINERD, re.sub(r"(default_runtime_name = .)runc", r"\1gone", config))
+    node.restart("containerd")
     # Somebody mends the line after the restart: the file is ours again, and the engine still lies down.
-    containerd_node.write(CONTAINERD, config)
+    node.write(CONTAINERD, config)
 
-    done = containerd_node.installer("uninstall")
+    node.installer("uninstall", check=True)
 
-    assert done.returncode == 0, done.stderr
     assert set(cri.wait().runtimes) == {"runc"}
-    assert snapshot(containerd_node) == files
+    assert snapshot(node) == files
+
+
+@pytest.mark.any_version
+def test_containers_start_by_the_hosts_own_toolkit_which_an_uninstall_leaves(node: Node) -> None:
+    own, before = "usr/bin/nvidia-container-runtime", served(node)
+    node.add_payload("/", "1.0.0")
+    node.installer("install", "--toolkit-source", "/", check=True)
+    run_through_us(node)
+    assert node.installer("verify").returncode == 0
+
+    node.add_payload("/", "2.0.0")  # as its package manager does
+
+    updated, pid = (node.root / own).read_bytes(), node.pid_of()
+    assert "nothing changed" in node.installer("install", "--toolkit-source", "/").stderr
+    assert node.installer("status", "--deep").returncode == 0
+    node.forget_marks()
+    run_through_us(node)
+    assert any(mark.startswith(TAKES_PART) for mark in node.marks()), node.marks()
+    assert node.pid_of() == pid
+    node.installer("uninstall", check=True)
+    assert (node.root / own).read_bytes() == updated
+    assert served(node) == before
+
+
+@pytest.mark.night
+def test_the_archive_carries_enough_engines_to_speak_of_support(engines_today: list[EngineSet]) -> None:
+    majors = [version[:2] for version in {row.containerd for row in engines_today}]
+
+    assert majors.count("1.") >= 2
+    assert majors.count("2.") >= 1
+    assert len({row.docker for row in engines_today if row.docker}) >= 2

@@ -1,22 +1,20 @@
-"""Containers that run on our runtime: they can be used, stopped and removed whatever an undo is told to do."""
-
-from collections.abc import Callable
+"""Containers that run on our runtime, and what an administrator has written into our text, outlive an undo."""
 
 import pytest
 
-from tests.engines.live import start
+from tests.engines.configs import DAEMON_JSON, DOCKER
+from tests.engines.live import run_through_us, start
 from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.told import sentence, served, snapshot
 
 pytestmark = pytest.mark.any_version
 
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+DOUBLE = '"containerd": "/run/containerd/containerd.sock",'  # as its unit says by a flag: it refuses both
 
 
 @pytest.mark.parametrize("in_use", ["keep", "wait", "force"])
-def test_a_live_container_outlives_an_undo(
-    node: Node, in_use: str, record_row: Callable[[str], None]
-) -> None:
+def test_a_live_container_outlives_an_undo(node: Node, in_use: str) -> None:
     files, before = snapshot(node), served(node)
     node.installer("install", *SOURCE, check=True)
     idle = node.installer("uninstall", "--in-use", in_use)
@@ -25,30 +23,19 @@ def test_a_live_container_outlives_an_undo(
 
     undone = node.installer("uninstall", "--in-use", in_use)
 
-    done = []
     assert live.exec() == "alive\n"
-    done.append("exec")
     stays = node.installer("uninstall", "--in-use", "keep").returncode  # as often as one likes
     assert live.exec() == "alive\n"
     link, handlers = (node.root / RUNTIME.lstrip("/")).is_symlink(), served(node)[0]
     if in_use == "force":
         _each_starts_containers(node, handlers)
-    live.stop()
-    done.append("stop")
-    live.remove()
-    done.append("remove")
-    record_row(
-        f"{node.engines!s:<40}{in_use:<7}none: exit {idle.returncode}   "
-        f"live: exit {undone.returncode}, {', '.join(done)}"
-    )
+    live.end()
     assert (idle.returncode, undone.returncode) == (0, 4)
     assert f"{live.name} (" in sentence(undone.stderr)
     assert (link, stays) == (in_use == "force", 4)
     assert served(node)[1] == before[1]
-    again = node.installer("uninstall", "--in-use", in_use)
-    assert again.returncode == 0, again.stderr
-    assert snapshot(node) == files
-    assert served(node) == before
+    node.installer("uninstall", "--in-use", in_use, check=True)
+    assert (snapshot(node), served(node)) == (files, before)
 
 
 def _each_starts_containers(node: Node, handlers: set[str]) -> None:
@@ -82,8 +69,7 @@ def test_a_live_container_of_the_default_runtime_outlives_undos_and_installs(nod
         assert live.exec() == "alive\n"
     live.end()
     node.installer("uninstall", check=True)
-    assert snapshot(node) == files
-    assert served(node) == before
+    assert (snapshot(node), served(node)) == (files, before)
 
 
 def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
@@ -120,9 +106,64 @@ def test_a_config_that_its_owner_puts_back_after_an_incomplete_undo_is_undone_ag
         assert served(node)[1] == before[1]
         assert live.exec() == "alive\n"
     live.end()
-    done = node.installer("uninstall")
+    node.installer("uninstall", check=True)
 
-    assert done.returncode == 0, done.stderr
     assert served(node) == before
     assert node.read(node.config) == text + "\n"
     assert not node.has("usr/local/nvidia")
+
+
+@pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "not restarted yet"])
+def test_a_runtime_that_leads_elsewhere_starts_containers_after_an_undo(
+    node: Node, *, restarted: bool
+) -> None:
+    node.installer("install", *SOURCE, check=True)
+    before = node.read(node.config)
+    # What an admin does with sed.
+    ours = '"/usr/local/nvidia/toolkit/nvidia-container-runtime"'
+    node.write(node.config, before.replace(ours, '"/usr/sbin/runc"'))
+    node.restart_engine()
+    if not restarted:  # as if somebody had edited the file since
+        text = node.read(node.config)
+        node.write(node.config, before)
+        node.restart_engine()
+        node.write(node.config, text)
+
+    node.installer("uninstall", check=True)
+
+    assert served(node)[0] & OURS == {"nvidia"}
+    for handler in ("nvidia", ""):
+        run_through_us(node, handler)
+    node.restart_engine()
+    for handler in ("nvidia", ""):
+        run_through_us(node, handler)
+    assert not node.has("usr/local/nvidia")
+
+
+def test_what_dockerd_refused_ends_with_the_owners_text_once_that_is_corrected(docker_node: Node) -> None:
+    node, before = docker_node, served(docker_node)
+    validates = not str(node.docker_version).startswith("20.")  # then nothing was written
+    corrected = "changed after the install"
+
+    def double(text: str) -> None:
+        node.write(DOCKER, "{" + DOUBLE + text.removeprefix("{"))
+
+    double(DAEMON_JSON)
+    stuck = node.installer("install", *SOURCE, "--timeout", "2")
+    assert stuck.returncode == (1 if validates else 4), stuck.stderr
+    assert corrected not in node.installer("status").stdout
+    node.write(DOCKER, node.read(DOCKER).replace(DOUBLE, ""))
+    node.installer("uninstall", check=True)
+    assert (node.read(DOCKER), served(node)) == (DAEMON_JSON, before)
+
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    double(node.read(DOCKER))
+    stuck = node.installer("uninstall", "--timeout", "2")
+    assert stuck.returncode == 4, stuck.stderr
+    assert ("config is an intermediate text" in stuck.stderr) != validates
+    assert corrected not in node.installer("status").stdout
+    node.write(DOCKER, node.read(DOCKER).replace(DOUBLE, ""))
+    assert corrected not in node.installer("status").stdout
+    done = node.installer("uninstall", check=True)
+    assert (node.read(DOCKER), served(node)) == (DAEMON_JSON, before)
+    assert "left default-runtime" not in done.stderr

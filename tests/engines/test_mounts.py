@@ -17,11 +17,9 @@ from tests.support.stand_in import stand_in_payload
 
 PROJECT = Path(__file__).parents[2]
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-SPECIFICATION = "management.nvidia.com-gpu.yaml"
-# As far as the installer asks nvidia-ctk for a specification (compare tests/engines/payload.py).
-CTK = '#!/bin/sh\n[ "$1" != cdi ] || echo "cdiVersion: 0.5.0"\n'
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin", "PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT |= {"NO_DAEMON": "true", "RUNTIME_RESTART_MODE": "none", "RUNTIME": "containerd"}
 CDI = {"CDI_ENABLED": "true", "CREATE_DEVICE_NODES": "none", "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
-# Mounts what the lines of its first argument say (how, host's path, container's path), and enters the container.
 MARK = "mark"
 # Puts a file into the directory that an option names, through the mounts that the options tell.
 WRITE = f"""
@@ -40,6 +38,7 @@ try:
 except InstallerError as error:
     print(error, end="")
 """
+# Mounts what the lines of its first argument say (how, host's path, container's path), and enters the container.
 ENTER = """\
 set -e
 while read -r how from to; do
@@ -74,27 +73,14 @@ class Container:
         needed = [("rw", str(path), str(path)) for path in sorted(own) if path != Path("/usr/local")]
         # As runc does: a link of the image, such as /var/run, is followed within the image.
         image = Host.under(PurePosixPath(self.root))
-        lines = "\n".join(
-            f"{how} {there} {image.local_path(PurePosixPath(here))}"
-            for how, there, here in [*needed, *self.mounts]
-        )
+        lines = ""
+        for how, there, here in [*needed, *self.mounts]:
+            lines += f"{how} {there} {image.local_path(PurePosixPath(here))}\n"
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "enter", lines]
-        environment = {
-            "PATH": "/usr/sbin:/usr/bin",
-            "PYTHONPATH": str(PROJECT),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "NO_DAEMON": "true",
-            "RUNTIME_RESTART_MODE": "none",
-            "RUNTIME": "containerd",
-            **variables,
-        }
+        command += [str(self.root), sys.executable, *(words or NVIDIAS)]
+        environment = ENVIRONMENT | variables
         return subprocess.run(
-            [*command, str(self.root), sys.executable, *(words or NVIDIAS)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
     def text(self, config: str) -> str:
@@ -143,90 +129,38 @@ def container(tmp_path: Path, request: pytest.FixtureRequest) -> Container:
     (made.host / "bin").mkdir()
     (made.host / "bin/sh").touch()
     stand_in_payload(made.root / "artifacts/deb")
-    (made.root / "artifacts/deb/usr/local/sbin/nvidia-ctk").write_text(CTK)
     return made
 
 
-def _operators(container: Container) -> dict[str, str]:
-    """Mount what the GPU Operator mounts; return the variables that it gives (its default, CDI)."""
-    container.mount("/", "/host", "ro")
-    container.mount("/usr/local/nvidia", "/toolkit-dir")
-    container.mount("/run/nvidia/toolkit", "/run/nvidia/toolkit")
-    container.mount("/etc/containerd", "/runtime/config-dir")
-    container.mount("/etc/containerd/conf.d", "/runtime/config-dir.d")
-    container.mount("/run/containerd", "/runtime/sock-dir")
-    container.mount("/run/cdi", "/var/run/cdi")
-    return CDI | {
-        "ROOT": "/toolkit-dir",
-        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
-        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
-    }
-
-
-def test_the_operators_mounts_are_the_hosts_directories(container: Container) -> None:
-    variables = _operators(container)
-
-    done = container.run(**variables)
-
-    assert done.returncode == 0, done.stderr
-    assert container.found(SPECIFICATION) == [f"/run/cdi/{SPECIFICATION}"]
-    assert container.found("99-nvidia.toml") == ["/etc/containerd/conf.d/99-nvidia.toml"]
-    assert "/etc/containerd/conf.d/99-nvidia*.toml" in container.text("config.toml")
-    assert RUNTIME in container.text("conf.d/99-nvidia.toml")
-
-
-# What a variable ends up in.
-OPTIONS = {
-    "ROOT": "options.install_dir",
-    "PID_FILE": "options.pid_file.parent",
-    "CONTAINERD_CONFIG": "places.config.parent",
-    "RUNTIME_DROP_IN_CONFIG": "places.drop_in.parent",
-    "CONTAINERD_SOCKET": "places.socket.parent",
-    "CDI_OUTPUT_DIR": "options.cdi.directory",
-    "DRIVER_ROOT_CTR_PATH": "options.driver_root",
-    "DEV_ROOT_CTR_PATH": "options.cdi.dev_root",
-}
-
-
 @pytest.mark.parametrize(
-    ("there", "here", "variable", "value"),
+    ("mounted", "variable", "value", "option"),
     [
-        ("/opt/nvidia", "/var/run/toolkit", "ROOT", "/var/run/toolkit/"),
-        ("/run/pids", "/var/run/pids", "PID_FILE", "/var/run/pids/toolkit.pid"),
-        ("/etc", "/conf", "CONTAINERD_CONFIG", "/conf/k//config.toml"),
-        ("/etc/k", "/var/run/k", "RUNTIME_DROP_IN_CONFIG", "/var/run/k/99-nvidia.toml"),
-        ("/run/k", "/var/run/k", "CONTAINERD_SOCKET", "/var/run/k/containerd.sock"),
-        ("/run/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/../run/cdi/"),
-        ("/etc/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/cdi"),
-        ("/opt/driver", "/var/run/driver", "DRIVER_ROOT_CTR_PATH", "/var/run/driver/"),
-        ("/opt/driver", "/var/run/driver", "DEV_ROOT_CTR_PATH", "/var/run/driver"),
+        (("/opt/nvidia", "/var/run/toolkit"), "ROOT", "/var/run/toolkit/", "options.install_dir"),
+        (("/run/pids", "/var/run/pids"), "PID_FILE", "/var/run/pids/toolkit.pid", "options.pid_file.parent"),
+        (("/etc", "/conf"), "CONTAINERD_CONFIG", "/conf/k//config.toml", "places.config.parent"),
+        (("/etc/k", "/var/run/k"), "CONTAINERD_SOCKET", "/var/run/k/containerd.sock", "places.socket.parent"),
+        (("/run/cdi", "/var/run/cdi"), "CDI_OUTPUT_DIR", "/var/run/../run/cdi/", "options.cdi.directory"),
+        (("/etc/cdi", "/var/run/cdi"), "CDI_OUTPUT_DIR", "/var/run/cdi", "options.cdi.directory"),
+        (
+            ("/opt/driver", "/var/run/driver"),
+            "DRIVER_ROOT_CTR_PATH",
+            "/var/run/driver/",
+            "options.driver_root",
+        ),
     ],
 )
 def test_a_variable_names_what_the_mount_has_brought(
-    container: Container, there: str, here: str, variable: str, value: str
+    container: Container, mounted: tuple[str, str], variable: str, value: str, option: str
 ) -> None:
+    there, here = mounted
     (container.host / there[1:] / "k").mkdir(parents=True, exist_ok=True)
     container.mount("/", "/host", "ro")
     container.mount(there, here)
-    root = variable.removesuffix("_CTR_PATH")
-    driver = {} if root == variable else {root: "/opt/driver"}
 
-    found = container.writes(OPTIONS[variable], **CDI, **driver, **{variable: value})
+    found = container.writes(option, **CDI, DRIVER_ROOT="/opt/driver", **{variable: value})
 
     below = "/k" if "/k/" in value.replace("//", "/").removeprefix(here) else ""
     assert found == f"{there}{below}/{MARK}"
-
-
-@pytest.mark.parametrize("root", ["/host/", "/host/.", "/opt/../host", "/hosts-root"])
-def test_the_hosts_root_is_found_by_any_name(container: Container, root: str) -> None:
-    container.mount("/", "/host")
-    (container.root / "hosts-root").symlink_to("host")
-
-    found = container.writes("options.install_dir", HOST_ROOT_MOUNT=root, ROOT="/usr/local/nvidia")
-
-    assert found == f"/usr/local/nvidia/{MARK}"
-    assert container.writes("options.install_dir", HOST_ROOT_MOUNT=root, ROOT="/host/opt") == f"/opt/{MARK}"
 
 
 def test_a_config_that_is_mounted_alone_is_edited_through_the_hosts_root(container: Container) -> None:

@@ -66,8 +66,7 @@ def _changes_nothing(node: Node, *, over_the_bus: bool) -> None:
     with _beside(node):
         _life(node, before, over_the_bus=over_the_bus)
 
-    assert snapshot(node) == files
-    assert served(node) == before
+    assert (snapshot(node), served(node)) == (files, before)
 
 
 def test_a_neighbour_without_root_changes_nothing(node: Node) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from signal import SIGKILL, SIGSTOP, Signals
 from statistics import median
 
 import pytest
 
-from tests.engines.conftest import DEATHS, Boot
+from tests.engines.configs import CONTAINERD
+from tests.engines.conftest import Boot
 from tests.engines.cri import Container, CriError, Pod
 from tests.engines.nodes import PYTHON, Node, Running, boot
 from tests.engines.nri import HOOK_RAN, KIND, OTHER, SOCKET, STATE, WISH, Between, add_devices
@@ -71,7 +71,7 @@ def thing_in(node: Node, number: str) -> str:
 
 
 def test_a_container_gets_its_device_and_nothing_else_on_the_node_changes(nri_node: Node) -> None:
-    before, config = nri_node.pid_of("containerd"), nri_node.read("/etc/containerd/config.toml")
+    before, config = nri_node.pid_of("containerd"), nri_node.read(CONTAINERD)
     with plugin(nri_node) as process:
         pod = nri_node.cri.run_pod(annotations={"nvidia.cdi.k8s.io/container.main": f" {KIND}=0, {KIND}=0 ,"})
         main, plain = (nri_node.cri.start(pod, container(name)) for name in ("main", "plain"))
@@ -86,7 +86,7 @@ def test_a_container_gets_its_device_and_nothing_else_on_the_node_changes(nri_no
         assert "CapEff:\t0000000000000000" in nri_node.read(f"/proc/{process.pid}/status")
     assert nri_node.read(HOOK_RAN).strip() == "ran"
     assert nri_node.pid_of("containerd") == before
-    assert nri_node.read("/etc/containerd/config.toml") == config
+    assert nri_node.read(CONTAINERD) == config
     assert sorted(path.name for path in (nri_node.root / "run/nri").iterdir()) == ["nri.sock"]
     nri_node.cri.remove_pod(pod)
 
@@ -162,14 +162,23 @@ def _at_once(done: Callable[[], bool]) -> float:
 
 
 def test_it_is_back_in_a_tenth_of_a_second_after_a_restart_of_the_engine(nri_node: Node) -> None:
-    took = []
+    socket, took = nri_node.root / SOCKET.lstrip("/"), []
+
+    def is_another(before: int) -> bool:
+        with suppress(FileNotFoundError):
+            return socket.stat().st_ino != before
+        return False
+
+    def has_registered(times: int) -> bool:
+        return process.log.count('"event": "NRI plugin registered"') >= times
+
     with plugin(nri_node) as process, ThreadPoolExecutor() as pool:
         for turn in range(2, 2 + RESTARTS):
-            new = partial(_is_another, nri_node.root / SOCKET.lstrip("/"), _inode(nri_node))
+            new = partial(is_another, socket.stat().st_ino)
             time.sleep(1.2)  # as long as a session must last, for it to be back without a pause
             restart = pool.submit(nri_node.restart, "containerd")
             began = _at_once(new)
-            took.append(_at_once(partial(_has_registered, process, turn)) - began)
+            took.append(_at_once(partial(has_registered, turn)) - began)
             restart.result()
             nri_node.cri.wait()
         pod = nri_node.cri.run_pod(annotations=WISH)
@@ -179,57 +188,25 @@ def test_it_is_back_in_a_tenth_of_a_second_after_a_restart_of_the_engine(nri_nod
     assert median(took) < BACK_S, took
 
 
-def _inode(node: Node) -> int:
-    return (node.root / SOCKET.lstrip("/")).stat().st_ino
-
-
-def _is_another(socket: Path, before: int) -> bool:
-    with suppress(FileNotFoundError):
-        return socket.stat().st_ino != before
-    return False
-
-
-def _has_registered(process: Running, times: int) -> bool:
-    return process.log.count('"event": "NRI plugin registered"') >= times
-
-
-def _has_said(between: Between, messages: int) -> bool:
-    return len(between.said) >= messages
-
-
-class Outcome:
-    """What became of the three containers of a pod, one without a wish, one with, one with a forbidden one."""
-
-    def __init__(self, node: Node, pod: Pod) -> None:
-        self.things: dict[str, str] = {}
-        began = time.monotonic()
-        for name in CONTAINERS:
-            try:
-                number = node.cri.start(pod, container(name))
-                self.things[name] = thing_in(node, number) or "without"
-            except CriError as error:
-                assert name != "plain", error.details
-                self.things[name] = "refused"
-        self.took_s = time.monotonic() - began
-
-
 @pytest.mark.parametrize("number", [SIGKILL, SIGSTOP])
 @pytest.mark.night
 def test_a_plugin_that_dies_or_hangs_at_any_message_harms_nobody_without_a_wish_and_names_what_it_missed(
-    nri_node: Node, number: Signals, record_property: Callable[[str, object], None]
+    nri_node: Node, number: Signals
 ) -> None:
     wishes = WISH | {"nvidia.cdi.k8s.io/container.forbidden": "vendor.example/other=0"}
     whole = [*REGISTERED, *OF_A_CONTAINER * len(CONTAINERS)]
-    counted = dict.fromkeys(("0", "refused", "without"), 0)
+    given = 0
     for at in range(1, len(whole) + 1):
         pod = nri_node.cri.run_pod(name=f"at{at}-{number.name.lower()}", annotations=wishes)
         between = Between(nri_node, at, number)
         process = nri_node.start_installer("nri", *ALLOW, "--nri-socket", between.path)
         between.aim_at(process.signal)
         _at_once(partial(_has_said, between, min(len(REGISTERED), at)))
+        began = time.monotonic()
 
-        outcome = Outcome(nri_node, pod)
+        things = {name: _outcome(nri_node, pod, name) for name in CONTAINERS}
 
+        took_s = time.monotonic() - began
         process.kill()
         process.wait(20)
         between.close()
@@ -237,39 +214,37 @@ def test_a_plugin_that_dies_or_hangs_at_any_message_harms_nobody_without_a_wish_
         asked = [name for name in between.said if name != "answer"]
         assert asked == [name for name in whole if name != "answer"][: len(asked)]
         with plugin(nri_node):
-            missed = {
-                each["container"]
-                for each in json.loads(nri_node.read(STATE))["missed"]
-                if each["pod"] == pod.name
-            }
-        things = outcome.things
+            missed = json.loads(nri_node.read(STATE))["missed"]
         assert things["plain"] == "without"
-        assert outcome.took_s < HANG_S + 3 * BUSY_S, (at, outcome.took_s)
+        assert took_s < HANG_S + 3 * BUSY_S, (at, took_s)
         assert things["forbidden"] in {"refused", "without"}
-        assert missed == {name for name in ("main", "forbidden") if things[name] == "without"}, (at, things)
-        for name in ("main", "forbidden"):
-            counted[things[name]] += 1
+        ungiven = {name for name in ("main", "forbidden") if things[name] == "without"}
+        assert {each["container"] for each in missed if each["pod"] == pod.name} == ungiven, (at, things)
+        given += things["main"] == "0"
         nri_node.cri.remove_pod(pod)
-    assert counted["0"]
-    record_property(
-        DEATHS,
-        f"{number.name} at each of {len(whole)} messages: {counted['0']} containers with their device, "
-        f"{counted['refused']} refused, {counted['without']} without it and named; none without a wish failed",
-    )
+    assert given
+
+
+def _has_said(between: Between, messages: int) -> bool:
+    return len(between.said) >= messages
+
+
+def _outcome(node: Node, pod: Pod, name: str) -> str:
+    """Return what became of a container: its device, "without" or "refused"; one without a wish is not."""
+    try:
+        return thing_in(node, node.cri.start(pod, container(name))) or "without"
+    except CriError as error:
+        assert name != "plain", error.details
+        return "refused"
 
 
 def test_an_engine_that_would_drop_devices_is_refused(booted: Boot, engines_today: list[EngineSet]) -> None:
-    engines = next(
-        row for row in engines_today if row.docker is None and (1, 7) <= _version(row) < (1, 7, 30)
-    )
+    old = (row for row in engines_today if row.docker is None and (1, 7) <= _version(row) < (1, 7, 30))
+    engines = next(old)
     with booted(engines) as node:
-        config = node.read("/etc/containerd/config.toml")
-        node.write(
-            "/etc/containerd/config.toml",
-            f'{config}\n[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n',
-        )
-        node.restart("containerd")
-        node.cri.wait()
+        enabled = '\n[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n'
+        node.write(CONTAINERD, node.read(CONTAINERD) + enabled)
+        node.restart_engine()
 
         done = node.installer("nri", *ALLOW)
 

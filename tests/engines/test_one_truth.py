@@ -1,6 +1,6 @@
 """What an administrator makes of a node while ``run`` waits: all verbs agree on it, and with the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -99,11 +99,7 @@ CASES = {
     "2.1 moves all": Case("sid", VERSION_2, {moves_all: OK}),
     "1.7 moves all": Case("trixie", VERSION_2, {moves_all: OK}, ""),
     "2.1 moves the drop-in": Case(
-        "sid",
-        VERSION_2,
-        {moves_the_drop_in: OK},
-        "removed after the install, our keys in force",
-        BY_DROP_IN,
+        "sid", VERSION_2, {moves_the_drop_in: OK}, "removed after the install, our keys in force", BY_DROP_IN
     ),
     "2.1 renames in the drop-in": Case("sid", VERSION_2, {renames: WOULD_CHANGE}, GONE, BY_DROP_IN),
     "2.1 says more beside both spellings": Case("sid", BOTH_SPELLINGS, {says_more: OK}),
@@ -189,60 +185,56 @@ def test_no_install_silences_what_the_next_start_refuses_and_no_start_does(
         assert node.installer("status").stdout == told.stdout
 
 
-PROGRAM = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-TWICE = BOTH_SPELLINGS.replace("/usr/bin/nvidia-container-runtime", PROGRAM)
-suites = pytest.mark.parametrize(
-    "suite", [pytest.param("sid", id="containerd 2.1"), pytest.param("trixie", id="containerd 1.7")]
-)
+@pytest.fixture(params=["sid", "trixie"], ids=["containerd 2.1", "containerd 1.7"])
+def unstarted(request: pytest.FixtureRequest, booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot a node whose containerd is not started yet."""
+    with booted(engine_of(engines_today, request.param), start=False) as made:
+        yield made
 
 
-@suites
 def test_all_verbs_say_that_a_cgroup_driver_changed_after_the_install_is_to_be_followed(
-    booted: Boot, engines_today: list[EngineSet], suite: str
+    unstarted: Node,
 ) -> None:
+    node = unstarted
     other = VERSION_2.replace("SystemdCgroup = false", "SystemdCgroup = true")
-    with booted(engine_of(engines_today, suite), start=False) as node:
-        node.write(CONTAINERD, VERSION_2)
-        node.start_engines()
-        install = ("install", *SOURCE, "--set-as-default")
-        node.installer(*install, check=True)
+    node.write(CONTAINERD, VERSION_2)
+    node.start_engines()
+    install = ("install", *SOURCE, "--set-as-default")
+    node.installer(*install, check=True)
 
-        def ends() -> tuple[int, int]:
-            return node.installer("status").returncode, node.installer("plan", *install[1:]).returncode
+    def ends() -> tuple[int, int]:
+        return node.installer("status").returncode, node.installer("plan", *install[1:]).returncode
 
-        assert ends() == (OK, OK)
-        text = node.read(CONTAINERD)
-        node.write(CONTAINERD, text.replace("SystemdCgroup = false", "SystemdCgroup = true", 1))
+    assert ends() == (OK, OK)
+    text = node.read(CONTAINERD)
+    node.write(CONTAINERD, text.replace("SystemdCgroup = false", "SystemdCgroup = true", 1))
 
-        assert ends() == (FAILED, WOULD_CHANGE)
-        said = "drifted: the options that the runtime nvidia inherits have changed in its configs"
-        assert said in node.installer("status").stdout
-        node.installer(*install, check=True)
-        assert ends() == (OK, OK)
-        assert node.cri.status().runtimes["nvidia"]["options"]["SystemdCgroup"] is True
-        node.installer("uninstall", check=True)
-        assert node.read(CONTAINERD) == other
+    assert ends() == (FAILED, WOULD_CHANGE)
+    said = "drifted: the options that the runtime nvidia inherits have changed in its configs"
+    assert said in node.installer("status").stdout
+    node.installer(*install, check=True)
+    assert ends() == (OK, OK)
+    assert node.cri.status().runtimes["nvidia"]["options"]["SystemdCgroup"] is True
+    node.installer("uninstall", check=True)
+    assert node.read(CONTAINERD) == other
 
 
-@suites
 def test_an_entry_with_our_program_in_two_spellings_starts_ours_after_an_install(
-    booted: Boot, engines_today: list[EngineSet], suite: str
+    unstarted: Node,
 ) -> None:
-    with booted(engine_of(engines_today, suite), start=False) as node:
-        node.write(CONTAINERD, TWICE)
-        node.start_engines()
+    node, program = unstarted, "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+    twice = BOTH_SPELLINGS.replace("/usr/bin/nvidia-container-runtime", program)
+    node.write(CONTAINERD, twice)
+    node.start_engines()
 
-        done = node.installer("install", *SOURCE)
+    node.installer("install", *SOURCE, check=True)
 
-        assert done.returncode == OK, done.stderr
-        assert served(node)[0] >= OURS
-        options = node.cri.status().runtimes["nvidia"]["options"]
-        assert {value for name, value in options.items() if name.lower() == "binaryname"} == {PROGRAM}
-        assert node.installer("plan", *SOURCE).returncode == OK
-        assert node.installer("status").returncode == OK
+    assert served(node)[0] >= OURS
+    options = node.cri.status().runtimes["nvidia"]["options"]
+    assert {value for name, value in options.items() if name.lower() == "binaryname"} == {program}
+    assert (node.installer("plan", *SOURCE).returncode, node.installer("status").returncode) == (OK, OK)
 
-        undone = node.installer("uninstall")
+    undone = node.installer("uninstall", check=True)
 
-        assert "cannot prove" not in undone.stderr, undone.stderr
-        assert undone.returncode == OK, undone.stderr
-        assert node.read(CONTAINERD) == TWICE
+    assert "cannot prove" not in undone.stderr, undone.stderr
+    assert node.read(CONTAINERD) == twice

@@ -1,17 +1,12 @@
-"""What answers Docker's API and is no dockerd of the host's own; a containerd that nobody uses beside Docker."""
+"""What answers Docker's API and is no dockerd of the host's own."""
 
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
-from tests.engines.configs import CONTAINERD, VERSION_2, VERSION_3
 from tests.engines.dockerds import podman_on
-from tests.engines.images import ARCHIVE
-from tests.engines.nodes import SOURCE, Node
 from tests.engines.roots import Roots
-from tests.engines.told import sentence, served
+from tests.engines.told import sentence
 from tests.engines.versions import BASE
 from tests.support.site import Site
 
@@ -48,32 +43,5 @@ def test_podman_in_the_place_of_docker_is_left_alone_and_keeps_no_undo_from_its_
         f"cannot configure Docker ({words}); leave docker out of --runtime; "
         "Podman takes GPUs by CDI, without a runtime of ours"
     )
-    assert installed.returncode == 0, installed.stderr
-    assert undone.returncode == 0, undone.stderr
+    assert (installed.returncode, undone.returncode) == (0, 0), installed.stderr + undone.stderr
     assert (after, in_the_end) == (before, before)
-
-
-@pytest.mark.any_version
-def test_a_containerd_that_serves_docker_only_is_left_alone_until_it_runs_a_pod(docker_node: Node) -> None:
-    node = docker_node
-    # As Debian's package has it.
-    node.write(CONTAINERD, VERSION_2 if node.containerd_version.startswith("1.") else VERSION_3)
-    node.restart("containerd")
-    node.run(["ctr", "--namespace", "k8s.io", "images", "import", ARCHIVE])
-    node.cri.wait()
-    node.restart("docker")
-    config, pid = node.read(CONTAINERD), node.pid_of("containerd")
-
-    planned = node.installer("plan", *SOURCE)
-    node.installer("install", *SOURCE, check=True)
-
-    assert "left containerd alone: it serves Docker, and its CRI is not used" in planned.stdout
-    assert "nvidia" in served(node)[0]
-    assert (node.read(CONTAINERD), node.pid_of("containerd")) == (config, pid)
-    node.installer("uninstall", check=True)
-    assert node.pid_of("containerd") == pid
-    pod = node.cri.run_pod()
-    planned = node.installer("plan", *SOURCE)
-    assert "left containerd alone" not in planned.stdout
-    assert CONTAINERD in planned.stdout
-    node.cri.remove_pod(pod)

@@ -1,11 +1,15 @@
-"""A second engine beside ours: it is not restarted for ours, and the toolkit outlives what starts it."""
+"""A second engine beside ours: it is not restarted for ours, and the toolkit outlives what starts it.
+
+A containerd that serves Docker alone is left alone.
+"""
 
 import pytest
 
-from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2, VERSION_3
 from tests.engines.cri import Cri
+from tests.engines.images import ARCHIVE
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.told import sentence, snapshot
+from tests.engines.told import sentence, served, snapshot
 
 pytestmark = pytest.mark.any_version
 
@@ -33,12 +37,12 @@ def second_containerd(node: Node) -> Cri:
     return Cri(node.root / "run/other/containerd.sock")
 
 
-def kept(node: Node, said: str) -> None:
-    """Undo, which is to keep the toolkit and to say why."""
+def kept(node: Node, who: str, config: str) -> None:
+    """Undo, which is to keep the toolkit and to say for whom."""
     done = node.installer("uninstall")
 
     assert done.returncode == 4, done.stderr
-    assert said in sentence(done.stderr)
+    assert f"{who} runs and reads {config}, which names /usr/local/nvidia" in sentence(done.stderr)
     assert node.has("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 
 
@@ -48,10 +52,7 @@ def test_the_toolkit_outlives_a_second_dockerd(docker_node: Node) -> None:
     node.write("/etc/docker2/daemon.json", node.read(DOCKER))
     started(node, "docker2.service", DOCKERD)
 
-    kept(
-        node,
-        "Docker of docker2.service runs and reads /etc/docker2/daemon.json, which names /usr/local/nvidia",
-    )
+    kept(node, "Docker of docker2.service", "/etc/docker2/daemon.json")
     node.write("/etc/docker2/daemon.json", "{}")
     node.run(["systemctl", "restart", "docker2"])
 
@@ -66,10 +67,7 @@ def test_the_toolkit_outlives_a_second_containerd(containerd_node: Node, cri: Cr
     node.installer("install", *SOURCE, check=True)
     other = second_containerd(node)
 
-    kept(
-        node,
-        "containerd of other.service runs and reads /etc/other/config.toml, which names /usr/local/nvidia",
-    )
+    kept(node, "containerd of other.service", "/etc/other/config.toml")
 
     assert set(cri.status().runtimes) == {"runc"}
     assert "nvidia" in other.status().runtimes
@@ -94,3 +92,28 @@ def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_no
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
     assert node.pid_of("containerd") == pids[0]
+
+
+def test_a_containerd_that_serves_docker_only_is_left_alone_until_it_runs_a_pod(docker_node: Node) -> None:
+    node = docker_node
+    # As Debian's package has it.
+    node.write(CONTAINERD, VERSION_2 if node.containerd_version.startswith("1.") else VERSION_3)
+    node.restart("containerd")
+    node.run(["ctr", "--namespace", "k8s.io", "images", "import", ARCHIVE])
+    node.cri.wait()
+    node.restart("docker")
+    config, pid = node.read(CONTAINERD), node.pid_of("containerd")
+
+    planned = node.installer("plan", *SOURCE)
+    node.installer("install", *SOURCE, check=True)
+
+    assert "left containerd alone: it serves Docker, and its CRI is not used" in planned.stdout
+    assert "nvidia" in served(node)[0]
+    assert (node.read(CONTAINERD), node.pid_of("containerd")) == (config, pid)
+    node.installer("uninstall", check=True)
+    assert node.pid_of("containerd") == pid
+    pod = node.cri.run_pod()
+    planned = node.installer("plan", *SOURCE)
+    assert "left containerd alone" not in planned.stdout
+    assert CONTAINERD in planned.stdout
+    node.cri.remove_pod(pod)

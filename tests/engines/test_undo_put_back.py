@@ -43,9 +43,7 @@ def test_a_containerd_that_does_not_start_without_us_has_our_runtimes_again(cont
     kept = node.installer("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    assert but_the_ledger(snapshot(node)) == but_the_ledger(written), (
-        "our texts stay where it starts neither way"
-    )
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(written), "which stay where neither starts"
     told = sentence(kept.stderr)
     assert "(it does not run as before without them: " in told
     assert ", nor does it start with them again (" in told

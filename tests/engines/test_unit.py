@@ -21,10 +21,8 @@ def service(node: Node) -> Node:
     # A copy: the checkout may lie below /tmp, and the unit has one of its own.
     node.run(["mkdir", "/opt/program"])
     node.run(["cp", "-r", f"{PROJECT}/installer", "/opt/program/"])
-    environment = "PYTHONPATH=/opt/program PYTHONDONTWRITEBYTECODE=1"
-    node.write(
-        "/usr/local/bin/toolkit-installer", f'#!/bin/sh\n{environment} exec {PYTHON} -m installer "$@"\n'
-    )
+    program = f'PYTHONPATH=/opt/program PYTHONDONTWRITEBYTECODE=1 exec {PYTHON} -m installer "$@"'
+    node.write("/usr/local/bin/toolkit-installer", f"#!/bin/sh\n{program}\n")
     (node.root / "usr/local/bin/toolkit-installer").chmod(0o755)
     node.run(["cp", "-r", ARTIFACTS, "/opt/nvidia-toolkit"])
     node.write(PATH, (PROJECT / "deploy/systemd" / UNIT).read_text())

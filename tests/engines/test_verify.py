@@ -46,9 +46,8 @@ def objects(node: Node) -> list[str]:
 
 def left(node: Node) -> list[str]:
     """Return what a container may leave behind, besides files: engine's objects, mounts, cgroups, processes."""
-    seen = node.run(
-        ["sh", "-c", "find /sys/fs/cgroup -type d | sort; ps -e -o comm= | grep containerd-shim; true"]
-    )
+    look = "find /sys/fs/cgroup -type d | sort; ps -e -o comm= | grep containerd-shim; true"
+    seen = node.run(["sh", "-c", look])
     mounts = sorted(line.split(" ", 4)[4] for line in node.read("/proc/1/mountinfo").splitlines())
     return [*objects(node), *seen.stdout.splitlines(), *mounts]
 
@@ -121,9 +120,8 @@ def test_what_a_killed_one_left_goes_with_the_next_and_with_an_undo(node: Node) 
     assert left(node) == before
     kill_one(node)
 
-    undone = node.installer("uninstall", "--in-use", "wait")
+    undone = node.installer("uninstall", "--in-use", "wait", check=True)
 
-    assert undone.returncode == 0, undone.stderr
     assert "waiting for containers" not in undone.stderr
     assert objects(node) == listed
 
@@ -144,19 +142,19 @@ def test_containers_and_images_of_others_with_our_label_outlive_verify_and_unins
 ) -> None:
     node = docker_node
     node.installer("install", *SOURCE, check=True)
-    archive = "printf '' | tar -cT /dev/null"
-    node.run(["sh", "-c", f"{archive} | docker import --change 'LABEL {LABEL}' - theirs:1"])
-    running = node.run(["docker", "run", "--detach", "--label", LABEL, IMAGE])
-    stopped = node.run(
-        ["docker", "create", "--label", LABEL, "--name", "toolkit-installer-verify-1a2b3c4d", IMAGE]
-    )
-    theirs = {running.stdout.strip(), stopped.stdout.strip()}
+    label = ("--label", LABEL)
+    imported = f"printf '' | tar -cT /dev/null | docker import --change 'LABEL {LABEL}' - theirs:1"
+    node.run(["sh", "-c", imported])
+    running = node.run(["docker", "run", "--detach", *label, IMAGE]).stdout
+    name = "toolkit-installer-verify-1a2b3c4d"
+    stopped = node.run(["docker", "create", *label, "--name", name, IMAGE]).stdout
 
     assert node.installer("verify").returncode == 0
     node.installer("uninstall", check=True)
 
-    assert {*node.run(["docker", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()} == theirs
-    assert node.run(["docker", "ps", "--quiet", "--no-trunc"]).stdout == running.stdout
+    listed = node.run(["docker", "ps", "--all", "--quiet", "--no-trunc"]).stdout
+    assert {*listed.split()} == {running.strip(), stopped.strip()}
+    assert node.run(["docker", "ps", "--quiet", "--no-trunc"]).stdout == running
     assert "theirs" in node.run(["docker", "images"]).stdout
 
 
