@@ -4,7 +4,7 @@ import os
 import tomllib
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,14 @@ _skipped: set[str] = set()
 def site(tmp_path: Path) -> Site:
     """Return a node as its owner has it."""
     return Site(tmp_path)
+
+
+@pytest.fixture
+def clean(site: Site) -> Iterator[Site]:
+    """Return a node that has to be clean again in the end: each byte as it was at first."""
+    before = site.tree()
+    yield site
+    assert site.tree() == before
 
 
 @pytest.fixture(scope="session")

@@ -88,14 +88,11 @@ DAMAGES = [
                 (CTK, "writable by others", _mode(CTK, 0o777)),
                 (RUNTIME, "not executable", _mode(RUNTIME, 0o644)),
                 (CTK, SETUID, _mode(CTK, 0o4755)),
-                (RUNTIME, SETUID, _mode(RUNTIME, 0o2755)),
                 (LIBRARY, SETUID, _mode(LIBRARY, 0o1755)),
                 ("nvidia-container-cli.real", "given capabilities", _with_capabilities),
                 (f"{RUNTIME}.real", "owned by another user", _given_away(f"{RUNTIME}.real")),
-                (LIBRARY, "owned by another user", _given_away(LIBRARY)),
                 (LIBRARY, "not readable", _mode(LIBRARY, 0o600)),
                 (CONFIG, "writable by others", _mode(CONFIG, 0o664)),
-                (CONFIG, "owned by another user", _given_away(CONFIG)),
                 (".config", "owned by another user", _given_away(".config")),
                 (".", "writable by others", _mode(".", 0o777)),
             )
@@ -143,27 +140,15 @@ def test_status_sees_it_without_reading(installed: Site, harm: Harm, name: str, 
     assert re.search(rf"BAD {place} .*{word}.*install puts", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("harm", [_tampered, _a_wrapper_changed], ids=["same size, same time", "a wrapper"])
-def test_status_sees_what_is_changed_by_its_time(installed: Site, harm: Harm) -> None:
-    harm(installed.root / TOOLKIT)
-
-    assert installed.status().returncode == 1
-
-
 def test_a_node_without_its_programs_is_not_ready(installed: Site) -> None:
-    def publish() -> None:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        said = {"boot_id": boot_id, "pid": child.pid, "plan": "", "engines": [], "time": ""}
-        installed.write("run/nvidia/toolkit/ready", json.dumps(said))
-
     with installed.running() as child:
-        publish()
+        installed.publish_ready(child.pid)
         while_whole = installed.status("--ready").returncode
         _all_real_ones_gone(installed.root / TOOLKIT)
         broken = installed.status("--ready").returncode
         child.send_signal(signal.SIGHUP)
         waits(child)
-        publish()
+        installed.publish_ready(child.pid)
         mended = installed.status("--ready").returncode
     assert (while_whole, broken, mended) == (0, 1, 0)
 
@@ -173,15 +158,6 @@ def test_an_administrators_edit_of_config_toml_is_no_damage(installed: Site) -> 
 
     assert installed.status("--deep").returncode == 0
     assert "nothing changed" in installed.install().stderr
-
-
-def test_a_ledger_of_before_gets_its_digests_by_an_install(installed: Site) -> None:
-    installed.rewrite(LEDGER, lambda rows: rows["toolkit"].pop("files"))
-
-    assert installed.status("--deep").returncode == 0
-    installed.install()
-    _tampered(installed.root / TOOLKIT)
-    assert installed.status("--deep").returncode == 1
 
 
 EXPOSED = [
@@ -231,8 +207,7 @@ def test_a_neighbour_who_could_open_our_lock_keeps_nobody_out(installed: Site) -
 
 @only_as_root
 @pytest.mark.parametrize(
-    ("verb", "harm"),
-    [("install", "given away"), ("uninstall", "writable"), ("run", "all of it given away")],
+    ("verb", "harm"), [("install", "given away"), ("uninstall", "writable"), ("run", "all of it given away")]
 )
 def test_a_ledger_that_others_may_have_written_is_not_believed(installed: Site, verb: str, harm: str) -> None:
     home, ledger = installed.root / HOME, installed.root / LEDGER

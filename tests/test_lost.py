@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, LEDGER, PIDFILE, TOOLKIT, Site, ended, sentence
+from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended, sentence
 
 PLACE = "/opt/gpu/nvidia"
 ALL = "usr/local/nvidia"
@@ -242,20 +242,6 @@ def test_two_installations_are_told_apart_by_their_owner(site: Site) -> None:
     assert f"--install-dir {PLACE}" in site.refuses("uninstall")
 
 
-def test_a_pidfile_of_a_killed_run_goes_with_an_uninstall_that_was_told_another(site: Site) -> None:
-    before = site.tree()
-    elsewhere = site.root / "run/elsewhere/my.pid"
-    with site.running("--pid-file", str(elsewhere)) as child:
-        ready = {"boot_id": "", "pid": child.pid, "plan": "", "engines": [], "time": ""}
-        elsewhere.with_name("ready").write_text(json.dumps(ready))
-    assert elsewhere.exists()
-
-    site.uninstall()
-
-    assert site.tree() == before
-    assert not (site.root / PIDFILE).exists()
-
-
 def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledgers(site: Site) -> None:
     gpu = {"gpu": {"path": f"/{TOOLKIT}/nvidia-container-runtime"}}
     site.rewrite(DAEMON_JSON, lambda said: said.update(runtimes=gpu))
@@ -266,22 +252,4 @@ def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledger
     done = (early, site.install(), site.uninstall())
 
     assert [each for each in done if "ledger lost" in each.stderr] == []
-    assert site.tree() == before
-
-
-def test_another_install_dir_than_the_engines_name_is_refused_and_the_right_one_told(site: Site) -> None:
-    before = site.tree()
-    assert "nothing to undo" in site.uninstall("--install-dir", "/opt/wrong").stderr
-    assert site.tree() == before
-    site.install("--install-dir", PLACE)
-
-    refused = site.refuses("uninstall", "--install-dir", "/opt/wrong")
-    status = site.status("--install-dir", "/opt/wrong")
-    site.uninstall("--install-dir", PLACE)
-
-    assert status.returncode == 1
-    for said in (refused, status.stderr):
-        assert "cannot find an installation in /opt/wrong" in said
-        assert f"names the one in {PLACE}" in said
-        assert f"--install-dir {PLACE}" in said
     assert site.tree() == before

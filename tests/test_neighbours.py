@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.neighbours import NOBODY, locking, only_as_root
-from tests.support.site import DAEMON_JSON, HOME, PIDFILE, Site, sentence
+from tests.support.site import DAEMON_JSON, HOME, PIDFILE, Site
 
 
 @only_as_root
@@ -44,15 +44,6 @@ def test_a_pidfile_that_is_not_ours_is_refused_and_left(site: Site) -> None:
         "cannot use /etc/hostname as the pidfile (what is there is not a pidfile"
     )
     site.uninstall(*more)
-    assert site.tree() == before
-
-
-def test_a_neighbour_that_is_called_ready_is_left(site: Site) -> None:
-    site.write("run/nvidia/toolkit/ready", "yes\n")
-    before = site.tree()
-
-    assert site.refuses("run").startswith("cannot publish readiness in /run/nvidia/toolkit/ready")
-    site.uninstall()
     assert site.tree() == before
 
 
@@ -107,23 +98,27 @@ def test_a_link_of_roots_leads_nowhere_that_a_stranger_could_exchange(site: Site
 
 
 @only_as_root
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o755, NOBODY)], ids=["all", "another"])
 @pytest.mark.parametrize(
-    ("mode", "owner", "remedy"),
-    [(0o777, 0, "chmod o-w"), (0o755, NOBODY, "chown root")],
-    ids=["all", "another"],
+    ("words", "problem"),
+    [
+        (("--pid-file", "{}/shared/toolkit.pid"), "use /shared/toolkit.pid as the pidfile"),
+        (("--metrics-listen", "unix:/shared/x.sock"), "listen on /shared/x.sock"),
+    ],
+    ids=["a pidfile", "a socket"],
 )
-def test_a_pidfile_that_a_stranger_could_exchange_is_refused(
-    site: Site, mode: int, owner: int, remedy: str
+def test_a_pidfile_or_socket_that_a_stranger_could_exchange_is_refused(
+    site: Site, words: tuple[str, str], problem: str, mode: int, owner: int
 ) -> None:
     (site.root / "shared").mkdir()
     (site.root / "shared").chmod(mode)
     os.chown(site.root / "shared", owner, owner)
 
-    said = site.refuses("run", "--pid-file", str(site.root / "shared/toolkit.pid"))
+    said = site.refuses("run", *(word.format(site.root) for word in words))
 
-    assert said.startswith("cannot use /shared/toolkit.pid as the pidfile (")
-    assert f"{remedy} /shared; " in said
-    assert "choose another --pid-file" in said
+    assert said.startswith(f"cannot {problem} (")
+    assert f"{'chown root' if owner else 'chmod o-w'} /shared; " in said
+    assert f"choose another {words[0]}" in said
 
 
 @only_as_root
@@ -136,19 +131,6 @@ def test_an_install_below_a_sticky_directory_or_one_of_a_groups_works(site: Site
 
     site.install("--install-dir", "/tmp/group/nvd")  # noqa: S108 - of the site
     site.uninstall("--install-dir", "/tmp/group/nvd")  # noqa: S108 - of the site
-
-
-@only_as_root
-def test_what_stands_in_a_directory_that_was_opened_to_all_is_given_back(installed: Site) -> None:
-    (installed.root / "usr/local/nvidia").chmod(0o777)
-
-    again = installed.call("install")
-    (installed.root / "usr/local/nvidia").chmod(0o755)
-
-    assert again.returncode == 1
-    assert "chmod o-w /usr/local/nvidia" in sentence(again)
-    installed.install()
-    installed.uninstall()
 
 
 def test_the_lock_of_another_program_is_not_our_life(site: Site) -> None:

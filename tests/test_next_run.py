@@ -75,44 +75,32 @@ def test_the_next_pod_takes_over_and_nothing_is_undone(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param((ANOTHERS, "gpu"), id="another DaemonSet's"),
-        pytest.param((NEXT, "elsewhere"), id="another namespace's"),
-    ],
+    ("other", "awaited"),
+    [((ANOTHERS, "gpu"), False), ((NEXT, "elsewhere"), False), ((NEXT, "gpu"), True)],
+    ids=["another DaemonSet's", "another namespace's", "the next, which does not come"],
 )
-def test_a_pod_that_is_not_the_next_is_not_waited_for(site: Site, other: tuple[str, str]) -> None:
+def test_only_the_next_pod_is_waited_for_and_where_it_does_not_come_all_is_undone(
+    site: Site, other: tuple[str, str], *, awaited: bool
+) -> None:
     kubelet_makes(site, OWN)
     with started(site, OWN) as own:
         waits(own)
         kubelet_makes(site, *other)
 
-        assert "waiting for the next pod" not in ended(own)
-        assert not (site.root / LEDGER).exists()
-
-
-def test_where_the_next_pod_does_not_come_all_is_undone(site: Site) -> None:
-    kubelet_makes(site, OWN)
-    with started(site, OWN) as own:
-        waits(own)
-        kubelet_makes(site, NEXT)
-
         said = ended(own)
-        assert "waiting for the next pod" in said
-        assert "undo complete" in said
+        assert ("waiting for the next pod" in said, "undo complete" in said) == (awaited, True)
         assert not (site.root / LEDGER).exists()
 
 
 def test_a_run_that_waits_for_an_undo_tells_that_and_undoes_what_was_left_to_it_when_it_is_stopped(
-    site: Site,
+    clean: Site,
 ) -> None:
-    before = site.tree()
-    site.install()
-    holder = os.open(site.root / LOCK, os.O_RDONLY)
+    clean.install()
+    holder = os.open(clean.root / LOCK, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     assert not is_claimed(holder)
 
-    with started(site, NEXT) as following:
+    with started(clean, NEXT) as following:
         says(following, "waiting for another instance")
         until(lambda: is_claimed(holder))
         following.terminate()
@@ -121,4 +109,3 @@ def test_a_run_that_waits_for_an_undo_tells_that_and_undoes_what_was_left_to_it_
         os.close(holder)
 
         assert following.wait(60) == 0
-    assert site.tree() == before

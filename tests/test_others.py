@@ -93,29 +93,6 @@ def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Si
     assert (first.read_bytes(), second.read_text()) == (original, '{"debug": true}\n')
 
 
-@pytest.mark.parametrize("directory_linked", [False, True])
-def test_a_file_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
-    site: Site, *, directory_linked: bool
-) -> None:
-    drop_ins = site.root / DROP_INS
-    if directory_linked:  # not that of the drop-ins itself, with which CRI-O does not start
-        shutil.rmtree(drop_ins.parent, ignore_errors=True)
-        drop_ins.parent.parent.mkdir(exist_ok=True)
-        drop_ins.parent.symlink_to("/opt/crio")
-        drop_ins = site.root / "opt/crio/crio.conf.d"
-    drop_ins.mkdir(parents=True)
-    (site.root / "srv").mkdir()
-    untouched = _state(site.root)
-    site.install()
-    (ours,) = drop_ins.iterdir()
-    ours.rename(site.root / "srv/x.conf")
-    ours.symlink_to("/srv/x.conf")
-
-    site.uninstall()
-
-    assert _state(site.root) == untouched
-
-
 @pytest.mark.parametrize(
     ("moved", "there"),
     [("usr/local/nvidia", False), ("usr/local", True), (DROP_INS, False), (DROP_INS, True)],
@@ -142,35 +119,24 @@ def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
     assert left == before
 
 
+MINE, MY_DEFAULT = {"path": "/mine"}, {"default-runtime": "mine"}
+OUR_NAMES = {"labels": ["nvidia=runtimes"], "nvidia": {"path": "/x"}}
+
+
 @pytest.mark.parametrize(
     ("change", "left", "told"),
     [
-        pytest.param(
-            lambda tree: tree.update({"default-runtime": "mine"}),
-            {"default-runtime": "mine"},
-            "left default-runtime in /etc/docker/daemon.json",
-            id="another default",
+        (lambda tree: tree.update(MY_DEFAULT), MY_DEFAULT, f"left default-runtime in /{DAEMON_JSON}"),
+        (lambda tree: tree["runtimes"].pop("nvidia-cdi"), {}, ""),
+        (lambda tree: tree["runtimes"].update(mine=MINE), {"runtimes": {"mine": MINE}}, ""),
+        (
+            lambda tree: tree["runtimes"]["nvidia"].update(MINE),
+            {"runtimes": {"nvidia": {**MINE, "args": []}}},
+            f"left the runtime nvidia in /{DAEMON_JSON} as it is: it was edited to start /mine",
         ),
-        pytest.param(lambda tree: tree["runtimes"].pop("nvidia-cdi"), {}, "", id="removes one of ours"),
-        pytest.param(
-            lambda tree: tree["runtimes"].update({"mine": {"path": "/mine"}}),
-            {"runtimes": {"mine": {"path": "/mine"}}},
-            "",
-            id="adds a runtime beside ours",
-        ),
-        pytest.param(
-            lambda tree: tree["runtimes"]["nvidia"].update({"path": "/mine"}),
-            {"runtimes": {"nvidia": {"path": "/mine", "args": []}}},
-            "left the runtime nvidia in /etc/docker/daemon.json as it is: it was edited to start /mine",
-            id="gives our runtime another binary",
-        ),
-        pytest.param(
-            lambda tree: tree.update({"labels": ["nvidia=runtimes"], "nvidia": {"path": "/x"}}),
-            {"labels": ["nvidia=runtimes"], "nvidia": {"path": "/x"}},
-            "",
-            id="uses our names elsewhere",
-        ),
+        (lambda tree: tree.update(OUR_NAMES), OUR_NAMES, ""),
     ],
+    ids=["another default", "one of ours less", "one beside ours", "another binary", "our names elsewhere"],
 )
 def test_of_a_rewritten_config_only_what_is_still_ours_goes(
     site: Site, change: Callable[[dict[str, object]], object], left: dict[str, object], told: str

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, Site
+from tests.support.site import CONTAINERD, DAEMON_JSON, Site
 
 LONG = "x" * 300
 ALMOST = "x" * 250  # a name that is fine, but not with what we put around it while we write
@@ -61,15 +61,6 @@ def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
     site.uninstall()
 
     assert site.tree() == before
-
-
-def test_a_drop_in_of_crios_that_leads_nowhere_is_told_and_left(site: Site) -> None:
-    (site.root / CRIO).parent.mkdir(parents=True, exist_ok=True)
-    (site.root / CRIO).symlink_to("/srv/gone.toml")
-
-    said = site.refuses("install")
-
-    assert "configure CRI-O in /etc/crio/crio.conf (it refuses the config it has: " in said
 
 
 @pytest.mark.parametrize("link", ["srv/conf", "srv/conf/docker", "run/nvidia/toolkit"])

@@ -1,7 +1,6 @@
 """What a kubelet runs: a yes of its own, and ``status`` for everything else."""
 
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -10,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.program import as_in_the_image
-from tests.support.site import PIDFILE, Site
+from tests.support.site import PIDFILE, READY, Site
 from tests.support.waiting import stop, until, until_it_sleeps
-
-READY = "run/nvidia/toolkit/ready"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @pytest.fixture
@@ -28,17 +24,10 @@ def probed(image: Path, site: Site, word: str) -> "subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def publish(site: Site, pid: int, boot_id: str = "") -> None:
-    """Publish readiness as a run of this pid does that has proven an engine."""
-    boot_id = boot_id or BOOT_ID.read_text().strip()
-    said = {"boot_id": boot_id, "pid": pid, "plan": "", "engines": [], "time": ""}
-    site.write(READY, json.dumps(said))
-
-
 def test_a_run_that_waits_is_alive_and_is_ready_once_it_has_said_so(image: Path, site: Site) -> None:
     with site.running("--on-exit", "keep") as run:
         alive, unproven = probed(image, site, "--alive"), probed(image, site, "--ready")
-        publish(site, run.pid)
+        site.publish_ready(run.pid)
         proven = probed(image, site, "--ready")
 
     assert (alive.returncode, proven.returncode, proven.stdout) == (0, 0, "")
@@ -54,14 +43,14 @@ def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
         stop(run.pid)  # else it writes its pidfile again while we ask
         spoilt = (
             (site.root / READY).unlink,
-            lambda: publish(site, run.pid, "0" * 36),  # of another boot
-            lambda: publish(site, run.pid + 1),
+            lambda: site.publish_ready(run.pid, "0" * 36),  # of another boot
+            lambda: site.publish_ready(run.pid + 1),
             lambda: site.write(READY, "{"),
             lambda: site.write(PIDFILE, "1\n"),
             (site.root / PIDFILE).unlink,
         )
         for spoil in spoilt:
-            publish(site, run.pid)
+            site.publish_ready(run.pid)
             spoil()
             probe = probed(image, site, "--ready")
             if site.read(PIDFILE):
@@ -69,7 +58,7 @@ def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
             assert (probe.returncode, probe.stdout.count("\n")) == (1, 1)
         run.send_signal(signal.SIGCONT)
         until(lambda: site.read(PIDFILE) == f"{run.pid}\n")
-        publish(site, run.pid)
+        site.publish_ready(run.pid)
     ready, alive = probed(image, site, "--ready"), probed(image, site, "--alive")
 
     assert (ready.returncode, alive.returncode) == (1, 1)
@@ -79,7 +68,9 @@ def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(
 def test_the_next_run_removes_what_a_killed_one_has_said_before_it_has_its_pid(site: Site) -> None:
     with site.running("--on-exit", "keep") as run:
         pass  # it is killed
-    publish(site, run.pid)  # in a container each is pid 1: what it has said would be that of the next one
+    site.publish_ready(
+        run.pid
+    )  # in a container each is pid 1: what it has said would be that of the next one
     with site.running("--on-exit", "keep"):
         kept = (site.root / READY).exists()
 

@@ -162,18 +162,6 @@ def test_the_toolkit_outlives_a_program_that_no_config_has_to_name(kept: Site, p
     assert [told in each for each in said] == [True, True], said
 
 
-def test_a_hard_link_of_a_script_of_ours_keeps_the_toolkit(installed: Site) -> None:
-    installed.write("opt/nv/runtime", "").unlink()
-    (installed.root / "opt/nv/runtime").hardlink_to((installed.root / PROGRAM[1:]).resolve())
-    lay_down(installed, docker("/opt/nv/runtime"))
-
-    assert "names /opt/nv/runtime, which leads to" in sentence(installed.uninstall(code=4))
-
-    lay_down(installed, docker("/usr/bin/runc"))
-    installed.uninstall()
-    assert not (installed.root / TOOLKIT).exists()
-
-
 BUNDLES = {
     "containerd": "run/containerd/io.containerd.runtime.v2.task/k8s.io/3f6c0d5e8a9{}",
     "crio": "run/containers/storage/overlay-containers/3f6c0d5e8a9{}/userdata",
@@ -322,83 +310,3 @@ def test_only_what_a_file_names_since_our_install_keeps_the_toolkit(
 
     assert json.loads(site.read(DAEMON_JSON)) == json.loads(before)
     assert not (site.root / TOOLKIT).exists()
-
-
-def a_process(
-    site: Site, *words: str, number: int = 50, name: str = "", exe: str = "/bin/true", elsewhere: bool = False
-) -> None:
-    """Lay down what /proc has of a process of root's, the program of which root has written."""
-    process = site.root / f"proc/{number}"
-    (process / "ns").mkdir(parents=True)
-    (process / "exe").symlink_to(exe)
-    (process / "ns/mnt").symlink_to("mnt:[2]" if elsewhere else "mnt:[1]")
-    (process / "root").symlink_to(site.root / "other" if elsewhere else site.root)
-    uids = "\t".join([str(os.geteuid())] * 4)
-    (process / "status").write_text(f"Name:\t{name or words[0]}\nUid:\t{uids}\n")
-    (process / "comm").write_text(f"{name or words[0]}\n")
-    (process / "cmdline").write_text("".join(f"{word}\0" for word in words))
-    (process / "environ").write_text("PATH=/usr/bin\0")
-    (process / "cgroup").write_text("0::/system.slice/second.service\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "config", "program"),
-    [
-        (("dockerd", "--config-file", "/etc/second/daemon.json"), DAEMON_JSON, ""),
-        (("dockerd", "--config-file=/etc/second/daemon.json"), DAEMON_JSON, ""),
-        (("containerd", "-c", "/etc/second/config.toml"), CONTAINERD, ""),
-        (("crio", "--config-dir", "/etc/second"), CRIO, ""),
-        (("gpud", "--config", "/etc/second/config.toml"), CONTAINERD, "containerd"),
-    ],
-    ids=["docker", "docker, one word", "containerd", "crio", "started by a link"],
-)
-def test_the_toolkit_outlives_a_second_engine_that_names_it(
-    installed: Site, words: tuple[str, ...], config: str, program: str
-) -> None:
-    second = f"etc/second/{Path(config).name}"
-    installed.write(second, installed.read(config))
-    a_process(installed, "systemd", number=1)
-    a_process(installed, *words, exe=str(shutil.copy("/bin/true", installed.root / (program or words[0]))))
-
-    kept = installed.uninstall(code=4)
-
-    assert f"of second.service runs and reads /{second}, which names /{TOOLKIT}/" in sentence(kept)
-    assert "restart second.service" in sentence(kept)
-    assert (installed.root / PROGRAM[1:]).exists()
-    shutil.rmtree(installed.root / "proc/50")
-    installed.uninstall()
-    assert not (installed.root / TOOLKIT).exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "program"),
-    [
-        ("containerd-shim", "containerd-shim-runc-v2"),
-        ("docker-containe", "docker-containerd-shim"),
-        ("cri-dockerd", "cri-dockerd"),
-        ("containerd-star", "containerd-stargz-grpc"),
-    ],
-)
-def test_what_is_called_alike_and_is_no_engine_keeps_nothing(
-    installed: Site, name: str, program: str
-) -> None:
-    installed.write("etc/second/config.toml", installed.read(CONTAINERD))
-    a_process(installed, "systemd", number=1)
-    exe = str(shutil.copy("/bin/true", installed.root / program))
-    words = (f"/usr/bin/{program}", "--config", "/etc/second/config.toml")
-    a_process(installed, *words, name=name, exe=exe)
-
-    installed.uninstall()
-
-    assert not (installed.root / TOOLKIT).exists()
-
-
-def test_an_engine_with_other_files_at_the_same_paths_keeps_nothing(installed: Site) -> None:
-    installed.write(f"other/{DAEMON_JSON}", installed.read(DAEMON_JSON))
-    installed.write(f"other{PROGRAM}", "theirs")
-    a_process(installed, "systemd", number=1)
-    a_process(installed, "dockerd", elsewhere=True)
-
-    installed.uninstall()
-
-    assert not (installed.root / TOOLKIT).exists()

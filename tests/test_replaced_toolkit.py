@@ -90,19 +90,6 @@ def test_an_uninstall_that_is_to_adopt_takes_both_away(installed: Site) -> None:
     assert "nvidia" not in installed.read(DAEMON_JSON) + installed.read(CRIO)
 
 
-def test_a_directory_without_programs_takes_nothing_over(site: Site) -> None:
-    before = site.tree()
-    site.install()
-    (site.root / TOOLKIT).unlink()
-    (site.root / TOOLKIT).mkdir()
-
-    site.uninstall()
-
-    after = site.tree()
-    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-    assert changed <= {"usr/local/nvidia", TOOLKIT, "usr/local", "usr"}
-
-
 @pytest.mark.parametrize("before_us", [True, False], ids=["NVIDIA's before us", "nothing before us"])
 @pytest.mark.parametrize("again", [True, False], ids=["installed again", "undone at once"])
 def test_what_nvidia_put_there_last_comes_back(site: Site, *, again: bool, before_us: bool) -> None:

@@ -1,13 +1,12 @@
 """What ``status`` says of configs that others have edited: it is the effect that counts."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, LEDGER, Site
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, Site
 
 OLD, NEW = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 Act = Callable[[Site], object]
@@ -117,48 +116,6 @@ def test_a_single_key_of_ours_that_is_gone_is_drift(installed: Site) -> None:
     in_docker(lambda said: said["runtimes"]["nvidia"].pop("args"))(installed)
 
     assert "drifted: runtimes.nvidia.args changed after the install" in installed.status().stdout
-
-
-def _unfinished(site: Site) -> None:
-    """Let the last act be an undo that was cut short."""
-    site.rewrite(LEDGER, lambda rows: rows.update(finished=False))
-
-
-@pytest.mark.parametrize(
-    "act", [in_docker(lambda said: said.clear()), HARMLESS["docker"]], ids=["all", "none"]
-)
-def test_nobody_is_blamed_for_keys_that_an_unfinished_undo_may_have_taken_out(
-    installed: Site, act: Act
-) -> None:
-    _unfinished(installed)
-    act(installed)
-    (installed.root / CRIO).unlink()
-
-    told = installed.status()
-
-    (line,) = (line for line in told.stdout.splitlines() if CRIO in line)
-    assert "as it was before the install" in line
-    assert told.returncode == 1
-    assert "was cut short" in told.stdout
-    docker = "".join(line for line in told.stdout.splitlines() if DAEMON_JSON in line)
-    assert "changed after the install" not in told.stdout
-    assert "our keys in force" not in docker
-
-
-def test_a_file_that_was_found_as_wanted_and_is_edited_since_is_not_said_to_lack_our_keys(
-    installed: Site,
-) -> None:
-    rows = json.loads(installed.read(LEDGER))
-    for row in rows["configs"]:
-        row["edits"] = [] if row["engine"] == "docker" else row["edits"]
-    installed.write(LEDGER, json.dumps(rows))
-    HARMLESS["docker"](installed)
-
-    told = installed.status()
-
-    assert told.returncode == 0, told.stdout
-    (line,) = (line for line in told.stdout.splitlines() if DAEMON_JSON in line)
-    assert line.endswith("edited after the install")
 
 
 def test_an_undo_that_could_not_end_is_told_until_there_is_an_install(installed: Site) -> None:

@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.support.entry import NVIDIAS
 from tests.support.site import PROJECT, Site
+from tests.support.waiting import full_pipe, until_it_sleeps
 
 PYTHON = [sys.executable, "-m"]
 OURS, COMPAT = [*PYTHON, "installer"], [sys.executable, *NVIDIAS]
@@ -22,22 +21,6 @@ USAGE = [
     pytest.param([*OURS, "install", "--host-root", "/nonexistent", "--log-format", "json"], 1, id="an error"),
     pytest.param([*COMPAT, "--nonsense"], 1, id="NVIDIA's words"),
 ]
-
-
-@contextmanager
-def _full_pipe() -> Iterator[int]:
-    """Yield the end for writing of a pipe that has no room and that nobody reads."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with suppress(BlockingIOError):
-        while os.write(writer, b"x" * 4096):
-            pass
-    os.set_blocking(writer, True)
-    try:
-        yield writer
-    finally:
-        os.close(writer)
-        os.close(reader)
 
 
 def _ends(child: "subprocess.Popen[bytes]", within_s: float) -> int | None:
@@ -50,7 +33,7 @@ def _ends(child: "subprocess.Popen[bytes]", within_s: float) -> int | None:
 
 @pytest.mark.parametrize(("command", "code"), USAGE)
 def test_an_error_ends_though_nobody_reads_it(command: list[str], code: int) -> None:
-    with _full_pipe() as full, subprocess.Popen(command, stderr=full, stdout=full, cwd=PROJECT) as child:
+    with full_pipe() as full, subprocess.Popen(command, stderr=full, stdout=full, cwd=PROJECT) as child:
         assert _ends(child, 20) == code
 
 
@@ -67,10 +50,10 @@ def test_what_is_shown_waits_for_its_reader_and_obeys_a_stop(
 ) -> None:
     quiet = subprocess.DEVNULL
     with (
-        _full_pipe() as full,
+        full_pipe() as full,
         subprocess.Popen(command(site), stdout=full, stderr=quiet, cwd=PROJECT) as child,
     ):
-        _until_it_writes(child.pid)
+        until_it_sleeps(child.pid)  # it writes
 
         still_there = child.poll() is None
         child.send_signal(signal.SIGTERM)
@@ -101,29 +84,15 @@ def test_what_nobody_can_read_is_no_traceback_and_what_finds_no_room_no_success(
     assert "cannot write to standard output (it is closed)" in closed.stderr
 
 
-def test_an_install_shows_nothing_and_needs_no_stream_at_all(site: Site) -> None:
-    before = site.tree()
+def test_an_install_shows_nothing_and_needs_no_stream_at_all(clean: Site) -> None:
     closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
 
-    done = [_run([*closing, *site.command(verb)], stdout=None) for verb in ("install", "uninstall")]
+    done = [_run([*closing, *clean.command(verb)], stdout=None) for verb in ("install", "uninstall")]
 
     assert [each.returncode for each in done] == [0, 0]
-    assert site.tree() == before
 
 
 def _run(command: list[str], stdout: TextIO | int | None) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, cwd=PROJECT, timeout=60
     )
-
-
-def _until_it_writes(pid: int) -> None:
-    """Wait until a process has come to rest: its processor time does not grow any more."""
-    last, since = "", time.monotonic()
-    deadline = since + 30
-    while time.monotonic() < min(since + 1.5, deadline):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        spent = "".join(fields[11:13])
-        if spent != last and int(spent) > int(last or 0) + 1:
-            last, since = spent, time.monotonic()
-        time.sleep(0.1)

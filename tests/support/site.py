@@ -25,6 +25,7 @@ LEDGER = f"{HOME}/ledger"
 CONFIG_TOML = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 PIDFILE = "run/nvidia/toolkit/toolkit.pid"
 STATE = "run/nvidia/toolkit/toolkit.pid.state"
+READY = "run/nvidia/toolkit/ready"
 
 
 class Site:
@@ -96,6 +97,12 @@ class Site:
         said = json.loads(self.read(path))
         change(said)
         self.write(path, json.dumps(said))
+
+    def publish_ready(self, pid: int, boot_id: str = "") -> None:
+        """Publish readiness, as a run of this pid does that has proven its engines."""
+        boot_id = boot_id or Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        said = {"boot_id": boot_id, "pid": pid, "plan": "", "engines": [], "time": ""}
+        self.write(READY, json.dumps(said))
 
     def copy_of(self, other: "Site") -> "Site":
         """Become a copy of another node, which has the same payload."""

@@ -4,8 +4,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PATIENCE_S = 90  # of a busy machine
@@ -73,6 +73,22 @@ def until_told(path: Path, words: str) -> str:
 
     until(told, lambda: text)
     return text
+
+
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """Yield the end for writing of a pipe that has no room and that nobody reads."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+        os.close(reader)
 
 
 def until_asked(pid: int) -> None:
