@@ -1,40 +1,27 @@
 """The last sentence of a verb stands where Kubernetes looks why a container has ended."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from installer.host import events
-from tests.support.site import DAEMON_JSON, PROJECT, Site, sentence
+from tests.support.preloaded import Done
+from tests.support.program import patched
+from tests.support.site import DAEMON_JSON, Site, sentence
 
 # Only /dev is another one: the rest is the program's own way in.
-PROGRAM = """
+ANOTHER = """
 import sys
 from pathlib import Path
 from installer.host import events
 events.TERMINATION_LOG = Path(sys.argv.pop(1))
-{entry}
 """
-OURS = PROGRAM.format(entry="from installer.__main__ import main; main()")
-NVIDIAS = PROGRAM.format(entry="from installer.cli.nvidia import main; main()")
 
 
-def call(
-    log: Path, site: Site, verb: str, *more: str, entry: str = OURS
-) -> "subprocess.CompletedProcess[str]":
+def call(log: Path, site: Site, verb: str, *more: str) -> Done:
     """Run a verb with ``log`` as the termination log."""
-    words = site.command(verb, *more)[3:] if verb else [*more]
-    return subprocess.run(
-        [sys.executable, "-c", entry, str(log), *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
-    )
+    return patched(ANOTHER, str(log), *site.command(verb, *more)[3:])
 
 
 @pytest.fixture
@@ -71,25 +58,6 @@ def test_what_fails_ends_with_its_sentence_and_its_remedy(
 
     said = sentence(done) if code != 2 else "cannot use the path here; give an absolute path without .."
     assert (done.returncode, log.read_text()) == (code, f"{said}\n")
-
-
-def test_nvidias_entry_point_ends_with_a_sentence_in_its_own_words(site: Site, log: Path) -> None:
-    words = ("--no-daemon", "--runtime", "nonsense", "--root", "/usr/local/nvidia")
-
-    done = call(log, site, "", *words, entry=NVIDIAS)
-
-    assert done.returncode == 1
-    assert (
-        log.read_text() == "cannot configure the runtime 'nonsense'; give one of containerd, crio, docker\n"
-    )
-
-
-def test_what_only_looks_leaves_the_sentence_of_the_one_that_a_pod_is_for(site: Site, log: Path) -> None:
-    (site.root / DAEMON_JSON).write_text("{")
-
-    assert call(log, site, "plan").returncode == 1
-    assert call(log, site, "", "doctor", "--host-root", str(site.root / "nowhere")).returncode == 1
-    assert log.read_text() == "x" * 5000
 
 
 def test_what_is_not_the_file_that_kubernetes_has_mounted_is_left(

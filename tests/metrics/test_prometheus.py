@@ -4,22 +4,20 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
 from msgspec.structs import replace
 
 from installer.metrics.snapshot import FAILURES, MEANINGS, PREFIX, Snapshot, render
-from tests.documents import starting
-from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
+from tests.engines import debs
 from tests.support.golden import golden
 from tests.support.site import PROJECT, Site
-from tests.support.version import VERSION
-from tests.support.waiting import until
 
-SERVES = "toolkit_installer_engine_serves"
 MONITORING = PROJECT / "deploy/monitoring"
 ENGINES = {"containerd": 1.0, "docker": 0.0}
 OF_ENGINES = [name for name in MEANINGS if name.startswith(("engine_", "config_"))]
@@ -45,6 +43,37 @@ PAGE = PROJECT / "docs/metrics.md"
 TABLE_HEAD = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
 
 
+def checked(*words: str, text: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run promtool, the machine's own or Debian's."""
+    command = [debs.program("promtool", "prometheus", "bookworm"), *words]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def exporting(directory: Path) -> Iterator[str]:
+    """Run a node_exporter that reads the textfiles of ``directory``; yield the address of its metrics."""
+    command = [
+        debs.program("prometheus-node-exporter", "prometheus-node-exporter", "bookworm"),
+        *("--web.listen-address=127.0.0.1:0", "--collector.disable-defaults", "--collector.textfile"),
+        f"--collector.textfile.directory={directory}",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stderr is not None
+            found = (re.search(r"address=(127\.0\.0\.1:\d+)", line) for line in child.stderr)
+            yield f"http://{next(each[1] for each in found if each)}/metrics"
+        finally:
+            child.terminate()
+
+
+def scraped(address: str) -> dict[str, float]:
+    """Return each sample that an exporter hands out."""
+    with urlopen(address, timeout=10) as answer:  # noqa: S310 - an address of ours
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
 def named_in(text: str) -> set[str]:
     return set(re.findall(rf"\b{PREFIX}\w+", text))
 
@@ -64,39 +93,25 @@ def test_promtool_finds_nothing_to_say_of_the_textfile(figures: Snapshot) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    directory = site.root / "var/lib/node_exporter/textfile_collector"
+def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path, site: Site) -> None:
+    directory = site.root / "var/lib/node_exporter"
     directory.mkdir(parents=True)
     for each in (tmp_path, *tmp_path.parents[:2]):  # pytest's directories are for their owner alone
         if each.stat().st_uid == os.geteuid():
             each.chmod(each.stat().st_mode | 0o055)
-    path = "/var/lib/node_exporter/textfile_collector/toolkit-installer.prom"
 
     with exporting(directory) as address:
         before = scraped(address)
-        assert site.call("install", "--metrics-textfile", path).returncode == 0
+        site.install("--metrics-textfile", "/var/lib/node_exporter/toolkit-installer.prom")
         told = scraped(address)
-        assert site.call("uninstall").returncode == 0
+        site.uninstall()
         after = scraped(address)
 
     assert told["node_textfile_scrape_error"] == 0
     names = {name.partition("{")[0] for name in told if name.startswith(PREFIX)}
-    assert names == METRICS.keys() - WITHOUT_SAMPLES_AT_FIRST
+    assert METRICS.keys() - names == WITHOUT_SAMPLES_AT_FIRST
     assert told[f"{PREFIX}installs_total"] == 1
-    assert any(name.startswith("node_textfile_mtime_seconds") and "toolkit" in name for name in told)
     assert not any(name.startswith(PREFIX) for name in (*before, *after))
-
-
-def test_a_prometheus_scrapes_what_run_answers(tmp_path: Path) -> None:
-    site, where = Site(tmp_path), f"127.0.0.1:{free_port()}"
-    with site.running("--metrics-listen", where), scraping(where, tmp_path) as address:
-        until(lambda: queried(address, SERVES), (tmp_path / "log").read_text)
-        found = queried(address, SERVES)
-        (info,) = queried(address, "toolkit_installer_info")
-
-    assert {labels["engine"]: value for labels, value in found} == {"docker": 0, "containerd": 0, "crio": 0}
-    assert (info[0]["version"], info[1]) == (VERSION, 1)
 
 
 @pytest.mark.parametrize(
@@ -132,52 +147,16 @@ def test_every_metric_named_in_a_file_for_monitoring_exists(file: str) -> None:
     assert named <= METRICS.keys()
 
 
-def test_the_dashboard_shows_each_column_that_it_asks_for() -> None:
-    dashboard: dict[str, Any] = json.loads((MONITORING / "grafana-dashboard.json").read_text())
-
-    (panel,) = dashboard["panels"]
-    columns = {f"Value #{each['refId']}" for each in panel["targets"]} - {"Value #Info"}
-    named = {each["id"]: each["options"] for each in panel["transformations"]}
-    assert {*named["filterFieldsByName"]["include"]["names"]} - columns == {
-        "instance",
-        "version",
-        "toolkit_version",
-    }
-    assert {*named["filterFieldsByName"]["include"]["names"]} == named["organize"]["renameByName"].keys()
-    # Each query has to hold to Prometheus' grammar: as a rule it can be checked.
-    rules = [{"record": "a:b", "expr": each["expr"]} for each in panel["targets"]]
-    text = yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]})
-    assert checked("check", "rules", "/dev/stdin", text=text).returncode == 0
-
-
-def test_prometheus_takes_the_expressions_of_the_page() -> None:
+def test_prometheus_takes_the_expressions_of_the_page_and_of_the_dashboard() -> None:
     (block,) = re.findall(r"^```promql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (panel,) = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
 
-    rules = [{"record": "a:b", "expr": line, "labels": {"row": line}} for line in block.splitlines()]
-    text = yaml.safe_dump({"groups": [{"name": "page", "rules": rules}]})
+    expressions = [*block.splitlines(), *(each["expr"] for each in panel["targets"])]
+    rules = [{"record": "a:b", "expr": each, "labels": {"row": each}} for each in expressions]
+    text = yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]})
     done = checked("check", "rules", "/dev/stdin", text=text)
     assert done.returncode == 0, done.stdout + done.stderr
     assert named_in(block) <= METRICS.keys()
-
-
-def test_the_rules_are_the_spec_of_a_prometheus_rule_by_the_command_of_the_page() -> None:
-    (command,) = starting("sed -e 's/^/  /'")
-
-    made = subprocess.run(
-        ["sh", "-c", command.text.partition(" | ")[0]],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
-    rules = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text())
-    assert yaml.safe_load(made) == {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": "toolkit-installer"},
-        "spec": rules,
-    }
 
 
 def row(name: str) -> str:

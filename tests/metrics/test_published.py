@@ -27,7 +27,6 @@ def _left(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make", "foreign", "removed"),
     [
-        pytest.param("a.prom", lambda _: None, False, False, id="nothing"),
         pytest.param("a.prom", lambda path: path.write_text(OURS), False, True, id="ours"),
         pytest.param("a.openmetrics", lambda path: path.write_text(ANSWER_020), False, True, id="of 0.2.0"),
         pytest.param("a.prom", lambda path: path.write_text("x 1\n"), True, False, id="root's"),
@@ -62,16 +61,3 @@ def test_what_a_stranger_has_put_there_decides_nothing(tmp_path: Path) -> None:
         publish(host, path, OURS)
     remove(host, path)
     assert (tmp_path / "a.prom").read_text() == "theirs\n"
-
-
-def test_a_text_is_put_in_the_place_of_ours_and_the_same_one_is_not_written(tmp_path: Path) -> None:
-    host, path, place = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/a.prom"), tmp_path / "a.prom"
-    publish(host, path, OURS)
-    first = place.stat().st_ino
-    publish(host, path, OURS)
-    assert place.stat().st_ino == first
-    publish(host, path, f"{OURS}y 2\n")
-    assert place.read_text() == f"{OURS}y 2\n"
-
-    with pytest.raises(InstallerError, match=r"write /gone/a\.prom \(there is no directory /gone\)"):
-        publish(host, PurePosixPath("/gone/a.prom"), OURS)

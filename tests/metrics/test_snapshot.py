@@ -14,8 +14,8 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.metrics import snapshot as monitoring
 from installer.metrics.snapshot import Counts, Snapshot, Value, features, render
-from installer.model.facts import ConfigRow, EngineRow, Record
-from installer.model.options import Drift, Options
+from installer.model.facts import EngineRow, Record
+from installer.model.options import Options
 from installer.model.steps import MakeDirectory, Part
 
 TEXTFILE = PurePosixPath("/prom/toolkit-installer.prom")
@@ -56,10 +56,6 @@ def _row(name: str) -> EngineRow:
     return EngineRow(name, engine.socket, engine.unit, {"nvidia": binary}, config=engine.config)
 
 
-def _written(name: str) -> ConfigRow:
-    return ConfigRow(name, ENGINES[name].config, None, None, (), ())
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     for name in ("prom", "etc/docker", "etc/containerd"):
@@ -68,12 +64,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     options = Options(host_root=PurePosixPath(tmp_path), metrics_textfile=TEXTFILE)
     ledger = Ledger.open(host, options.layout)
     monitoring.claim(host, options, ledger)
-    held = replace(
-        ledger.held,
-        engines=(_row("docker"), _row("containerd")),
-        configs=(_written("docker"), _written("containerd")),
-    )
-    ledger.write(held)
+    ledger.write(replace(ledger.held, engines=(_row("docker"), _row("containerd"))))
     yield Node(host, options, ledger)
     ledger.remove()
 
@@ -116,30 +107,6 @@ def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not
     assert node.samples()["ready"] == 0
 
 
-DOCKERS = '{"runtimes": {"nvidia": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"}}}'
-
-
-@pytest.mark.parametrize(
-    ("text", "drift", "drifted"),
-    [
-        pytest.param(DOCKERS, Drift.REPAIR, 0, id="the config has our runtime"),
-        pytest.param("{}", Drift.REPAIR, 1, id="it has it no more"),
-        pytest.param("{}", Drift.IGNORE, 0, id="nobody wants to know"),
-    ],
-)
-def test_an_engine_has_drifted_where_its_own_configs_do_not_come_to_what_was_installed(
-    node: Node, text: str, drift: Drift, drifted: int
-) -> None:
-    node.writes(text)
-    node.host.local_path(ENGINES["containerd"].config).write_text("version = 3\n")
-
-    monitoring.publish_success(node.host, replace(node.options, drift=drift), node.ledger, NOTHING, None)
-
-    samples = node.samples()
-    assert samples['config_drifted{engine="docker"}'] == drifted
-    assert samples['config_drifted{engine="containerd"}'] == (drift is not Drift.IGNORE)
-
-
 def test_who_would_not_come_up_with_the_configs_that_lie_there_is_told_and_serves_until_then(
     node: Node,
 ) -> None:
@@ -162,14 +129,7 @@ def test_an_engine_that_was_restarted_is_counted_and_one_that_got_a_signal_is_no
     assert samples['engine_restarts_total{engine="docker"}'] == 0
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param('{"installs": -3, "failures": {"nonsense\\"} 1": 5}, "restarts": []}', id="nonsense"),
-        pytest.param('{"installs": 1e999, "repairs": true, "toolkit": 7}', id="numbers that are none"),
-        pytest.param("[" * 100_000, id="deep"),
-    ],
-)
+@pytest.mark.parametrize("text", ['{"installs": -3, "failures": {"x": 5}, "restarts": []}', "[" * 100_000])
 def test_counts_that_nobody_can_read_begin_anew(node: Node, text: str) -> None:
     node.told(NOTHING)
     node.host.local_path(node.options.layout.counts).write_text(text)
@@ -184,17 +144,16 @@ def labels(node: Snapshot) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("since", "state", "told"),
+    ("since", "told"),
     [
-        ("20260101T000000Z", "true", {"ready": "true", "ready-since": "20260101T000000Z"}),
-        ("", "true", {"ready": "false"}),
-        ("", "pending", {"ready": "false"}),
+        ("20260101T000000Z", {"ready": "true", "ready-since": "20260101T000000Z"}),
+        ("", {"ready": "false"}),
     ],
 )
-def test_the_labels_of_a_node(since: str, state: str, told: dict[str, str]) -> None:
-    figures = Snapshot("0.2.0", "1.19.1", since, {"docker": state}, {})
+def test_the_labels_of_a_node(since: str, told: dict[str, str]) -> None:
+    figures = Snapshot("0.2.0", "1.19.1", since, {"docker": "pending"}, {})
 
-    usual = {"version": "0.2.0", "toolkit-version": "1.19.1", "engine-docker": state}
+    usual = {"version": "0.2.0", "toolkit-version": "1.19.1", "engine-docker": "pending"}
     assert labels(figures) == usual | told
     without = Snapshot("0.2.0", "", "", {}, {})
     assert labels(without) == {"ready": "false", "version": "0.2.0"}
@@ -203,10 +162,9 @@ def test_the_labels_of_a_node(since: str, state: str, told: dict[str, str]) -> N
 def test_both_formats_have_the_same_samples() -> None:
     values: dict[str, Value] = {"ready": True, "installs_total": 3, "last_look_timestamp_seconds": 1.5}
     values |= {"engine_serves": {"docker": True}, "failures_total": {'a"b\\c\nd': 2}}
+    figures = Snapshot('0"2', "", "now", {}, values)
 
-    texts = [
-        render(suffix, Snapshot('0"2', "", "now", {}, values)) or "" for suffix in (".prom", ".openmetrics")
-    ]
+    texts = [str(render(suffix, figures)) for suffix in (".prom", ".openmetrics")]
 
     one, other = (sorted(line for line in text.splitlines() if line[:1] != "#") for text in texts)
     assert [line.partition(" ")[0] for line in one] == [line.partition(" ")[0] for line in other]

@@ -22,28 +22,16 @@ GOOD = Observed("", f"{MARK}\n", BINARY, wrapper=True, real=True)
 @pytest.mark.parametrize(
     ("wanted", "observed", "problem"),
     [
-        pytest.param(GPUS, replace(GOOD, said=SEES), "", id="with GPUs"),
-        pytest.param(WANTED, Observed(failure="no such runtime"), "no container could be run", id="refused"),
-        pytest.param(
-            WANTED, replace(GOOD, said="exec format error"), "printed 'exec format", id="no word of it"
-        ),
-        pytest.param(WANTED, replace(GOOD, started_by=None), "that is not ours", id="another runtime"),
-        pytest.param(
-            replace(WANTED, runtime=""),
-            replace(GOOD, started_by=None),
-            "",
-            id="a hook of the default runtime",
-        ),
-        pytest.param(WANTED, replace(GOOD, wrapper=False), "was not started", id="not the wrapper"),
-        pytest.param(WANTED, replace(GOOD, real=False), "took no part", id="not NVIDIA's"),
-        pytest.param(WANTED, replace(GOOD, left="pod 1"), "not removed: pod 1", id="left behind"),
-        pytest.param(GPUS, GOOD, "not in the container: /dev/nvidia0, /dev/nvidia1", id="no device"),
-        pytest.param(
-            GPUS,
-            replace(GOOD, said=SEES.replace("550.54.15", "535.1")),
-            "no library of driver",
-            id="no library",
-        ),
+        (GPUS, replace(GOOD, said=SEES), ""),
+        (WANTED, Observed(failure="no such runtime"), "no container could be run"),
+        (WANTED, replace(GOOD, said="exec format error"), "printed 'exec format"),
+        (WANTED, replace(GOOD, started_by=None), "that is not ours"),
+        (replace(WANTED, runtime=""), replace(GOOD, started_by=None), ""),  # a hook of the default runtime
+        (WANTED, replace(GOOD, wrapper=False), "was not started"),
+        (WANTED, replace(GOOD, real=False), "took no part"),
+        (WANTED, replace(GOOD, left="pod 1"), "not removed: pod 1"),
+        (GPUS, GOOD, "not in the container: /dev/nvidia0, /dev/nvidia1"),
+        (GPUS, replace(GOOD, said=SEES.replace("550.54.15", "535.1")), "no library of driver"),
     ],
 )
 def test_the_first_thing_that_is_missing_on_the_way_is_the_problem(
@@ -79,13 +67,10 @@ def test_who_never_tells_all_is_given_up_at_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("config", "syntax", "asks"),
     [
-        pytest.param(
-            "/etc/crio/crio.conf.d/99-nvidia.toml", Syntax.TOML, ("nvidia",), id="runtimes in a drop-in"
-        ),
-        pytest.param(
-            "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", Syntax.JSON, ("",), id="an OCI hook"
-        ),
+        ("/etc/crio/crio.conf.d/99-nvidia.toml", Syntax.TOML, ("nvidia",)),
+        ("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", Syntax.JSON, ("",)),
     ],
+    ids=["runtimes in a drop-in", "an OCI hook"],
 )
 def test_with_a_hook_no_runtime_is_asked_for_that_is_not_there(
     config: str, syntax: Syntax, asks: tuple[str, ...]

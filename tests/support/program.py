@@ -1,11 +1,22 @@
-"""The programs of the image, as the Dockerfiles make them, on this machine's Python."""
+"""The real program, changed by some lines; and those of the image, as the Dockerfiles make them, on this Python."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import preloaded
+
 PROJECT = Path(__file__).parents[2]
+
+
+def patched(change: str, *words: str) -> preloaded.Done:
+    """Call the real program after some lines that change it."""
+    command = [sys.executable, "-c", f"{change}\nfrom installer.__main__ import main\nmain()", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=preloaded.ENVIRONMENT
+    )
 
 
 def as_in_the_image(directory: Path) -> Path:
