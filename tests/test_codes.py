@@ -1,17 +1,12 @@
 """Each error has a stable code: one list, each used, each in the docs; it stands in logs and in plan --json."""
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
-from installer.cli import log
 from installer.errors import Code, InstallerError, UndoIncompleteError
-from installer.host import events
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(get_args(Code))
@@ -72,24 +67,6 @@ def test_each_code_is_used() -> None:
     said = {code for path in (ROOT / "installer").rglob("*.py") for code in _said(path)}
 
     assert sorted(CODES - said) == []
-
-
-def test_a_code_stands_beside_the_sentence_in_json(capfd: pytest.CaptureFixture[str]) -> None:
-    error = InstallerError("prove it (nobody answers)", remedy="start it", code="engine-not-proven")
-
-    log.configure("json")
-    log.say_failed(error)
-    log.say_failed(UndoIncompleteError.because(error))
-    events.log.warning("step failed", error=error)
-    log.configure("auto")
-
-    failed, left, step = map(json.loads, capfd.readouterr().err.splitlines())
-    assert (failed["event"], failed["code"]) == ("failed", "engine-not-proven")
-    assert ("undo" in failed, left["undo"]) == (False, "incomplete")
-    assert (step["error"], step["code"]) == (
-        "cannot prove it (nobody answers); start it",
-        "engine-not-proven",
-    )
 
 
 def test_an_undo_that_stays_incomplete_keeps_the_code_of_its_reason() -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,52 +44,15 @@ UNREAD = {
     "k3s ctr": "k3s is in no package registry",
     "skopeo copy": "CRI-O is in no Debian",
 }
+CHART_DIRECTORY = str(Path(CHART).parent)
+PROGRAMS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 HERE = ("kubectl", "helm", "sed", "make", "toolkit-installer")
-
-# As far as the documents use it; what it renders comes from Helm's own library.
-HELM = """\
-#!{python}
-import argparse, json, subprocess, sys, yaml
-if sys.argv[1:3] == ["get", "values"]:
-    assert sys.argv[4:] == ["--namespace", "node-toolkit-installer", "--output", "yaml"], sys.argv
-    print(yaml.safe_dump({{"image": {{"repository": "registry.example.com/of-the-release"}}}}))
-    sys.exit()
-parser = argparse.ArgumentParser()
-verbs = parser.add_subparsers(dest="verb", required=True)
-for verb in ("install", "upgrade", "template", "uninstall"):
-    one = verbs.add_parser(verb)
-    one.add_argument("release")
-    if verb != "uninstall":
-        one.add_argument("chart")
-        one.add_argument("--set", default="")
-    one.add_argument("--namespace", required=True)
-    for flag in {{"upgrade": ["--reuse-values"]}}.get(verb, []):
-        one.add_argument(flag, action="store_true")
-    if verb == "template":
-        one.add_argument("--show-only")
-        one.add_argument("--values", choices=["-"])
-given = parser.parse_args()
-if given.verb != "uninstall":
-    assert given.chart == "{chart}"
-    values = [value for value in given.set.split(",") if value]
-    if given.verb == "template" and given.values:
-        values.append("image.repository=" + yaml.safe_load(sys.stdin)["image"]["repository"])
-    assert given.verb != "template" or any("image.repository" in value for value in values), "no image"
-    command = [sys.executable, "-m", "tests.deploy.helm", "template", json.dumps(values)]
-    text = subprocess.run(command, cwd="{project}", check=True, capture_output=True, text=True).stdout
-    if given.verb == "template":
-        (text,) = (each for each in text.split("---\\n") if "kind: Job" in each)
-        print(text)
-"""
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
-    """Return the environment in which a command finds kubectl, but no cluster, and Helm."""
+    """Return the environment in which a command finds kubectl, but no cluster."""
     (tmp_path / "kubectl").symlink_to(kubectl())
-    helm = tmp_path / "helm"
-    helm.write_text(HELM.format(python=sys.executable, chart=str(Path(CHART).parent), project=PROJECT))
-    helm.chmod(0o755)
     config = tmp_path / "kubeconfig"
     config.write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: none\ncontexts: [{name: none, context: {cluster: none}}]\n"
@@ -104,12 +68,7 @@ def _run(command: str, environment: dict[str, str]) -> "subprocess.CompletedProc
     )
 
 
-OF_A_CLUSTER = [
-    each for each in starting("kubectl", "helm", "sed") if not each.text.startswith((*ELSEWHERE, *UNREAD))
-]
-
-
-@pytest.mark.parametrize("command", OF_A_CLUSTER, ids=str)
+@pytest.mark.parametrize("command", starting("kubectl", "sed"), ids=str)
 def test_a_command_for_a_cluster_fails_only_for_want_of_one(command: Command, shell: dict[str, str]) -> None:
     done = _run(command.text, shell)
 
@@ -117,6 +76,18 @@ def test_a_command_for_a_cluster_fails_only_for_want_of_one(command: Command, sh
         assert re.search(r"127\.0\.0\.1:9\b.*refused", done.stderr), done.stderr
     else:
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "command", [each for each in starting("helm") if CHART_DIRECTORY in each.text], ids=str
+)
+def test_helm_is_told_templates_and_values_that_the_chart_has(command: Command) -> None:
+    words = command.text.split()
+    values = [value for before, word in pairwise(words) if before == "--set" for value in word.split(",")]
+
+    assert charted(*values)
+    templates = [word for word in words if word.startswith("templates/")]
+    assert [word for word in templates if not (PROJECT / CHART_DIRECTORY / word).exists()] == []
 
 
 def test_what_the_commands_name_is_in_the_manifests() -> None:
@@ -140,17 +111,13 @@ def test_make_has_the_target(command: Command) -> None:
 @pytest.mark.parametrize("document", ["README.md", "docs/host.md", "docs/gpu-operator.md"])
 def test_the_commands_of_a_document_work_in_their_order(document: str, site: Site) -> None:
     environment = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": PROGRAMS,
         "TOOLKIT_INSTALLER_HOST_ROOT": str(site.root),
         "TOOLKIT_INSTALLER_RUNTIME": "docker",
         "TOOLKIT_INSTALLER_RESTART_MODE": "none",
     }
-    of_an_engine = starting(*ELSEWHERE)
-    typed = [
-        each.text
-        for each in starting("toolkit-installer")
-        if each.document == document and each not in of_an_engine
-    ]
+    here = (each for each in starting("toolkit-installer") if each.document == document)
+    typed = [each.text for each in here if each not in starting(*ELSEWHERE)]
 
     assert typed
     for text in typed:
@@ -165,10 +132,7 @@ def test_the_command_for_a_node_image_works_where_no_engine_runs(tmp_path: Path)
     root, source = tmp_path / "node", tmp_path / "toolkit"
     root.mkdir()
     stand_in_payload(source)
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "TOOLKIT_INSTALLER_HOST_ROOT": str(root),
-    }
+    environment = {"PATH": PROGRAMS, "TOOLKIT_INSTALLER_HOST_ROOT": str(root)}
     command = command.replace("/opt/nvidia-toolkit", str(source))
 
     asked = _run(command.replace("--restart-mode none", ""), environment)
@@ -179,13 +143,9 @@ def test_the_command_for_a_node_image_works_where_no_engine_runs(tmp_path: Path)
 
 
 def test_every_command_is_run_by_a_test() -> None:
-    lost = [
-        str(each)
-        for each in commands()
-        if not each.text.removeprefix("sudo ").startswith((*HERE, *ELSEWHERE, *UNREAD))
-    ]
+    known = starting(*HERE, *ELSEWHERE, *UNREAD)
 
-    assert lost == []
+    assert [each for each in commands() if each not in known] == []
     assert [file for file in ELSEWHERE.values() if "starting(" not in (PROJECT / file).read_text()] == []
 
 

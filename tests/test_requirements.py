@@ -4,7 +4,6 @@ import json
 import re
 import tomllib
 from importlib.metadata import requires
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -44,18 +43,7 @@ def test_all_that_runs_in_the_image_is_locked_in_the_versions_that_are_tested() 
 
     assert LOCKED.keys() == _closure(list(project["project"]["dependencies"])) | {"flit-core"}
     assert [f"flit_core=={LOCKED['flit-core']}"] == build
-    assert {name: pinned[name] for name in LOCKED if name != "flit-core"} == {
-        name: version for name, version in LOCKED.items() if name != "flit-core"
-    }
-
-
-def test_what_is_compiled_has_a_sum_for_each_python_and_architecture() -> None:
-    (sums,) = [len(hashes.split("--hash")) - 1 for name, _, hashes in ROWS if name == "charset-normalizer"]
-
-    assert sums == 6
-    assert len((PROJECT / "requirements.txt").read_text().splitlines()) == 1 + len(ROWS) + sum(
-        hashes.count("--hash") for _, _, hashes in ROWS
-    )
+    assert LOCKED.items() - pinned.items() == {("flit-core", LOCKED["flit-core"])}
 
 
 @pytest.mark.parametrize("name", ["Dockerfile.ubuntu", "Dockerfile.ubi8"])
@@ -121,15 +109,3 @@ def test_the_changelog_begins_with_this_version_below_what_comes_next() -> None:
 
     assert first is not None
     assert re.fullmatch(rf"{re.escape(VERSION)}, (unreleased|\d{{4}}-\d\d-\d\d)", first[1])
-
-
-def test_no_other_file_of_the_deployment_repeats_it() -> None:
-    named = {file for file, _ in REPEATED}
-    files = [file for file in (PROJECT / "deploy").rglob("*") if file.is_file()]
-
-    found = {str(file.relative_to(PROJECT)) for file in files if VERSION in _without_samples(file)}
-    assert found <= named
-
-
-def _without_samples(file: Path) -> str:
-    return re.sub(r"toolkit_installer_info\{.*", "", file.read_text())

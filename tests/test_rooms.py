@@ -1,16 +1,9 @@
 """What holds for each file of the program; what may import what is held by import-linter."""
 
 import ast
-import dataclasses
-import inspect
 from collections.abc import Iterable, Iterator
-from dataclasses import is_dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from msgspec import Struct
 
 from installer.engines import ENGINES
 
@@ -93,40 +86,3 @@ def test_a_function_has_sixty_lines_at_most_but_for_data() -> None:
     ]
 
     assert long == []
-
-
-# Of these the usual case is the true one; the two of the toolkit's config are so in NVIDIA's own.
-TRUE = {
-    "EffectiveConfig.live_restore",
-    "EffectiveConfig.ready",
-    "Entry.owned",
-    "Node.sees_host",
-    "ToolkitConfig.accept_envvar_when_unprivileged",
-    "ToolkitConfig.skip_mode_detection",
-}
-
-
-def _claims() -> dict[str, Any]:
-    """Return the claims of all classes of data that are made in the rooms, with their defaults."""
-    found = {}
-    for room in ("model", "engines", "payload", "cdi", "nri", "change", "lifecycle", "report/doctor"):
-        for path in (PACKAGE / room).rglob("*.py"):
-            module = import_module(_name(path).removesuffix(".__init__"))
-            for cls in filter(inspect.isclass, vars(module).values()):
-                fields = getattr(cls, "_field_defaults", {})  # of a named tuple
-                if is_dataclass(cls):
-                    fields = {each.name: each.default for each in dataclasses.fields(cls)}
-                if issubclass(cls, Struct):
-                    defaults = cls.__struct_defaults__  # of the last fields
-                    fields = dict(zip(cls.__struct_fields__[-len(defaults) :], defaults, strict=False))
-                for name, value in fields.items():
-                    if isinstance(value, bool):
-                        found[f"{cls.__name__}.{name}"] = value
-    return found
-
-
-def test_a_claim_is_false_until_somebody_makes_it() -> None:
-    found = _claims()
-
-    assert len(found) > 40
-    assert {name for name, value in found.items() if value} == TRUE
