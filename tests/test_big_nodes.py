@@ -1,33 +1,45 @@
-"""Big nodes: a config of a megabyte and ten thousand containers cost what they weigh, not the square of it."""
+"""Big nodes cost what they weigh, not the square of it; a file that is far too large holds no verb up."""
 
 import json
+import os
 import resource
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
 from installer.config_text import Syntax, Want
-from installer.config_text.change import apply, parse, undo
-from installer.config_text.toml import DEEP
+from installer.config_text.change import apply, undo
 from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
+from tests.support import preloaded
 from tests.support.big import OURS, config, shims
+from tests.support.cdi_site import OWN, CdiSite
 from tests.support.site import CONTAINERD, PROJECT, Site, sentence
 
+NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 RUNTIMES = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes")
-WANTS = [
-    Want((*RUNTIMES, name, *key), value)
-    for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")
-    for key, value in (
-        (("runtime_type",), "io.containerd.runc.v2"),
-        (("options", "BinaryName"), str(OURS)),
-        (("options", "SystemdCgroup"), True),
+WANTS = [Want((*RUNTIMES, name, "options", "BinaryName"), str(OURS)) for name in NAMES]
+MEMORY_KIB = 256 << 10  # of address space
+CPU_S = 20  # of some hundred milliseconds; what multiplies takes minutes
+
+
+def bounded(
+    command: list[str], kib: int = MEMORY_KIB, files: tuple[int, int] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command that may have no more memory, open files (now, at most) and processor time than that."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (kib << 10, kib << 10))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+        if files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, files)
+
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=PROJECT, preexec_fn=limit
     )
-]
 
 
 LONG = "x" * 20
@@ -38,14 +50,12 @@ DOTTED = [f"k{number}.{'.'.join(f'p{part}' for part in range(14))}" for number i
     ("text", "wants", "syntax"),
     [
         pytest.param(config(1_000_000), WANTS, Syntax.TOML, id="a megabyte of TOML"),
+        pytest.param(f"x = [{'1,' * 20_000}]\n", WANTS, Syntax.TOML, id="one array"),
         pytest.param(
             json.dumps(
                 {"labels": {f"label-{number}": [LONG, {"a": 1}] for number in range(20_000)}}, indent=2
             ),
-            [
-                Want(("runtimes", name, "path"), str(OURS))
-                for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")
-            ],
+            [Want(("runtimes", name, "path"), str(OURS)) for name in NAMES],
             Syntax.JSON,
             id="a megabyte of JSON",
         ),
@@ -65,56 +75,6 @@ def test_a_big_config_is_edited_and_undone_in_seconds(text: str, wants: list[Wan
 
     assert (back, left) == (text, ())
     assert time.process_time() - began < 20, "an install and an undo"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("".join(f"k{number}=1\n" for number in range(4_000)), id="keys before any table"),
-        pytest.param(f"x = [{'1,' * 20_000}]\n", id="one array"),
-        pytest.param(f"x = {{ {', '.join(f'k{number}=1' for number in range(4_000))} }}\n", id="inline"),
-    ],
-)
-def test_what_is_not_on_the_way_to_our_keys_is_not_taken_apart(text: str) -> None:
-    def install_and_undo() -> None:
-        new, edits = apply(text, WANTS, Syntax.TOML, name="config")
-        assert undo(new, edits, Syntax.TOML, name="config") == (text, ())
-
-    parsing = calls(lambda: parse(text, Syntax.TOML, name="config"))
-
-    # Each text, before and after, is parsed once more.
-    assert calls(install_and_undo) < 6 * parsing
-
-
-def calls(act: Callable[[], object]) -> int:
-    """Count the calls of functions in an act: on a machine that is busy, seconds tell nothing."""
-    count = 0
-
-    def see(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in {"call", "c_call"}
-
-    sys.setprofile(see)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-def test_a_config_of_a_megabyte_is_installed_within_64_mebibytes(site: Site) -> None:
-    site.write(CONTAINERD, config(1_000_000))
-    code = (
-        "import sys; from pathlib import Path; from installer.cli.app import main; main(sys.argv[1:])\n"
-        "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
-    )
-    where = ["--host-root", str(site.root), "--toolkit-source", str(site.source), "--runtime", "containerd"]
-    command = [sys.executable, "-c", code, "install", *where, "--restart-mode", "none"]
-
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
-
-    assert "nvidia" in site.read(CONTAINERD)
-    assert int(done.stdout.split()[-1]) < 64 * 1024
 
 
 def test_ten_thousand_shims_are_looked_at_in_seconds(tmp_path: Path) -> None:
@@ -146,44 +106,107 @@ def test_a_key_of_twenty_thousand_parts_is_refused_in_a_sentence(
 ) -> None:
     installed.write(CONTAINERD, installed.read(CONTAINERD) + "a." * 20_000 + "b = 1\n")
 
-    done = _within(1024, installed.command(verb))
+    done = bounded(installed.command(verb), kib=1024 << 10)
 
     assert done.returncode == code
     assert sentence(done).startswith("cannot read /etc/containerd/config.toml as TOML (nested too deeply)")
 
 
-def _within(mebibytes: int, command: list[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a command that may have no more address space than that."""
-    limit = mebibytes << 20
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=PROJECT,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+@pytest.mark.parametrize(
+    "little", [{"kib": 100 << 10}, {"files": (8, 1024)}], ids=["no room for threads", "few open files"]
+)
+def test_little_is_enough(clean: Site, little: dict[str, Any]) -> None:
+    done = [bounded(clean.command(verb), **little) for verb in ("install", "uninstall")]
+
+    assert [each.returncode for each in done] == [0, 0], done
+
+
+STRANGER = 65534
+SPECIFICATION = "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n"
+KEYS = f'x: {{? &a "{"ẞ" * 500_000}" : 1}}\ndevices:\n' + "- {? *a : 1}\n" * 30_000
+TABLES = f"x:\n  <<: [{'{}, ' * 100_000}]\n" + "".join(f"  k{number}:\n" for number in range(50_000))
+METRICS = "var/lib/node-exporter/toolkit-installer.prom"
+FEATURES = "etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
+ASKED = ("--metrics-textfile", f"/{METRICS}", "--nfd-features", f"/{FEATURES}")
+
+
+def hole(path: Path, size: int = 1 << 30, owner: int = 0) -> None:
+    """Make a file that is large and takes no disk."""
+    path.unlink(missing_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+    if os.geteuid() == 0:
+        os.chown(path, owner, owner)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a stranger's file is made by root")
+@pytest.mark.parametrize("name", [METRICS, FEATURES])
+def test_a_strangers_file_in_the_place_of_ours_is_not_read(site: Site, name: str) -> None:
+    for each in (METRICS, FEATURES):
+        (site.root / each).parent.mkdir(parents=True)
+    site.install(*ASKED)
+    hole(site.root / name, owner=STRANGER)
+
+    done = [bounded(site.command("install", *ASKED)), bounded(site.command("uninstall"))]
+
+    assert [each.returncode for each in done] == [0, 0], done
+    assert (site.root / name).stat().st_size == 1 << 30
+
+
+def test_a_config_without_end_is_refused_in_a_sentence(site: Site) -> None:
+    hole(site.root / "etc/docker/daemon.json")
+
+    done = bounded(site.command("install"))
+
+    assert done.returncode == 1
+    assert sentence(done) == (
+        "cannot read /etc/docker/daemon.json (it has more than 16 MiB); make it smaller, or move it away"
     )
 
 
+ETC = "etc/cdi/bomb.yaml"
+BOMB = "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}' if level else 'x'] * 10)}]\n" for level in range(11)
+)
+TEXT = f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n{BOMB}? *a10\n: x\n"
+REASON = "cannot read a CDI specification (it has an alias or a tag)"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> CdiSite:
+    """Return a node with a directory for specifications of others."""
+    node = CdiSite(tmp_path)
+    (node.root / ETC).parent.mkdir(parents=True)
+    return node
+
+
 @pytest.mark.parametrize(
-    ("text", "deep"),
+    ("more", "reason"),
     [
-        pytest.param("[" + " . ".join(['"a.b"'] * 33) + "]", True, id="a header of quoted parts"),
-        pytest.param("x = {" + ".".join(["'a'"] * 33) + " = 1}", True, id="in an inline table"),
-        pytest.param(".".join(["a"] * 30) + " = 1", False, id="thirty parts"),
-        pytest.param('x = ["' + "registry.example.com/" * 40 + '"]', False, id="a long string"),
+        pytest.param(KEYS, "an alias or a tag", id="a long key, by aliases"),
+        pytest.param(TABLES, "tables that are merged", id="tables that are merged"),
+        pytest.param(KEYS * 2, "more than 1 MiB", id="long"),
     ],
 )
-def test_a_key_is_deep_by_its_parts(text: str, *, deep: bool) -> None:
-    assert bool(DEEP.search(text)) is deep
+def test_a_specification_of_others_does_not_multiply(node: CdiSite, more: str, reason: str) -> None:
+    (node.root / ETC).write_text(SPECIFICATION + more)
+
+    with node.docker():
+        done = bounded(node.command("plan"))
+
+    assert done.returncode == 10, done.stderr
+    assert f"read a CDI specification (it has {reason}" in done.stderr
 
 
-def test_an_address_space_without_room_for_threads_is_enough(site: Site) -> None:
-    before = site.tree()
+def test_install_and_doctor_pass_a_specification_over_and_say_so(node: CdiSite) -> None:
+    (node.root / ETC).write_text(TEXT)
+    with node.docker():
+        done = bounded(node.command("install"))
+    doctor = [*node.command("status")[:3], "doctor", "--json", "--host-root", str(node.root)]
 
-    installed = _within(100, site.command("install", "--restart-mode", "none"))
-    undone = _within(100, site.command("uninstall", "--restart-mode", "none"))
-
-    assert (installed.returncode, undone.returncode) == (0, 0), installed.stderr + undone.stderr
-    assert site.tree() == before
+    assert done.returncode == 0, done.stderr
+    assert "specification not read" in done.stderr
+    assert f"/{ETC}" in done.stderr
+    assert REASON in done.stderr
+    assert (node.root / OWN).exists()
+    assert f"/{ETC}: {REASON}" in preloaded.run(doctor).stdout

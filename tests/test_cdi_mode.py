@@ -8,46 +8,19 @@ from typing import Any
 import pytest
 
 from installer.cdi.plan import SPEC_DIR, mode_of, without_effect
-from installer.cli import nvidia as compat
 from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
-from installer.cli.nvidia_flags import read
 from installer.errors import UsageError
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Record
 from installer.model.options import Mode
 from tests.support.cdi_site import CdiSite
-from tests.support.site import TOOLKIT, ended, sentence
+from tests.support.site import TOOLKIT, sentence
 from tests.support.waiting import until, until_it_sleeps
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> CdiSite:
     return CdiSite(tmp_path)
-
-
-def test_reconcile_and_status_say_of_an_engine_what_is_true_by_cdi(site: CdiSite) -> None:
-    with site.docker(), site.running() as child:
-        until_it_sleeps(child.pid)
-
-        asked, status = site.call("reconcile"), site.status()
-
-        until_it_sleeps(child.pid)
-        ended(child)
-    assert asked.returncode == 0, asked.stderr
-    assert asked.stdout.startswith("docker: takes devices by CDI, since ")
-    assert "docker  " in status.stdout
-    assert "\nmode: cdi\nengines: docker\n" in status.stdout
-    assert "runtimes" not in asked.stdout + status.stdout
-
-
-def test_an_engine_that_does_not_run_is_to_be_started_and_no_other_mode_taken(site: CdiSite) -> None:
-    plan, done = site.call("plan"), site.call("install")
-
-    words = "cannot ask Docker whether it takes devices by CDI (nothing answers on "
-    assert sentence(done).startswith(words)
-    assert "; start Docker, see why it does not answer, or leave it out of --runtime" in sentence(done)
-    assert f"! install would stop: {words}" in plan.stdout
-    assert (plan.returncode, done.returncode) == (1, 1)
 
 
 FLAGS_BY_FIELD = {flag.field: flag.default for flag in FLAGS}
@@ -58,13 +31,10 @@ DESCRIBED = (
     pytest.param({"runtime_name": "gpu"}, REFUSED, "--runtime-name", id="--runtime-name"),
     pytest.param({"crio_hook": True}, REFUSED, "--crio-hook", id="--crio-hook"),
     pytest.param({AS_VOLUME_MOUNTS: True}, REFUSED, "as-volume-mounts", id="--accept-...-as-volume-mounts"),
-    pytest.param({"config": ("docker=/a",)}, NO_EFFECT, "--config", id="--config"),
     pytest.param({"restart_mode": "none"}, NO_EFFECT, "--restart-mode", id="--restart-mode none"),
     pytest.param({"retry": True}, NO_EFFECT, "--retry", id="--retry"),
     pytest.param({ENVVAR_WHEN_UNPRIVILEGED: False}, NO_EFFECT, "--no-accept", id="--no-accept-...-envvar"),
     pytest.param({"socket": ("docker=/a.sock",)}, HEEDED, "", id="--socket"),
-    pytest.param({"driver_root": "/driver"}, HEEDED, "", id="--driver-root"),
-    pytest.param({}, HEEDED, "", id="nothing"),
     # A manifest sets its variables to what they are anyway.
     pytest.param(
         {"runtime_name": "nvidia", "restart_mode": "auto", AS_VOLUME_MOUNTS: False}, HEEDED, "", id="defaults"
@@ -130,27 +100,6 @@ def test_what_is_refused_for_an_install_keeps_nobody_from_an_uninstall(site: Cdi
     assert {path: what for path, what in site.tree().items() if path != "run/docker.sock"} == before
 
 
-# What the operator gives its toolkit where cdi.enabled is true (docs/gpu-operator.md), and an owner adds.
-OPERATORS = {
-    "RUNTIME": "containerd",
-    "CDI_ENABLED": "true",
-    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
-    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
-    "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
-    "RUNTIME_CONFIG": "/etc/containerd/config.toml",
-    "CONTAINERD_RUNTIME_CLASS": "gpu",
-}
-
-
-def test_the_operators_own_variables_are_refused_by_no_mode() -> None:
-    asked = read((), OPERATORS)
-
-    options = compat.options_from(asked)
-
-    assert options.mode is Mode.RUNTIME
-    assert options.set_as_default
-
-
 @pytest.mark.parametrize(
     ("gone", "told"),
     [
@@ -195,33 +144,3 @@ def test_a_run_that_may_not_start_withdraws_a_stale_specification_all_the_same(s
     withdrawn = [line for line in map(json.loads, refused.stderr.splitlines()) if "gone" in line]
     assert [line["event"] for line in withdrawn] == ["CDI specification removed"]
     assert withdrawn[0]["gone"] == ["/driver/usr/lib64/libnvidia-gone.so.1"]
-
-
-def _loaded(site: CdiSite, instead: str) -> Path:
-    """Let a driver seem loaded; return the file that has nvidia-ctk do something else as soon as it is there."""
-    loaded, switch = site.root / "proc/driver/nvidia/version", site.root / "switch"
-    loaded.parent.mkdir(parents=True)
-    loaded.touch()
-    tool = next(site.source.rglob("nvidia-ctk"))
-    tool.write_text(tool.read_text().replace("\n", f"\ntest -e {switch} && {{ {instead}; }}\n", 1))
-    return switch
-
-
-def test_reconcile_and_status_say_that_no_specification_can_be_generated(site: CdiSite) -> None:
-    switch = _loaded(site, "echo 'level=error msg=\"GPU is lost\"' >&2; exit 1")
-    with site.docker(), site.running() as child:
-        until_it_sleeps(child.pid)
-        switch.touch()
-
-        asked, as_json, status = site.call("reconcile"), site.call("reconcile", "--json"), site.status()
-
-        until_it_sleeps(child.pid)
-        ended(child)
-    words = 'generate the CDI specification of the GPUs (level=error msg="GPU is lost")'
-    assert "nothing to do" not in asked.stdout
-    assert words in sentence(asked)
-    assert sentence(asked).endswith("load its modules, or switch CDI off")
-    assert (asked.returncode, as_json.returncode, status.returncode) == (1, 1, 1)
-    assert words in json.loads(as_json.stdout)["unmade"]
-    assert words in status.stdout
-    assert status.stdout.endswith("ready: yes\n"), "the specification that is there still holds"

@@ -1,12 +1,8 @@
 """Odd nodes: what is found there may be anything, and the answer is one sentence and the right exit code."""
 
 import errno
-import fcntl
 import json
 import os
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,28 +14,15 @@ from installer.engines.dependencies import without_cri
 from installer.engines.restart import parse_version
 from installer.engines.startup import explain_overruling, path_of
 from installer.errors import InstallerError
-from installer.host import inodes
 from installer.host.files import Host
 from installer.model.files import File, Meta
 from installer.model.options import Options
-from tests.support import preloaded
-from tests.support.neighbours import NOBODY, only_as_root
-from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, LEDGER, PROJECT, Site, sentence
+from tests.support.program import patched
+from tests.support.site import CONTAINERD, DAEMON_JSON, LEDGER, Site, sentence
 
 
-def plain(done: "subprocess.CompletedProcess[str]") -> bool:
-    return "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 1
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        pytest.param(DAEMON_JSON, '{"a":' * 150 + "[]" + "}" * 150, id="objects in JSON"),
-        pytest.param(CONTAINERD, f"version = 2\na = {'[' * 100_000}{']' * 100_000}\n", id="lists in TOML"),
-    ],
-)
-def test_a_deep_config_is_refused_in_a_sentence(site: Site, path: str, text: str) -> None:
-    site.write(path, text)
+def test_a_deep_config_is_refused_in_a_sentence(site: Site) -> None:
+    site.write(DAEMON_JSON, '{"a":' * 150 + "[]" + "}" * 150)
 
     assert "nested too deeply" in site.refuses("install")
 
@@ -52,16 +35,11 @@ def test_a_number_of_a_hundred_thousand_digits_is_no_bug(site: Site) -> None:
     site.install("--runtime", "containerd")
 
 
-def test_few_open_files_are_made_more(site: Site) -> None:
-    before = site.tree()
-
-    def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (8, 1024))
-
-    done = [_limited(site.command(verb), few) for verb in ("install", "uninstall")]
-
-    assert [each.returncode for each in done] == [0, 0], done
-    assert site.tree() == before
+STARVED = """
+from installer.engines import config_files
+def none_left(*_, **__): raise MemoryError
+config_files.contents_of = none_left
+"""
 
 
 @pytest.mark.parametrize(("verb", "code"), [("install", 1), ("uninstall", 4)])
@@ -71,26 +49,13 @@ def test_memory_that_is_over_half_way_is_a_sentence_and_leaves_no_trace(
     if verb == "uninstall":
         site.install()
     before = site.tree()
-    starved = (
-        "import sys; from installer.engines import config_files as probe; from installer.cli.app import main\n"
-        "def none_left(*_, **__): raise MemoryError\n"
-        "probe.contents_of = none_left\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
 
-    done = _limited([sys.executable, "-c", starved, *site.command(verb)[3:]], lambda: None)
+    done = patched(STARVED, *site.command(verb)[3:])
 
-    assert done.returncode == code
-    assert plain(done), done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
     assert "no memory is left for this process" in sentence(done)
     assert json.loads(done.stderr)["code"] == "no-memory"
     assert site.tree() == before
-
-
-def _limited(command: list[str], limit: Callable[[], None]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=PROJECT, preexec_fn=limit, timeout=60
-    )
 
 
 @pytest.mark.parametrize(
@@ -115,65 +80,6 @@ def test_a_ledger_that_is_not_understood_is_one_sentence(
     assert told.returncode == 1
     assert words in told.stderr
     assert "; if a newer version wrote it, use that one; else move it away" in told.stderr
-
-
-@pytest.mark.parametrize(
-    ("verb", "words"),
-    [
-        ("install", "no action is needed now; after the next uninstall compare"),
-        ("uninstall", '"after this uninstall compare'),
-    ],
-)
-def test_after_the_loss_of_a_ledger_it_says_when_configs_are_to_be_compared(
-    installed: Site, verb: str, words: str
-) -> None:
-    (installed.root / LEDGER).unlink()
-
-    assert words in installed.call(verb).stderr
-
-
-@pytest.mark.parametrize("verb", ["install", "uninstall"])
-def test_beside_another_instance_a_verb_says_what_leads_to_its_end(installed: Site, verb: str) -> None:
-    with (installed.root / HOME / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        told = installed.refuses(verb, code=3)
-
-    words = "if it is a run, reconcile has it check now, and its stop uninstalls"
-    assert f"; wait until it ends; {words}" in told
-
-
-@only_as_root
-def test_of_a_ledger_that_was_given_away_each_verb_says_the_one_thing_that_suffices(installed: Site) -> None:
-    home = installed.root / HOME
-    for path in (home, *home.rglob("*")):
-        os.chown(path, NOBODY, -1, follow_symlinks=False)
-
-    said = [installed.status().stderr, *map(sentence, map(installed.call, ("install", "uninstall")))]
-    told = [each.strip().partition("; ")[2] for each in said]
-    os.chown(installed.root / LEDGER, 0, -1)
-    installed.uninstall()
-
-    assert len({*told}) == 1
-    assert f"chown root /{LEDGER}; chmod 600 /{LEDGER}; otherwise move it away" in told[0]
-    assert not home.exists()
-
-
-@pytest.mark.parametrize("flag", ["--install-dir", "--runtime", "--pid-file", "--timeout"])
-def test_words_that_are_no_utf_8_are_no_bug(site: Site, flag: str) -> None:
-    done = site.call("plan", flag, "/\udcff", "--log-format", "text")
-    told = site.status("--\udcff") if flag == "--timeout" else site.status("--install-dir", "/opt/\udcff")
-
-    assert "Traceback" not in done.stderr + told.stderr
-    assert (done.returncode in {0, 1, 2, 10}, told.returncode in {1, 2, 3}) == (True, True)
-
-
-def test_a_host_root_that_is_not_there_is_said() -> None:
-    for verb in ("install", "uninstall", "plan", "status"):
-        command = [sys.executable, "-m", "installer", verb, "--host-root", "/nonexistent"]
-        done = preloaded.run(command)
-
-        assert done.returncode == 1
-        assert "find the host's root /nonexistent" in done.stderr
 
 
 def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
@@ -204,12 +110,11 @@ def test_what_is_absent_on_a_read_only_file_system_needs_no_removal(
             remove(PurePosixPath("/there"))
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EOPNOTSUPP])
 def test_a_label_that_is_refused_is_noted_and_the_file_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(os, "setxattr", refused)
     host = Host.under(PurePosixPath(tmp_path))
@@ -217,17 +122,7 @@ def test_a_label_that_is_refused_is_noted_and_the_file_is_written(
     host.replace(PurePosixPath("/x"), File(b"text", Meta(xattrs=(("security.selinux", b"label"),))))
 
     assert (tmp_path / "x").read_bytes() == b"text"
-    said = capfd.readouterr()
-    assert "security.selinux" in said.out + said.err
-    assert os.strerror(number) in said.out + said.err
-
-
-def test_a_mounted_toolkit_directory_is_told_what_to_mount_instead() -> None:
-    with (
-        pytest.raises(InstallerError, match="mount the directory above it"),
-        inodes.translated("exchange", PurePosixPath("/usr/local/nvidia/toolkit")),
-    ):
-        raise OSError(errno.EBUSY, "busy")
+    assert "security.selinux" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -244,24 +139,16 @@ def test_a_version_is_its_numbers(said: str, understood: tuple[int, ...]) -> Non
     assert parse_version(said) == understood
 
 
-TALOS = "on Talos the toolkit is a system extension, and runtimes come from the machine config"
-BOTTLEROCKET = "Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing is installed"
-
-
-@pytest.mark.parametrize(
-    ("name", "why", "remedy"),
-    [
-        pytest.param("talos", TALOS, "add both there", id="Talos"),
-        pytest.param("bottlerocket", BOTTLEROCKET, "start this node from that image", id="Bottlerocket"),
-    ],
-)
+@pytest.mark.parametrize("name", ["Talos", "Bottlerocket"])
 def test_a_system_that_brings_the_toolkit_in_its_own_way_is_told_so_before_anything_is_written(
-    site: Site, name: str, why: str, remedy: str
+    site: Site, name: str
 ) -> None:
-    site.write("etc/os-release", f"ID={name}\n")
+    site.write("etc/os-release", f"ID={name.lower()}\n")
 
-    assert site.refuses("install") == f"cannot install on this node ({why}); {remedy}"
-    assert without_cri(Host.under(PurePosixPath(site.root)), ()) == f"its CRI is switched off: {why}"
+    said = site.refuses("install")
+    assert said.startswith("cannot install on this node (")
+    assert name in said
+    assert name in without_cri(Host.under(PurePosixPath(site.root)), ())
 
 
 @pytest.mark.parametrize("text", [None, "\n", '\ufeff{"debug": true}'], ids=["usual", "blank", "marked"])

@@ -86,16 +86,6 @@ def test_a_runtime_that_has_another_shim_stays_and_so_does_the_program_that_it_n
     assert not (installed.root / "usr/local/nvidia").exists()
 
 
-def test_another_entry_in_the_place_of_ours_stays(installed: Site) -> None:
-    key, entry = ("runtimes", "nvidia"), {"runtimeType": "io.containerd.kata.v2", "args": []}
-    _edit(installed, DAEMON_JSON, Want(key, entry))
-
-    done = installed.uninstall()
-
-    assert value_at(_tree(installed, DAEMON_JSON), key) == entry
-    assert f"left the runtime nvidia in /{DAEMON_JSON} as it is: it was edited to start" in done.stderr
-
-
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:
     options = '{"BinaryName": "/usr/bin/nvidia-container-runtime"}'
     theirs = f'{{"nvidia": {{"runtimeType": "io.containerd.runc.v2", "options": {options}}}}}'
@@ -141,41 +131,6 @@ def test_a_default_that_was_taken_over_stays_where_nobody_defines_the_one_before
 
     assert _tree(site, DAEMON_JSON) == kept
     assert "is not defined)" in done.stderr
-
-
-DEFAULT_RUNC = f"""\
-version = 2
-[plugins."{CRI[1]}".containerd]
-default_runtime_name = "runc"
-[plugins."{CRI[1]}".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-"""
-
-
-def test_a_second_undo_after_an_install_keeps_it_as_the_first_did(site: Site) -> None:
-    site.write(CONTAINERD, DEFAULT_RUNC)
-    site.install()
-    _edit(site, CONTAINERD, Want((*CRI, "default_runtime_name"), "nvidia"))
-    site.uninstall(code=4)
-    site.install()
-
-    site.uninstall(code=4)
-
-    containerd = value_at(_tree(site, CONTAINERD), CRI)
-    assert isinstance(containerd, dict)
-    assert containerd["default_runtime_name"] in containerd["runtimes"]
-
-
-def test_an_install_that_changes_nothing_proves_no_config_that_the_next_start_refuses(site: Site) -> None:
-    site.write(CONTAINERD, DEFAULT_RUNC)
-    site.install()
-    _edit(site, CONTAINERD, Want((*CRI, "default_runtime_name"), "gone"))
-    before = site.status()
-    assert (before.returncode, "its default runtime gone is not defined" in before.stdout) == (1, True)
-
-    site.install()
-
-    assert site.status().stdout == before.stdout
 
 
 def test_a_comment_keeps_no_built_in_runtime_that_was_not_named_before_the_install(site: Site) -> None:
@@ -238,25 +193,3 @@ def test_what_an_install_takes_away_is_not_missed(
     assert (told.returncode, "somebody" in told.stdout) == (0, False), told.stdout
     site.uninstall()
     assert site.tree() == files
-
-
-def test_plan_tells_what_status_tells_of_an_owner_who_broke_his_config(installed: Site) -> None:
-    (installed.root / CRIO).with_name("50-mine.conf").symlink_to("/etc/nowhere")
-    installed.write("etc/crio/crio.conf", installed.read("etc/crio/crio.conf") + "# Mine.\n")
-
-    told, plan = installed.status(), installed.call("plan")
-
-    said = [line.split(maxsplit=2)[1:] for line in told.stdout.splitlines() if "would not start" in line]
-    assert [f"! note: {': '.join(each)}" for each in said] == plan.stdout.splitlines()[:1], told.stdout
-
-
-def test_status_and_plan_tell_of_a_hook_in_a_directory_that_crio_will_not_read(site: Site) -> None:
-    site.install("--crio-hook")
-    well = site.status()
-    site.write("etc/crio/crio.conf.d/50-mine.conf", '[crio.runtime]\nhooks_dir = ["/opt/hooks"]\n')
-
-    told, plan = site.status(), site.call("plan", "--crio-hook")
-
-    why = "(it looks for hooks in /opt/hooks)"
-    assert (well.returncode, told.returncode, plan.returncode) == (0, 1, 0), told.stdout
-    assert (why in told.stdout, why in plan.stdout) == (True, True), plan.stdout
