@@ -39,7 +39,7 @@ class Planned:
 
     def __init__(self, site: Site) -> None:
         self.root, self.before = site.root, site.tree()
-        options = Options(
+        self.options = options = Options(
             engines=("containerd", "docker"),
             toolkit_source=PurePosixPath(site.source),
             host_root=PurePosixPath(site.root),
@@ -127,6 +127,20 @@ def test_where_a_restart_may_still_come_nothing_is_rolled_back(
     assert (raised.value.remedy, raised.value.code) == (hangs.remedy, hangs.code)
     assert (planned.root / CONTAINERDS).read_text() != CONFIGS[CONTAINERDS]
     assert planned.ledger.held.configs
+
+
+def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a_stop_will_not_do(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(planned.context, planned.plan, never_stop)
+    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if path.name == "docker" else ())
+
+    containerd_alone = replace(planned.options, engines=("containerd",))
+    facts = observe_install(planned.host, containerd_alone, planned.ledger.held)
+
+    assert [note for note in facts.notes if "read-only" in note] == [
+        "/etc/docker/daemon.json of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
+    ]
 
 
 PATH = PurePosixPath("/etc/docker/daemon.json")
