@@ -29,6 +29,7 @@ AUDITED = frozenset(
 GROWING = frozenset(  # what a full disk refuses
     {"open", "os.mkdir", "os.symlink", "os.link", "os.write", "os.pwrite", "os.sendfile"}
 )
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 KILLED = 77
 BUG = -1
 STDERR = 2
@@ -36,16 +37,16 @@ STDERR = 2
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens at the n-th effect: ``number`` is an errno, 0 kills; one that ``stays`` meets later ones too.
+    """What happens at the n-th effect, or at the n-th on a path that ends with ``name``.
 
-    ``BUG`` raises what nobody expects.
-
-    A kill at a write comes when half of it is done.
+    ``number`` is an errno; 0 kills, a write when half of it is done, and ``BUG`` raises what nobody expects. One that
+    ``stays`` meets later effects too.
     """
 
     at: int
     number: int = 0
     stays: bool = False
+    name: str = ""
 
     def meets(self, event: str) -> bool:
         return self.number not in {errno.ENOSPC, errno.EDQUOT} or event in GROWING
@@ -59,19 +60,15 @@ _fault: Fault | None = None
 
 def effects() -> int:
     """Return how many effects the last call had, the one of its fault included."""
-    return int(_COUNT.unpack(_shared[: _COUNT.size])[0])
+    return int(_COUNT.unpack(_shared)[0])
 
 
-def _count(number: int) -> None:
-    _shared[: _COUNT.size] = _COUNT.pack(number)
-
-
-def _kills(event: str) -> bool:
+def _kills(event: str, path: object = "") -> bool:
     """Count one effect; tell whether it is the last one."""
-    if _fault is None:
+    if _fault is None or not str(path).endswith(_fault.name):
         return False
     now = effects()
-    _count(now + 1)
+    _shared[:] = _COUNT.pack(now + 1)
     if now != _fault.at and not (_fault.stays and now > _fault.at):
         return False
     if _fault.number == BUG:
@@ -82,14 +79,14 @@ def _kills(event: str) -> bool:
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    if (event in AUDITED or (event == "open" and _writes(*arguments))) and _kills(event):
+    if event == "open":
+        path, _, flags = arguments
+        # A stream over a descriptor that is open is no effect.
+        effect = not isinstance(path, int) and isinstance(flags, int) and bool(flags & WRITING)
+    else:
+        effect = event in AUDITED
+    if effect and _kills(event, arguments[0]):
         os._exit(KILLED)
-
-
-def _writes(path: object, _: object, flags: object) -> bool:
-    """Tell whether a file is opened for writing; a stream over a descriptor that is open is no effect."""
-    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-    return not isinstance(path, int) and isinstance(flags, int) and bool(flags & writing)
 
 
 sys.addaudithook(_audit)
@@ -101,7 +98,7 @@ def begin(fault: Fault | None) -> None:
     _fault = fault
 
 
-def watch_writes() -> None:
+def _watch_writes() -> None:
     """Let the writes and syncs of this process be effects; a kill tears a write in two."""
     write, pwrite, sendfile = os.write, os.pwrite, os.sendfile
 
@@ -134,23 +131,23 @@ def _tear(event: str, half: Callable[[], object]) -> None:
 
 def call(words: list[str], fault: Fault = NEVER) -> int:
     """Say ``words`` to the program in a child; return its exit code, ``KILLED`` if it was killed."""
-    return forked(lambda: _main("toolkit-installer", words), lambda: begin(fault))
 
+    def act() -> int:
+        sys.argv = ["toolkit-installer", *words]
+        module, _, function = SCRIPTS["toolkit-installer"].partition(":")
+        try:
+            getattr(importlib.import_module(module), function)()
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
 
-def _main(entry: str, words: list[str]) -> int:
-    sys.argv = [entry, *words]
-    module, _, function = SCRIPTS[entry].partition(":")
-    try:
-        getattr(importlib.import_module(module), function)()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+    return forked(act, lambda: begin(fault))
 
 
 def forked(act: Callable[[], int], prepare: Callable[[], None], log: str = os.devnull) -> int:
     """Act in a child that is prepared, whose writes are effects; return its exit code."""
     load()  # each child would do it anew
-    _count(0)
+    _shared[:] = _COUNT.pack(0)
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -160,7 +157,7 @@ def forked(act: Callable[[], int], prepare: Callable[[], None], log: str = os.de
         os.dup2(told, 1)
         os.dup2(told, 2)
         sys.dont_write_bytecode = True
-        watch_writes()
+        _watch_writes()
         prepare()
         code = act()
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.crash.faults import KILLED, Fault, call, effects
 from tests.support.stand_in import CONFIGS, stand_in_payload
@@ -75,10 +76,14 @@ class Ward:
         return [verb, *where, *engines, "--restart-mode", "none", "--set-as-default", *figures]
 
     def start(self, scene: Scene) -> list[str]:
-        """Put the node of the moment into the state that a scene starts from."""
+        """Put the node of the moment into the state that a scene starts from; return the words of its verb."""
         shutil.rmtree(self.root, ignore_errors=True)
         shutil.copytree(self.directory / scene.start, self.root, symlinks=True)
         return self.words(scene.verb, scene.source)
+
+    def command(self, scene: Scene) -> list[str]:
+        """Do so, and return what a shell would be told."""
+        return [sys.executable, "-m", "installer", *self.start(scene)]
 
     def play(self, scene: Scene, fault: Fault) -> int:
         """Let a scene go wrong; return how its verb ended."""
@@ -92,15 +97,24 @@ class Ward:
     def untouched(self) -> dict[str, str]:
         return tree(self.directory / "untouched")
 
+    def held(self) -> dict[str, Any]:
+        """Return what the ledger says."""
+        ledger = self.root / LEDGER
+        return dict(json.loads(ledger.read_text())) if ledger.exists() else {"configs": [], "published": []}
+
+    def saved(self) -> dict[str, bool]:
+        """Return the configs of which the ledger names the text before us, and of each whether its copy is there."""
+        rows = [row for row in self.held()["configs"] if row["original"]]
+        backups = self.root / LEDGER.replace("ledger", "backups")
+        return {row["path"]: (backups / row["original"]["digest"]).is_file() for row in rows}
+
 
 @contextmanager
 def ward(directory: Path, engines: str) -> Iterator[Ward]:
     """Make the nodes of these engines, and remove them."""
     made = Ward(directory, ENGINES[engines], engines == "with figures", [])
     untouched, installed, half = (directory / name for name in ("untouched", "installed", "half undone"))
-    for name, text in CONFIGS.items():
-        (untouched / name).parent.mkdir(parents=True)
-        (untouched / name).write_text(text)
+    put_configs(untouched)
     for engine in MORE.keys() & {*made.engines}:
         shutil.copytree(MORE[engine], untouched, dirs_exist_ok=True)
     for path in (TEXTFILE, FEATURES) if made.tells else ():
@@ -110,12 +124,18 @@ def ward(directory: Path, engines: str) -> Iterator[Ward]:
         shutil.rmtree(installed, ignore_errors=True)
         shutil.copytree(untouched, installed, symlinks=True)
         assert call(made.words("install", version, installed)) == 0
-        made.payloads.append(_payload(installed / INSTALL_DIR / "toolkit"))
+        made.payloads.append(tree((installed / INSTALL_DIR / "toolkit").resolve()))
     middle = made.effects(SCENES["undo"]) // 2
     shutil.copytree(installed, half, symlinks=True)
     assert call(made.words("uninstall", root=half), Fault(middle)) == KILLED
     yield made
     shutil.rmtree(directory)
+
+
+def put_configs(root: Path) -> None:
+    for name, text in CONFIGS.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
 
 
 def put_payloads(directory: Path) -> None:
@@ -129,43 +149,33 @@ def put_payloads(directory: Path) -> None:
 def assert_works(ward: Ward) -> None:
     """Each config parses and names only binaries that are there; the payload is whole or absent.
 
-    What tells of the node stands in the ledger, so that an undo without any flag finds it.
+    The ledger names what tells of the node, so that an undo without any flag finds it, and only copies that are there.
     """
     root, toolkit = ward.root, ward.root / INSTALL_DIR / "toolkit"
-    trees = [json.loads((root / DAEMON_JSON).read_text())]
-    drop_ins = sorted((root / DROP_INS).iterdir()) if (root / DROP_INS).is_dir() else []
-    assert {path.name for path in drop_ins} <= {"99-nvidia.toml"}, "CRI-O reads whatever is there"
-    watched = root / "etc/k0s/containerd.d"
-    names = {path.name for path in watched.iterdir()} if watched.is_dir() else set()
-    assert names <= {*NAMES_OF_K0S, "nvidia.toml"}, "k0s restarts containerd for whatever appears there"
-    texts = sorted(path for place in ("etc", "var") for path in (root / place).rglob("*.toml"))
-    trees += [tomllib.loads(path.read_text()) for path in texts]
+    drop_ins = {path.name for path in (root / DROP_INS).glob("*")}
+    assert drop_ins <= {"99-nvidia.toml"}, "CRI-O reads whatever is there"
+    watched = {path.name for path in (root / "etc/k0s/containerd.d").glob("*")}
+    assert watched <= {*NAMES_OF_K0S, "nvidia.toml"}, "k0s restarts containerd for whatever appears there"
+    texts = [path for place in ("etc", "var") for path in (root / place).rglob("*.toml")]
+    trees = [
+        json.loads((root / DAEMON_JSON).read_text()),
+        *(tomllib.loads(each.read_text()) for each in texts),
+    ]
     assert toolkit.exists() or not toolkit.is_symlink(), "a link to nothing"
-    assert not toolkit.exists() or _payload(toolkit) in ward.payloads, "an incomplete payload"
-    for path in (path for each in trees for path in _binaries(each)):
+    assert not toolkit.exists() or tree(toolkit.resolve()) in ward.payloads, "an incomplete payload"
+    for path in _binaries(trees):
         assert (root / path.lstrip("/")).is_file(), f"a config names {path}, which is not there"
-    if (root / TEXTFILE.lstrip("/")).exists():
-        assert TEXTFILE in json.loads((root / LEDGER).read_text())["published"]
-
-
-def _payload(toolkit: Path) -> dict[str, str]:
-    """Return what is installed, without what an install leaves there for the next one."""
-    found = tree(toolkit.resolve())
-    for name in (".config/unchanged", ".config/.unchanged.toolkit-installer"):
-        found.pop(name, None)
-    return found
+    assert not (root / TEXTFILE.lstrip("/")).exists() or TEXTFILE in ward.held()["published"]
+    assert all(ward.saved().values()), "a copy that the ledger names"
 
 
 def _binaries(tree: object) -> Iterator[str]:
     if isinstance(tree, dict):
         for key, value in tree.items():
-            if key.lower() in {"path", "binaryname", "runtime_path", "monitor_path"} and isinstance(
-                value, str
-            ):
-                if value.startswith(f"/{INSTALL_DIR}/"):
-                    yield value
-            else:
-                yield from _binaries(value)
+            named = key.lower() in {"path", "binaryname", "runtime_path", "monitor_path"}
+            if named and isinstance(value, str) and value.startswith(f"/{INSTALL_DIR}/"):
+                yield value
+            yield from _binaries(value)
     elif isinstance(tree, list):
         for each in tree:
             yield from _binaries(each)
@@ -183,8 +193,3 @@ def assert_goes_back(ward: Ward) -> None:
     by_ledger = ["uninstall", "--host-root", str(ward.root), "--restart-mode", "none"]
     assert call(by_ledger if ward.tells else ward.words("uninstall")) == 0
     assert tree(ward.root) == ward.untouched()
-
-
-def command(nodes: Ward, scene: Scene) -> list[str]:
-    """Return what a shell would be told to play the scene."""
-    return [sys.executable, "-m", "installer", *nodes.words(scene.verb, scene.source)]

@@ -8,9 +8,8 @@ or not as one.
 import os
 import random
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -44,109 +43,90 @@ Inodes = dict[int, Inode]
 
 
 @dataclass(frozen=True)
-class Op(ABC):
-    """One effect: it is safe once each inode of ``until`` was synced after it."""
+class Op:
+    """One effect, which ``play`` does to a disk that may lack what came before.
+
+    It is safe once each inode of ``until`` was synced after it. One that has ``synced`` an inode makes that safe.
+    """
 
     until: tuple[int, ...]
-
-    @abstractmethod
-    def play(self, disk: Inodes) -> None:
-        """Let it happen on a disk that may lack what came before."""
+    play: Callable[[Inodes], None]
+    synced: int = 0
 
 
-@dataclass(frozen=True)
-class Name(Op):
-    """A directory gets a name for an inode, or with ``inode`` 0 loses it."""
+def named(directory: int, name: str, inode: int) -> Op:
+    """A directory gets a name for an inode."""
 
-    directory: int
-    name: str
-    inode: int
+    def play(disk: Inodes) -> None:
+        disk[directory].names[name] = inode
 
-    def play(self, disk: Inodes) -> None:
-        names = disk[self.directory].names
-        if self.inode:
-            names[self.name] = self.inode
-        elif self.name in names and not (isinstance(there := disk[names[self.name]].holds, dict) and there):
-            del names[self.name]
+    return Op((directory,), play)
 
 
-@dataclass(frozen=True)
-class Move(Op):
+def removed(directory: int, name: str) -> Op:
+    """A directory loses a name, unless that is one of a directory with names."""
+
+    def play(disk: Inodes) -> None:
+        names = disk[directory].names
+        if name in names and not (isinstance(there := disk[names[name]].holds, dict) and there):
+            del names[name]
+
+    return Op((directory,), play)
+
+
+def moved(inode: int, source: tuple[int, str], target: tuple[int, str], back: int = 0) -> Op:
     """An inode changes its name, in one; ``back`` is what takes its old one (0 is nothing)."""
 
-    inode: int
-    source: tuple[int, str]
-    target: tuple[int, str]
-    back: int = 0
-
-    def play(self, disk: Inodes) -> None:
-        names = disk[self.source[0]].names
-        if self.back:
-            names[self.source[1]] = self.back
+    def play(disk: Inodes) -> None:
+        names = disk[source[0]].names
+        if back:
+            names[source[1]] = back
         else:
-            names.pop(self.source[1], None)
-        disk[self.target[0]].names[self.target[1]] = self.inode
+            names.pop(source[1], None)
+        disk[target[0]].names[target[1]] = inode
+
+    return Op((source[0], target[0]) if back else (target[0],), play)
 
 
-@dataclass(frozen=True)
-class Write(Op):
+def written(inode: int, offset: int, data: bytes) -> Op:
     """Bytes come to a place in a file."""
 
-    inode: int
-    offset: int
-    data: bytes
+    def play(disk: Inodes) -> None:
+        file = disk[inode]
+        before = file.content.ljust(offset, b"\0")
+        file.holds = before[:offset] + data + before[offset + len(data) :]
 
-    def play(self, disk: Inodes) -> None:
-        file = disk[self.inode]
-        before = file.content.ljust(self.offset, b"\0")
-        file.holds = before[: self.offset] + self.data + before[self.offset + len(self.data) :]
+    return Op((inode,), play)
 
 
-@dataclass(frozen=True)
-class Cut(Op):
+def cut(inode: int, size: int) -> Op:
     """A file gets another size."""
 
-    inode: int
-    size: int
+    def play(disk: Inodes) -> None:
+        disk[inode].holds = disk[inode].content[:size].ljust(size, b"\0")
 
-    def play(self, disk: Inodes) -> None:
-        disk[self.inode].holds = disk[self.inode].content[: self.size].ljust(self.size, b"\0")
+    return Op((inode,), play)
 
 
-@dataclass(frozen=True)
-class Mode(Op):
+def with_mode(inode: int, mode: int) -> Op:
     """A file or directory gets other permission bits."""
 
-    inode: int
-    mode: int
+    def play(disk: Inodes) -> None:
+        disk[inode].mode = mode
 
-    def play(self, disk: Inodes) -> None:
-        disk[self.inode].mode = self.mode
-
-
-@dataclass(frozen=True)
-class Sync(Op):
-    """All that has happened to an inode is safe."""
-
-    inode: int
-
-    def play(self, disk: Inodes) -> None:
-        """Change nothing that can be seen."""
+    return Op((inode,), play)
 
 
-@dataclass
 class Disk:
     """The directory ``root`` as it was before a program ran, and what that did to it."""
 
-    root: Path
-    before: Inodes = field(default_factory=dict)
-    ops: list[Op] = field(default_factory=list)
-    births: Inodes = field(default_factory=dict)
-    _now: Inodes = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-
-    def __post_init__(self) -> None:
-        self._top = self._load(self.root)
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.before: Inodes = {}
+        self.births: Inodes = {}
+        self.ops: list[Op] = []
+        self._numbers = count(1)
+        self._top = self._load(root)
         self._now = copied(self.before)
         self._mask = os.umask(0)
         os.umask(self._mask)
@@ -180,15 +160,15 @@ class Disk:
             case "write" | "pwrite64":
                 file = self._find(first)
                 offset = len(self._now[file].content) if call.name == "write" else _last_number(call)
-                self._add(Write((file,), file, offset, call.strings[0][: call.result]))
+                self._add(written(file, offset, call.strings[0][: call.result]))
             case "sendfile":
                 file, source = self._find(first), _paths(call)[1]
                 offset = len(self._now[file].content)
-                self._add(Write((file,), file, offset, source.read_bytes()[offset : offset + call.result]))
+                self._add(written(file, offset, source.read_bytes()[offset : offset + call.result]))
             case "ftruncate":
-                self._add(Cut((self._find(first),), self._find(first), _last_number(call)))
+                self._add(cut(self._find(first), _last_number(call)))
             case "chmod" | "fchmod" | "fchmodat":
-                self._add(Mode((self._find(first),), self._find(first), _mode(call)))
+                self._add(with_mode(self._find(first), _mode(call)))
             case "fchown" | "chown" | "setxattr" | "fsetxattr":
                 pass  # the nodes of these tests have one owner
             case "mkdir" | "mkdirat":
@@ -196,12 +176,14 @@ class Disk:
             case "symlink" | "symlinkat":
                 self._create(paths[-1] or (), Inode(0o777, call.strings[0].decode()))
             case "unlink" | "unlinkat" | "rmdir":
-                directory = self._find(first[:-1])
-                self._add(Name((directory,), directory, first[-1], 0))
+                self._add(removed(self._find(first[:-1]), first[-1]))
             case "rename" | "renameat" | "renameat2":
-                self._move(first, paths[1] or (), exchanged="RENAME_EXCHANGE" in call.arguments)
+                second = paths[1] or ()
+                back = self._find(second) if "RENAME_EXCHANGE" in call.arguments else 0
+                here, there = ((self._find(path[:-1]), path[-1]) for path in (first, second))
+                self._add(moved(self._find(first), here, there, back))
             case "fsync" | "fdatasync":
-                self._add(Sync((), self._find(first)))
+                self._add(Op((), lambda _: None, synced=self._find(first)))
             case _:
                 raise AssertionError(f"what does {call.name} do to a disk? {call}")
 
@@ -209,19 +191,13 @@ class Disk:
         if path[-1] not in self._now[self._find(path[:-1])].names:
             self._create(path, Inode(_mode(call) & ~self._mask, b""))
         elif "O_TRUNC" in call.arguments:
-            self._add(Cut((self._find(path),), self._find(path), 0))
+            self._add(cut(self._find(path), 0))
 
     def _create(self, path: tuple[str, ...], inode: Inode) -> None:
-        number, directory = next(self._numbers), self._find(path[:-1])
+        number = next(self._numbers)
         self.births[number] = inode
         self._now |= copied({number: inode})
-        self._add(Name((directory,), directory, path[-1], number))
-
-    def _move(self, source: tuple[str, ...], target: tuple[str, ...], *, exchanged: bool) -> None:
-        here, there = self._find(source[:-1]), self._find(target[:-1])
-        back = self._find(target) if exchanged else 0
-        until = (here, there) if exchanged else (there,)
-        self._add(Move(until, self._find(source), (here, source[-1]), (there, target[-1]), back))
+        self._add(named(self._find(path[:-1]), path[-1], number))
 
     def _add(self, op: Op) -> None:
         self.ops.append(op)
@@ -242,8 +218,8 @@ class Disk:
         unsafe = []
         for place in range(end - 1, -1, -1):
             op = self.ops[place]
-            if isinstance(op, Sync):
-                synced.add(op.inode)
+            if op.synced:
+                synced.add(op.synced)
             elif not synced.issuperset(op.until):
                 unsafe.append(place)
         return unsafe[::-1]
@@ -267,12 +243,9 @@ class Disk:
             share = chance.random()
             yield self.after(end, frozenset(op for op in pending if chance.random() < share))
 
-    def put(self, disk: Inodes, path: Path) -> None:
-        """Make ``path`` what a disk holds."""
-        self._put(disk, self._top, path)
-
-    def _put(self, disk: Inodes, number: int, path: Path) -> None:
-        inode = disk[number]
+    def put(self, disk: Inodes, path: Path, number: int = 0) -> None:
+        """Make ``path`` what a disk holds, or what one inode of it does."""
+        inode = disk[number or self._top]
         if isinstance(inode.holds, str):
             path.symlink_to(inode.holds)
             return
@@ -281,7 +254,7 @@ class Disk:
         else:
             path.mkdir()
             for name, child in inode.holds.items():
-                self._put(disk, child, path / name)
+                self.put(disk, path / name, child)
         path.chmod(inode.mode)
 
     def seen(self, disk: Inodes) -> frozenset[tuple[str, ...]]:

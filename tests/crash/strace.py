@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.engines import debs
-from tests.engines.cache import build_once, locked
+from tests.engines.cache import PROJECT, build_once, locked
 from tests.engines.cache import cache as cache_directory
 
 MUTATING = (
@@ -58,17 +58,13 @@ def _bytes(text: str) -> bytes:
 
 @cache
 def strace() -> tuple[str, ...]:
-    """Return the command that is strace here: the machine's own, or Debian's, unpacked in the cache."""
-    own = shutil.which("strace")
-    return (own,) if own else fetched()
-
-
-def fetched() -> tuple[str, ...]:
-    """Return the command that is Debian's strace, unpacked in the cache.
+    """Return the command that is strace here: the machine's own, or Debian's, unpacked in the cache.
 
     Raises:
         RuntimeError: it cannot be had.
     """
+    if own := shutil.which("strace"):
+        return (own,)
     if lack := debs.needed():
         raise RuntimeError(f"strace is missing, and cannot be fetched: {lack}")
 
@@ -91,16 +87,8 @@ def log_calls(command: list[str], log: Path, names: tuple[str, ...] = (*MUTATING
     Raises:
         AssertionError: it did not end well.
     """
-    calls = ["--trace=" + ",".join(f"?{name}" for name in names)]
-    done = _run(
-        [
-            *strace(),
-            *["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", "16777216", "-o"],
-            str(log),
-            *calls,
-            *command,
-        ]
-    )
+    calls = "--trace=" + ",".join(f"?{name}" for name in names)
+    done = _run("-y", "-xx", "-s", "16777216", "-o", str(log), calls, *command)
     assert done.returncode == 0, done.stderr
     return list(_parse(log.read_text()))
 
@@ -112,21 +100,18 @@ def kill_at(command: list[str], name: str, number: int) -> int:
         The exit code; -9 if it was killed.
     """
     # Where the filter passes fewer calls than all, strace 6.1 delivers no signal.
-    inject = f"--inject={name}:signal=KILL:when={number}"
-    done = _run([*strace(), *["-f", "--seccomp-bpf", "-qq", "-o", "/dev/null"], inject, *command])
-    return done.returncode
+    return _run("-o", "/dev/null", f"--inject={name}:signal=KILL:when={number}", *command).returncode
 
 
-def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
-
-
-ENVIRONMENT = {
-    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-    "PYTHONPATH": str(Path(__file__).parents[2]),
-    "PYTHONDONTWRITEBYTECODE": "1",  # the same calls each time
-    "PYTHONHASHSEED": "0",
-}
+def _run(*words: str) -> "subprocess.CompletedProcess[str]":
+    environment = {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPATH": str(PROJECT),
+        "PYTHONDONTWRITEBYTECODE": "1",  # the same calls each time
+        "PYTHONHASHSEED": "0",
+    }
+    command = [*strace(), "-f", "--seccomp-bpf", "-qq", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
 def _parse(log: str) -> Iterator[Call]:

@@ -85,8 +85,15 @@ class Node(Site):
 
         return faults.forked(act, prepare, str(self.log)), self.log.read_text()
 
-    def undo(self) -> int:
-        return faults.call(["uninstall", "--host-root", str(self.root), "--restart-mode", "none"])
+    def undone(self) -> dict[str, str]:
+        """Return what stands there once our own command line has undone all."""
+        assert faults.call(["uninstall", "--host-root", str(self.root), "--restart-mode", "none"]) == 0
+        return self.tree()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
 
 
 def _behind(part: Part, happens: Callable[[int], None]) -> None:
@@ -118,10 +125,7 @@ def _failing(part: Part, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", PARTS)
-def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
-    tmp_path: Path, part: str, kind: str
-) -> None:
-    node = Node(tmp_path)
+def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(node: Node, part: str, kind: str) -> None:
     before = node.tree()
 
     code, said = node.install_in_child(lambda: _failing(PARTS[part], kind))
@@ -139,34 +143,28 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
         assert "report it with this log" in last
     assert "Traceback" not in said
     assert "hunter2" not in said
-    assert node.undo() == 0
-    assert node.tree() == before
+    assert node.undone() == before
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["installed again", "uninstalled"])
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_killed_behind_a_part_is_known_to_the_next_run(
-    tmp_path: Path, part: str, *, goes_on: bool
+    node: Node, part: str, *, goes_on: bool
 ) -> None:
-    node = Node(tmp_path)
     before = node.tree()
-    assert (
-        node.install_in_child(lambda: _behind(PARTS[part], lambda _: os._exit(faults.KILLED)))[0]
-        == faults.KILLED
-    )
+    code, _ = node.install_in_child(lambda: _behind(PARTS[part], lambda _: os._exit(faults.KILLED)))
+    assert code == faults.KILLED
 
     if goes_on:
         assert node.install_in_child()[0] == 0
         assert (node.root / SPECIFICATION).exists()
 
-    assert node.undo() == 0
-    assert node.tree() == before
+    assert node.undone() == before
 
 
 def test_a_specification_that_somebody_has_edited_since_stays_and_theirs_comes_back_in_a_roll_back(
-    tmp_path: Path,
+    node: Node,
 ) -> None:
-    node = Node(tmp_path)
     theirs = node.root / SPECIFICATION
     theirs.parent.mkdir()
     theirs.write_text("kind: theirs\n")
@@ -176,12 +174,11 @@ def test_a_specification_that_somebody_has_edited_since_stays_and_theirs_comes_b
     assert node.tree() == before
     assert node.install_in_child()[0] == 0
     theirs.write_text("kind: theirs now\n")
-    assert node.undo() == 0
+    node.undone()
     assert theirs.read_text() == "kind: theirs now\n"
 
 
-def test_without_a_failure_all_of_it_is_installed_and_undone(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_without_a_failure_all_of_it_is_installed_and_undone(node: Node) -> None:
     before = node.tree()
 
     assert node.install_in_child()[0] == 0
@@ -191,5 +188,4 @@ def test_without_a_failure_all_of_it_is_installed_and_undone(tmp_path: Path) -> 
     assert "nothing changed" in node.install_in_child()[1]
     assert (node.root / LEDGER).read_bytes() == installed
 
-    assert node.undo() == 0
-    assert node.tree() == before
+    assert node.undone() == before

@@ -44,16 +44,14 @@ CONTAIN = (
 )
 WAYS_TO_THE_NETWORK = ("PIP_CERT", "PIP_INDEX_URL")  # and proxies
 # Everything on the oldest Python that we support. The newer Debian has to show that what is fetched runs there too.
-FETCHING = (
-    "tests/deploy tests/payload/test_wrapper.py tests/crash/test_system_calls.py tests/crash/test_power.py"
-)
+FETCHING = "tests/deploy tests/payload/test_wrapper.py tests/crash/test_power.py"
 COMMANDS = {
     "bookworm": ("make", "demo", "unit", "MARKS="),
     "trixie": ("make", "demo", "unit", "MARKS=", f"TESTS={FETCHING}"),
 }
 # Each kind of what is fetched (kubectl, Helm, busybox, strace) and each document, and no more than a few minutes.
 FEW = (
-    "tests/deploy tests/payload/test_wrapper.py tests/crash/test_strace.py tests/test_documents.py "
+    "tests/deploy tests/payload/test_wrapper.py tests/test_secrets.py tests/test_documents.py "
     "tests/test_command_line.py"
 )
 FIRST_HOUR = {"bookworm": ("make", "demo", "unit", f"TESTS={FEW}")}
