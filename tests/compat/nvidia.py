@@ -1,7 +1,6 @@
 """A node for NVIDIA's command line: configs below a root, the program as a process, and what then stands there."""
 
 import json
-import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import preloaded
-from tests.support.entry import NVIDIAS, PROJECT
+from tests.support.entry import NVIDIAS
 from tests.support.stand_in import stand_in_payload
 from tests.support.tree import tree
 
@@ -31,19 +30,20 @@ MODES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
 
 
 class Nvidia:
-    """One node with one engine; ``events`` are what the last call has logged."""
+    """One node with one engine and its config; ``events`` are what the last call has logged."""
 
-    def __init__(self, directory: Path, engine: str) -> None:
+    def __init__(self, directory: Path, engine: str, config: str | None = None) -> None:
         self.root, self.source, self.engine = directory / "node", directory / "artifacts", engine
         self.config = self.root / CONFIG[engine]
         self.drop_in = self.root / DROP_IN.get(engine, "nothing")
         self.config.parent.mkdir(parents=True)
+        if config is not None:
+            self.config.write_text(config, newline="")
         self.events: list[dict[str, Any]] = []
         stand_in_payload(self.source)
 
     def _call(self, words: Sequence[str], variables: Mapping[str, str]) -> int:
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), **variables}
-        done = preloaded.run([sys.executable, *words], environment)
+        done = preloaded.run([sys.executable, *words], {**preloaded.ENVIRONMENT, **variables})
         sys.stderr.write(done.stderr)
         self.events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
         return done.returncode

@@ -7,7 +7,6 @@ import pytest
 
 from tests.compat.nvidia import CONFIG, DROP_IN, MODES, TOOLKIT, V2, Nvidia
 
-ENGINES = ("docker", "containerd", "crio")
 OWNERS = "/usr/bin/nvidia-container-runtime"
 LOW_LEVEL = "/opt/site/bin/runc-of-the-site"
 HOOK = "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
@@ -73,12 +72,11 @@ def test_dockers_runtimes_and_default_go(docker: Nvidia, before: dict[str, dict[
 @pytest.mark.parametrize(
     ("engine", "config", "drop_in", "after"),
     [
-        pytest.param("containerd", DEFAULT_V2 + TABLES_V2, None, USERS_V2, id="containerd's own file"),
-        pytest.param(
-            *("containerd", IMPORTS + USERS_V2, USERS_V2 + TABLES_V2, USERS_V2), id="containerd's drop-in"
-        ),
-        pytest.param("crio", "[crio]\n", CRIOS, "[crio]\n", id="CRI-O's drop-in"),
+        ("containerd", DEFAULT_V2 + TABLES_V2, None, USERS_V2),
+        ("containerd", IMPORTS + USERS_V2, USERS_V2 + TABLES_V2, USERS_V2),
+        ("crio", "[crio]\n", CRIOS, "[crio]\n"),
     ],
+    ids=["containerd's own file", "containerd's drop-in", "CRI-O's drop-in"],
 )
 def test_what_is_in_a_config_or_drop_in_goes_and_the_rest_stays(
     tmp_path: Path, engine: str, config: str, drop_in: str | None, after: str
@@ -126,13 +124,12 @@ def test_a_drop_in_of_nvidias_name_is_left_although_it_holds_no_more_than_ours(c
 @pytest.mark.parametrize(
     ("engine", "files"),
     [
-        pytest.param(
-            "docker", {CONFIG["docker"]: f'{{"runtimes": {{"n": {{"path": "{OWNERS}"}}}}}}'}, id="docker"
-        ),
-        pytest.param("containerd", {CONFIG["containerd"]: USERS_V2}, id="containerd"),
-        pytest.param("crio", {CONFIG["crio"]: "[crio]\n"}, id="CRI-O"),
-        pytest.param("crio", {f"{TOOLKIT[1:]}/theirs": "1\n"}, id="a directory"),
+        ("docker", {CONFIG["docker"]: f'{{"runtimes": {{"n": {{"path": "{OWNERS}"}}}}}}'}),
+        ("containerd", {CONFIG["containerd"]: USERS_V2}),
+        ("crio", {CONFIG["crio"]: "[crio]\n"}),
+        ("crio", {f"{TOOLKIT[1:]}/theirs": "1\n"}),
     ],
+    ids=["docker", "containerd", "CRI-O", "a directory"],
 )
 def test_where_nvidias_installer_never_was_nothing_is_adopted(
     tmp_path: Path, engine: str, files: dict[str, str]
@@ -185,11 +182,10 @@ def test_an_import_that_serves_others_stays(containerd: Nvidia) -> None:
         ("containerd", USERS_V2 + TABLES_V2),
         ("crio", f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{PROGRAMS["nvidia"]}"\n'),
     ],
-    ids=ENGINES,
+    ids=CONFIG,
 )
 def test_an_install_takes_over_and_gives_back_what_it_found(tmp_path: Path, engine: str, text: str) -> None:
-    node = Nvidia(tmp_path, engine)
-    node.config.write_text(text)
+    node = Nvidia(tmp_path, engine, text)
     leave_toolkit(node)
     with node.installed():
         assert (node.root / TOOLKIT[1:]).is_symlink()

@@ -1,6 +1,5 @@
 """What each flag comes to on the node: config.toml key for key, the engine's config, what is refused."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.compat.nvidia import TOOLKIT, V2, Nvidia
-from tests.support.entry import NVIDIAS, PROJECT
+from tests.support.entry import NVIDIAS
+from tests.support.preloaded import ENVIRONMENT
 
 KATA, RUNC = "io.containerd.kata.v2", "io.containerd.runc.v2"
 NRI = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator"}
-RUNTIME = "NVIDIA_CONTAINER_RUNTIME"
+RUNTIME, ACCEPT = "NVIDIA_CONTAINER_RUNTIME", "ACCEPT_NVIDIA_VISIBLE_DEVICES"
 PREFIXES = f"{RUNTIME}_MODES_CDI_ANNOTATION_PREFIXES"
 # A variable, the text that it has, and what the text becomes at a key of config.toml.
 SAID = [
@@ -38,13 +38,13 @@ SAID = [
         "nvidia-container-runtime-hook/skip-mode-detection",
         False,
     ),
-    *(
-        (variable, text, variable.lower().replace("_", "-"), value)
-        for variable, text, value in (
-            ("ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED", "0", False),
-            ("ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS", "T", True),
-        )
+    (
+        f"{ACCEPT}_ENVVAR_WHEN_UNPRIVILEGED",
+        "0",
+        "accept-nvidia-visible-devices-envvar-when-unprivileged",
+        False,
     ),
+    (f"{ACCEPT}_AS_VOLUME_MOUNTS", "T", "accept-nvidia-visible-devices-as-volume-mounts", True),
     ("NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES", "a,b.c", "features", {"a": True, "b": {"c": True}}),
     ("ROOT", "/usr/local/nvidia", "nvidia-ctk/path", f"{TOOLKIT}/nvidia-ctk"),
 ]
@@ -128,14 +128,11 @@ def test_names_and_default_are_as_nvidia_has_them(docker: Nvidia, name: str, def
         ({"TOOLKIT_PACKAGE_TYPE": "apk"}, "use 'apk' as --toolkit-package-type"),
         ({"RUNTIME_RESTART_MODE": "reload"}, "use 'reload' as --restart-mode"),
         ({"NVIDIA_RUNTIME_NAME": "runc"}, "runc"),
-        ({"NVIDIA_RUNTIME_NAME": "crun"}, "crun"),
         ({"CRIO_CONFIG_MODE": "x"}, "use 'x' as --config-mode"),
         ({"RUNTIME_CONFIG_SOURCE": "file,url=x"}, "use 'url=x' as --config-source"),
         ({"CREATE_DEVICE_NODES": "none,bad"}, "use 'bad' as --create-device-nodes"),
-        ({"CDI_KIND": "nvidia"}, "use 'nvidia' as --cdi-kind"),
         ({"CDI_KIND": "-x/gpu"}, "use '-x/gpu' as --cdi-kind"),
         ({"CDI_KIND": "a/gpu"}, "use 'a/gpu' as --cdi-kind"),  # engines that watch CDI die of it
-        ({"CDI_KIND": "nvidia.com/g"}, "use 'nvidia.com/g' as --cdi-kind"),
         ({"NRI_PLUGIN_INDEX": "100"}, "use 100 as --nri-plugin-index"),
         ({"ENABLE_NRI_PLUGIN": "1"}, "enable the NRI plugin without a namespace"),
         ({"ENABLE_NRI_PLUGIN": "1", "NRI_NAMESPACE": "A b"}, "allow 'A b=management.nvidia.com/gpu'"),
@@ -152,19 +149,16 @@ def test_a_value_that_makes_no_sense_changes_nothing(
     assert words in docker.refused(**{"NO_DAEMON": "false"} | variables)
 
 
+BY_ITS_UNIT = " is restarted by its unit: a signal does not make it read its config"
+
+
 @pytest.mark.parametrize(
     ("engine", "said", "told"),
     [
         ("docker", "signal", None),
         ("docker", "systemd", "Docker gets SIGHUP: a restart by its unit would stop its containers"),
-        *(
-            (
-                engine,
-                "Signal",
-                f"{name} is restarted by its unit: a signal does not make it read its config",
-            )
-            for engine, name in {"containerd": "containerd", "crio": "CRI-O"}.items()
-        ),
+        ("containerd", "Signal", f"containerd{BY_ITS_UNIT}"),
+        ("crio", "Signal", f"CRI-O{BY_ITS_UNIT}"),
         ("containerd", "systemd", None),
     ],
 )
@@ -180,9 +174,7 @@ def test_a_restart_mode_that_does_not_apply_is_answered_by_what_is_done_instead(
 def test_the_program_waits_says_so_and_undoes_everything(docker: Nvidia) -> None:
     docker.config.write_text('{"log-driver": "local"}\n')
     before = docker.tree()
-    environment = {
-        "PATH": os.defpath,
-        "PYTHONPATH": str(PROJECT),
+    environment = ENVIRONMENT | {
         "HOST_ROOT_MOUNT": str(docker.root),
         "TOOLKIT_SOURCE_ROOT": str(docker.source),
         "RUNTIME_RESTART_MODE": "none",

@@ -1,15 +1,29 @@
-"""Each flag and each variable of nvidia.toml: names, precedence, kinds, defaults, errors."""
+"""Each flag and variable of nvidia.toml: names, precedence, kinds, defaults, errors, and what all come to as options."""
 
+import ast
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 
-from installer.cli.nvidia_flags import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Row, read, rows
-from installer.errors import UsageError
+from installer.cli.flags import FLAGS
+from installer.cli.nvidia import options_from
+from installer.cli.nvidia_flags import (
+    ENGINE_OF,
+    FALSE,
+    OWN_ENGINE_ONLY,
+    TRUE,
+    Row,
+    read,
+    rows,
+    spell_option,
+)
+from installer.errors import Option, Remedy, UsageError
+from installer.model.options import Cdi, Options, RestartMode
+from tests.compat.nvidia import CONFIG, Nvidia
+from tests.support.entry import PROJECT
 
-ENGINES = ("docker", "containerd", "crio")
-OLD = ("toolkit-args", "runtime-args")
 PLAIN = [row for row in rows() if row.kind != "words" and row.name != "runtime"]
 # A text of each kind, and what it is read as.
 SAMPLES: Mapping[str, tuple[str, Any]] = {
@@ -19,10 +33,11 @@ SAMPLES: Mapping[str, tuple[str, Any]] = {
     "list": ("one, two", ["one", "two"]),
 }
 OTHERS = {"bool": "0", "text": "other", "number": "7", "list": "three"}
-
-
-def _flags(name: str) -> tuple[str, ...]:
-    return (f"--{name}", f"-{name}") if len(name) > 1 else (f"-{name}",)
+OLD = {"TOOLKIT_ARGS": "--driver-root /old --root /old", "DRIVER_ROOT": "/variable"}
+# Only asked for by our own verbs: the mode, an undo while containers run on our runtimes, what monitoring is told, NRI.
+OWN_ALONE = {"mode", "in-use", "metrics-textfile", "metrics-listen", "nfd-features"} | {
+    f"nri-{each}" for each in ("allow", "name", "index")
+}
 
 
 def _for(row: Row, variable: str) -> str:
@@ -30,7 +45,7 @@ def _for(row: Row, variable: str) -> str:
     return ENGINE_OF.get(variable.partition("_")[0], "docker") if row.name in OWN_ENGINE_ONLY else "docker"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", CONFIG)
 def test_what_nobody_says_has_its_default(engine: str) -> None:
     asked = read([], {"RUNTIME": engine})
 
@@ -43,7 +58,7 @@ def test_what_nobody_says_has_its_default(engine: str) -> None:
 def test_every_name_is_taken_with_one_dash_or_two_and_beats_every_variable() -> None:
     for row in PLAIN:
         text, value = SAMPLES[row.kind]
-        for flag in (flag for name in row.names for flag in _flags(name)):
+        for flag in (f"{dash}{name}" for name in row.names for dash in ("-", "--")[: len(name)]):
             for words in ([f"{flag}={text}"], [flag] if row.kind == "bool" else [flag, text]):
                 asked = read(words, dict.fromkeys(row.env, OTHERS[row.kind]))
 
@@ -54,13 +69,11 @@ def test_the_first_variable_that_is_set_counts() -> None:
     variables = [(row, *place) for row in PLAIN for place in enumerate(row.env)]
     for row, place, variable in variables:
         text, value = SAMPLES[row.kind]
-        other, engine = OTHERS[row.kind], _for(row, variable)
-        later = dict.fromkeys(row.env[place + 1 :], other)
+        later = dict.fromkeys(row.env[place + 1 :], OTHERS[row.kind])
 
-        asked = read([], {"RUNTIME": engine, **later, variable: text})
+        asked = read([], {"RUNTIME": _for(row, variable), **later, variable: text})
 
-        assert asked[row.name] == value, variable
-        assert asked.settings[row.name].by == variable
+        assert (asked[row.name], asked.settings[row.name].by) == (value, variable)
 
 
 def test_an_empty_variable_counts_and_hides_the_later_ones_with_a_warning() -> None:
@@ -78,14 +91,11 @@ def test_an_empty_variable_counts_and_hides_the_later_ones_with_a_warning() -> N
 
 
 @pytest.mark.parametrize("name", sorted(OWN_ENGINE_ONLY))
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", CONFIG)
 def test_a_path_for_another_engine_does_not_count(name: str, engine: str) -> None:
     row = next(row for row in rows() if row.name == name)
-    others = {
-        variable: "/x"
-        for variable in row.env
-        if ENGINE_OF.get(variable.partition("_")[0]) not in {None, engine}
-    }
+    mine = {None, engine}
+    others = {each: "/x" for each in row.env if ENGINE_OF.get(each.partition("_")[0]) not in mine}
 
     assert others
     assert read([], {"RUNTIME": engine, **others})[name] == row.default_for(engine)
@@ -100,24 +110,24 @@ def test_a_bool_is_one_of_twelve_words() -> None:
             read([], {"NO_DAEMON": word})
 
 
-OLD_TEXT = {"TOOLKIT_ARGS": "--driver-root /old --root /old", "DRIVER_ROOT": "/variable"}
-
-
 @pytest.mark.parametrize(
     ("words", "environment", "name", "value"),
     [
-        pytest.param(
-            "--no-daemon", {"NO_DAEMON": "x"}, "no-daemon", True, id="a flag keeps its variable unread"
-        ),
-        pytest.param(
-            "--root /a --toolkit-install-dir=/b", {}, "toolkit-install-dir", "/b", id="the last alias"
-        ),
-        pytest.param("", OLD_TEXT, "driver-root", "/old", id="an old text beats a variable"),
-        pytest.param("--root /b", OLD_TEXT, "toolkit-install-dir", "/b", id="and gives way to a flag"),
-        pytest.param("/a", {"ROOT": "/b"}, "toolkit-install-dir", "/a", id="a destination beats a variable"),
-        pytest.param("/a --root /b", {}, "toolkit-install-dir", "/b", id="and gives way to a flag as well"),
-        pytest.param(
-            "--config-source=a --config-sources b,c=/x", {}, "config-source", ["a", "b", "c=/x"], id="a list"
+        ("--no-daemon", {"NO_DAEMON": "x"}, "no-daemon", True),
+        ("--root /a --toolkit-install-dir=/b", {}, "toolkit-install-dir", "/b"),
+        ("", OLD, "driver-root", "/old"),
+        ("--root /b", OLD, "toolkit-install-dir", "/b"),
+        ("/a", {"ROOT": "/b"}, "toolkit-install-dir", "/a"),
+        ("/a --root /b", {}, "toolkit-install-dir", "/b"),
+        ("--config-source=a --config-sources b,c=/x", {}, "config-source", ["a", "b", "c=/x"]),
+    ],
+    ids=[
+        *("a flag keeps its variable unread", "the last alias", "an old text beats a variable"),
+        *(
+            "and gives way to a flag",
+            "a destination beats a variable",
+            "and gives way to a flag as well",
+            "a list",
         ),
     ],
 )
@@ -145,19 +155,35 @@ def test_what_is_ignored_is_told(words: str, environment: dict[str, str], warnin
 
 
 @pytest.mark.parametrize(
-    ("words", "match"),
+    ("words", "problem"),
     [
-        pytest.param(["--nope"], "there is no such flag", id="a flag that is not there"),
-        pytest.param(["--root"], "it needs a value", id="a value that is not there"),
-        pytest.param(["--nri-plugin-index", "ten"], "it is no number", id="a word in place of a number"),
-        pytest.param(["--toolkit-args", "'x"], "no closing quotation", id="a quotation that does not end"),
-        pytest.param(["--toolkit-args", "--nope"], "there is no such flag", id="a flag within an old text"),
-        pytest.param(["-r", "podman"], "configure the runtime 'podman'", id="another engine"),
+        (["--nope"], "there is no such flag"),
+        (["--root"], "it needs a value"),
+        (["--nri-plugin-index", "ten"], "it is no number"),
+        (["--toolkit-args", "'x"], "no closing quotation"),
+        (["--toolkit-args", "--nope"], "there is no such flag"),
+        (["-r", "podman"], "configure the runtime 'podman'"),
     ],
 )
-def test_a_word_that_makes_no_sense_is_an_error(words: list[str], match: str) -> None:
-    with pytest.raises(UsageError, match=match):
+def test_a_word_that_makes_no_sense_is_an_error(words: list[str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
         read(words, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["usr/local/nvidia"], "install into 'usr/local/nvidia' (it is not an absolute path)"),
+        (["/opt/x", "opt/y"], "take the argument 'opt/y' (one directory is all there can be)"),
+        (["--root", "/a", "b"], "install into 'b' (it is not an absolute path)"),
+        (["--", "-x"], "install into '-x' (it is not an absolute path)"),
+    ],
+)
+def test_an_argument_that_is_no_directory_to_install_into_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(words, {})
+
+    assert refused.value.problem == sentence
 
 
 def test_help_and_version_are_asked_for() -> None:
@@ -188,17 +214,141 @@ def test_the_form_of_2021_is_read_without_a_shell() -> None:
     assert {name: asked[name] for name in expected} == expected
 
 
+def _options(**variables: str) -> Options:
+    return options_from(read([], {"HOST_ROOT_MOUNT": "/nowhere", **variables}))
+
+
+def test_the_operators_places_are_the_hosts_where_no_root_is_mounted() -> None:
+    options = _options(
+        RUNTIME="containerd",
+        RUNTIME_CONFIG="/runtime/config-dir/config.toml",
+        RUNTIME_DROP_IN_CONFIG="/runtime/config-dir.d/99-nvidia.toml",
+        RUNTIME_DROP_IN_CONFIG_HOST_PATH="/etc/k/conf.d/99-nvidia.toml",
+        RUNTIME_SOCKET="/runtime/sock-dir/containerd.sock",
+    )
+
+    places = options.places["containerd"]
+    assert str(places.config) == "/etc/containerd/config.toml"
+    assert str(places.drop_in) == "/etc/k/conf.d/99-nvidia.toml"
+    assert str(places.socket) == "/run/containerd/containerd.sock"
+    assert {str(host): str(here) for host, here in options.mounts} == {
+        "/etc/containerd": "/runtime/config-dir",
+        "/etc/k/conf.d": "/runtime/config-dir.d",
+        "/run/containerd": "/runtime/sock-dir",
+    }
+
+
+def test_with_nri_the_namespaces_get_the_kind_of_the_specification_and_nothing_else() -> None:
+    more = {"NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES": "dra, gpu-operator", "NRI_PLUGIN_INDEX": "7"}
+    asked = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator", "RUNTIME": "containerd", **more}
+
+    options = _options(NRI_SOCKET="/runtime/nri-sock-dir/nri.sock", **asked)
+
+    assert (options.engines, options.serves_nri) == ((), True)
+    assert (str(options.nri.socket), options.nri.identity.order) == ("/var/run/nri/nri.sock", "07")
+    allowed = [f"{namespace}=management.nvidia.com/gpu" for namespace in ("gpu-operator", "dra")]
+    assert [*map(str, options.nri.allowed)] == allowed
+    assert not _options(NO_DAEMON="true", **asked).serves_nri
+
+
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("engine", "said", "mode"),
     [
-        (["usr/local/nvidia"], "install into 'usr/local/nvidia' (it is not an absolute path)"),
-        (["/opt/x", "opt/y"], "take the argument 'opt/y' (one directory is all there can be)"),
-        (["--root", "/a", "b"], "install into 'b' (it is not an absolute path)"),
-        (["--", "-x"], "install into '-x' (it is not an absolute path)"),
+        ("docker", "signal", RestartMode.AUTO),
+        ("containerd", "signal", RestartMode.AUTO),
+        ("containerd", "systemd", RestartMode.AUTO),
+        ("docker", "NONE", RestartMode.NONE),
     ],
 )
-def test_an_argument_that_is_no_directory_to_install_into_is_refused(words: list[str], sentence: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        read(words, {})
+def test_a_restart_mode_is_what_an_engine_survives(engine: str, said: str, mode: RestartMode) -> None:
+    assert _options(RUNTIME=engine, RUNTIME_RESTART_MODE=said).restart_mode is mode
 
-    assert refused.value.problem == sentence
+
+SPECIFICATIONS = PurePosixPath("/var/run/cdi")
+# A driver root and a device root, each as the host and as we have it.
+DRIVERS = ("/run/nvidia/driver",) * 4
+HOSTS = {"DRIVER_ROOT": "/", "DRIVER_ROOT_CTR_PATH": "/host", "DEV_ROOT": "/dev-root"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "cdi"),
+    [
+        ({}, None),
+        ({"CDI_ENABLED": "true", "CDI_OUTPUT_DIR": ""}, None),
+        ({"CDI_ENABLED": "true"}, Cdi(SPECIFICATIONS, "management.nvidia.com/gpu", *DRIVERS, nodes=True)),
+        (
+            {"ENABLE_CDI": "1", "CDI_KIND": "a.b/cd", "CREATE_DEVICE_NODES": "none", **HOSTS},
+            Cdi(SPECIFICATIONS, "a.b/cd", "/", "/host", "/dev-root", "/host", nodes=False),
+        ),
+    ],
+    ids=["off", "no directory", "the defaults", "a driver on the host"],
+)
+def test_cdi_is_asked_for_as_nvidias_variables_say(variables: dict[str, str], cdi: Cdi | None) -> None:
+    options = _options(**variables)
+
+    assert options.cdi == cdi
+    assert options.extras.cdi is (cdi is not None)
+
+
+@pytest.mark.parametrize("said", ["control,none", "none,control", "control,"])
+def test_device_nodes_are_made_where_nothing_else_is_said(said: str) -> None:
+    cdi = _options(CDI_ENABLED="true", CREATE_DEVICE_NODES=said).cdi
+
+    assert cdi is not None
+    assert not cdi.nodes
+
+
+def test_each_option_of_a_remedy_is_one_of_both_command_lines() -> None:
+    shared = [path for path in (PROJECT / "installer").rglob("*.py") if path.parent.name != "cli"]
+    nodes = [node for path in shared for node in ast.walk(ast.parse(path.read_text()))]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "Option"]
+    named = {each.value for each in (call.args[0] for call in calls) if isinstance(each, ast.Constant)}
+
+    assert len(named) > 5
+    assert named - {flag.name.removeprefix("--") for flag in FLAGS} == set()
+    assert named - {name for row in rows() for name in (row.own, *row.names)} == OWN_ALONE
+
+
+@pytest.mark.parametrize(
+    ("option", "own", "theirs"),
+    [
+        (Option("retry"), "--retry", "--retry (TOOLKIT_INSTALLER_RETRY)"),
+        (Option("install-dir"), "--install-dir", "--toolkit-install-dir (TOOLKIT_INSTALL_DIR)"),
+        (
+            *(Option("config", "/c", engine="containerd"), "--config containerd=/c"),
+            "--config=/c (RUNTIME_CONFIG)",
+        ),
+        (Option("in-use", "keep"), "--in-use keep", "toolkit-installer's --in-use keep"),
+    ],
+)
+def test_an_option_is_spelt_as_each_entry_point_takes_it(option: Option, own: str, theirs: str) -> None:
+    remedy = Remedy("use ", option, ", then run again")
+
+    assert remedy == f"use {own}, then run again"
+    assert remedy.spelt(spell_option) == f"use {theirs}, then run again"
+
+
+@pytest.mark.parametrize("form", ["flags", "variables"])
+def test_what_a_remedy_says_is_taken_in_the_form_of_2021_too(form: str) -> None:
+    """TOOLKIT_ARGS, RUNTIME_ARGS and the first argument give way to a flag."""
+    old = {"RUNTIME": "containerd", "TOOLKIT_ARGS": "--driver-root /d", "RUNTIME_ARGS": "-s /run/c.sock"}
+    said = {"runtime-name": "gpu", "timeout": "60", "retry": "true", "config": "/etc/containerd/c.toml"}
+    spelled = {name: spell_option(Option(name, value)) for name, value in said.items()}
+    flags = [text.partition(" ")[0] for text in spelled.values()] if form == "flags" else []
+    variables = {text.rpartition("(")[2].rstrip(")"): said[name] for name, text in spelled.items()}
+
+    options = options_from(read(["/usr/local/nvidia", *flags], old if flags else old | variables))
+
+    assert (options.runtime_name, options.timeout_s, options.retry) == ("gpu", 60.0, True)
+    assert str(options.places["containerd"].config) == said["config"]
+    assert str(options.places["containerd"].socket) == "/run/c.sock"
+
+
+def test_a_refusal_of_nvidias_entry_point_speaks_its_words(docker: Nvidia) -> None:
+    (docker.source / "usr/local/sbin/nvidia-ctk").unlink()
+
+    assert docker.refused()
+
+    remedy = docker.events[-1]["remedy"]
+    assert "--toolkit-source-root (TOOLKIT_SOURCE_ROOT)" in remedy
+    assert "--toolkit-source " not in remedy
