@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -125,20 +126,14 @@ class Life:
     def __init__(self, bin_: Path, root: Path, source: Path) -> None:
         self.bin, self.root, self.source = bin_, root, source
 
-    def call(self, *command: str) -> tuple[int, list[str]]:
+    def call(self, command: list[str]) -> tuple[int, list[str]]:
+        quiet = subprocess.DEVNULL
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-            env=self.env,
-            check=False,
+            command, capture_output=True, timeout=120, stdin=quiet, env=self.env, check=False
         )
         return done.returncode, codes(done.stderr)
 
-    def verb(self, name: str, *words: str) -> list[str]:
+    def verb(self, name: str, words: list[str]) -> list[str]:
         """Return what a shell is told for a verb of ours."""
         where = ["--host-root", str(self.root)]
         if name in {"install", "run", "plan"}:
@@ -160,16 +155,40 @@ class Life:
         words = [f"--{name}={value}" for name, value in flags.items()]
         return [str(self.bin / "nvidia-toolkit"), str(self.root / "usr/local/nvidia"), *words, "--no-daemon"]
 
+    def run(self, flags: list[str], number: int) -> tuple[int, list[str]]:
+        """Start `run`, wait until it has settled, end it."""
+        log, quiet = self.root / ".t", subprocess.DEVNULL
+        command = self.verb("run", ["--pid-file", str(self.root / "run/t.pid"), *flags])
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdout=quiet, stderr=out, stdin=quiet, env=self.env, start_new_session=True
+            )
+            try:
+                until = time.monotonic() + 60
+                while process.poll() is None and time.monotonic() < until:
+                    if b'"waiting for a signal"' in log.read_bytes():
+                        break
+                    time.sleep(0.05)
+                if process.poll() is None:
+                    time.sleep(0.3)
+                    end = os.killpg if number == signal.SIGKILL else os.kill
+                    end(process.pid, number)
+                code = process.wait(timeout=60)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        said = codes(log.read_bytes())
+        log.unlink()
+        return code, said
 
-def codes(log: str) -> list[str]:
+
+def codes(log: bytes) -> list[str]:
     found = set()
-    for line in log.splitlines():
-        try:
+    for line in log.decode(errors="replace").splitlines():
+        with suppress(ValueError):
             said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict) and said.get("code"):
-            found.add(str(said["code"]))
+            if isinstance(said, dict) and said.get("code"):
+                found.add(str(said["code"]))
     return sorted(found)
 
 
@@ -214,75 +233,40 @@ def edit(root: Path, engine: str, number: int) -> None:
         4: text.replace("\n", "\r\n"),
         5: re.sub(r'"nvidia": \{[^{}]*\},? ?', "", text, count=1),
         6: re.sub(r'(default_runtime_name|default_runtime) = "\w+"', r'\1 = "nvidia"', text),
-        7: json.dumps(json.loads(text), indent=2) if engine == "docker" and valid(text) else text,
+        7: indented(text) if engine == "docker" else text,
         8: text[: len(text) // 2],
     }[number]
     path.write_bytes(new.encode(errors="surrogateescape"))
 
 
-def valid(text: str) -> bool:
-    try:
-        return bool(json.loads(text)) or True
-    except ValueError:
-        return False
+def indented(text: str) -> str:
+    with suppress(ValueError):
+        return json.dumps(json.loads(text), indent=2)
+    return text
 
 
 def act(life: Life, what: Act) -> tuple[int, list[str]]:
     """Do one act; return what is compared of it besides the tree."""
     kind, *rest = what
-    root = life.root
+    if kind == "verb":
+        return life.call(life.verb(*rest))
+    if kind == "compat":
+        return life.call(life.compat(*rest))
+    if kind == "run":
+        return life.run(*rest)
     if kind == "texts":
         for engine, number in rest[0].items():
-            text, path = TEXTS[engine][number], root / FILES[engine]
+            text, path = TEXTS[engine][number], life.root / FILES[engine]
             path.parent.mkdir(parents=True, exist_ok=True)
             if text is not None:
                 path.write_bytes(text.encode())
-    elif kind == "verb":
-        return life.call(*life.verb(rest[0], *rest[1]))
-    elif kind == "compat":
-        return life.call(*life.compat(rest[0]))
-    elif kind == "run":
-        return run(life, *rest)
     elif kind == "edit":
-        edit(root, *rest)
+        edit(life.root, *rest)
     elif kind == "payload":
-        change_payload(life.source, rest[0])
+        change_payload(life.source, *rest)
     elif kind == "node":
-        change_node(root, rest[0])
+        change_node(life.root, *rest)
     return 0, []
-
-
-def run(life: Life, flags: list[str], number: int) -> tuple[int, list[str]]:
-    """Start `run`, wait until it has settled, end it."""
-    pid_file, log = life.root / "run/t.pid", life.root / ".t"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            life.verb("run", "--pid-file", str(pid_file), *flags),
-            stdout=subprocess.DEVNULL,
-            stderr=out,
-            stdin=subprocess.DEVNULL,
-            env=life.env,
-            start_new_session=True,
-        )
-        try:
-            until = time.monotonic() + 60
-            while b'"waiting for a signal"' not in log.read_bytes() and time.monotonic() < until:
-                if process.poll() is not None:
-                    break
-                time.sleep(0.05)
-            if process.poll() is None:
-                time.sleep(0.3)
-                if number == signal.SIGKILL:
-                    os.killpg(process.pid, number)
-                else:
-                    process.send_signal(number)
-            code = process.wait(timeout=60)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    said = codes(log.read_text(errors="replace"))
-    log.unlink()
-    return code, said
 
 
 def change_payload(source: Path, number: int) -> None:

@@ -9,11 +9,12 @@ import os
 import secrets
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from random import Random
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -110,14 +111,9 @@ def _planned(name: str) -> Reader:
 
 
 def _ledger(directory: Path) -> Reader:
-    directory.mkdir()
-    host = Host.under(PurePosixPath(directory))
     options = Options(engines=("docker",), restart_mode=RestartMode.NONE)
-    ledger = directory / str(options.layout.ledger).lstrip("/")
-    ledger.parent.mkdir(parents=True)
 
-    def read(content: bytes) -> object:
-        ledger.write_bytes(content)
+    def use(host: Host) -> object:
         status(["status", "--host-root", str(directory), "--deep"])
         held = read_record(host, options.layout)
         assert held is not None
@@ -131,7 +127,7 @@ def _ledger(directory: Path) -> Reader:
         found = Facts(engines, contents, dict.fromkeys(contents), frozenset(), toolkit, held)
         return dumps(held), plan_undo(found, options)
 
-    return read
+    return _file(directory, str(options.layout.ledger).lstrip("/"), use)
 
 
 def _file(directory: Path, path: str, use: Callable[[Host], object]) -> Reader:
@@ -147,13 +143,10 @@ def _file(directory: Path, path: str, use: Callable[[Host], object]) -> Reader:
 
 
 def _proc(directory: Path) -> Reader:
-    (directory / "7").mkdir(parents=True)
+    def use(_: Host) -> object:
+        return started_of(7, directory), unit_in((directory / "7/stat").read_text(errors="surrogateescape"))
 
-    def read(content: bytes) -> object:
-        (directory / "7/stat").write_bytes(content)
-        return started_of(7, directory), unit_in(content.decode(errors="surrogateescape"))
-
-    return read
+    return _file(directory, "7/stat", use)
 
 
 def _crio_config(content: bytes) -> object:
@@ -182,29 +175,41 @@ def _locks(directory: Path) -> Reader:
 
 
 def _pidfile(directory: Path) -> Reader:
-    directory.mkdir()
-    host = Host.under(PurePosixPath(directory))
+    pidfile = PurePosixPath("/x.pid")
 
-    def read(content: bytes) -> object:
-        (directory / "x.pid").write_bytes(content)
+    def use(host: Host) -> object:
         try:
-            lock_pidfile(host, PurePosixPath("/x.pid")).release()
+            lock_pidfile(host, pidfile).release()
         finally:
-            remove_pidfile(host, PurePosixPath("/x.pid"))
+            remove_pidfile(host, pidfile)
         return status(
-            ["status", "--host-root", str(directory), "--pid-file", str(directory / "x.pid"), "--alive"]
+            ["status", "--host-root", str(directory), "--pid-file", f"{directory}{pidfile}", "--alive"]
         )
 
-    return read
+    return _file(directory, "x.pid", use)
 
 
-def _socket(path: Path, ask: Callable[[Path], object], serve: Callable[[bytes], Any]) -> Reader:
+def _socket(path: Path, ask: Callable[[Path], object], serve: Callable[[Path, bytes], Any]) -> Reader:
+    """Return what asks a server of the bytes."""
+
     def read(content: bytes) -> object:
         path.unlink(missing_ok=True)
-        with serve(content):
+        with serve(path, content):
             return ask(path)
 
     return read
+
+
+def _cri(
+    path: Path,
+    method: str,
+    ask: Callable[[Path], object],
+    answers: Mapping[str, bytes] = MappingProxyType({}),
+) -> Reader:
+    """Return what asks an engine, of which one answer is the bytes."""
+    service = "/runtime.v1.RuntimeService/"
+    others = {f"{service}{name}": said for name, said in answers.items()}
+    return _socket(path, ask, lambda path, content: engine(path, others | {f"{service}{method}": content}))
 
 
 class _Spoilt:
@@ -223,17 +228,16 @@ class _Spoilt:
 
 
 def _systemd(path: Path) -> Reader:
-    def serve(content: bytes) -> Any:
+    def ask(bus: Path) -> object:
+        return systemd.ask_bus(
+            [bus], lambda on: Unit.of(on.properties("docker.service")), purpose="look", timeout_s=ASK_S
+        )
+
+    def serve(path: Path, content: bytes) -> Any:
         fake = FakeSystemd({"docker.service": FakeUnit()})
         return serving(path, lambda connection: fake(_Spoilt(connection, content)))  # type: ignore[arg-type]
 
-    return _socket(
-        path,
-        lambda bus: systemd.ask_bus(
-            [bus], lambda on: Unit.of(on.properties("docker.service")), purpose="look", timeout_s=ASK_S
-        ),
-        serve,
-    )
+    return _socket(path, ask, serve)
 
 
 def _words(content: bytes) -> list[str]:
@@ -333,9 +337,7 @@ VERSION = message((1, "0.1.0"), (2, "containerd"), (3, "1.7.2"), (4, "v1"))
 READY = message((1, message((1, "RuntimeReady"), (2, 1))))
 INFO = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 95\r\n\r\n"
-    + json.dumps(
-        {"Runtimes": {"runc": {"path": "runc"}}, "DefaultRuntime": "runc", "ServerVersion": "26.1.5"}
-    ).encode()
+    b'{"Runtimes": {"runc": {"path": "runc"}}, "DefaultRuntime": "runc", "ServerVersion": "26.1.5"}'
 )
 
 
@@ -345,10 +347,14 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
     crio = f"{str(STATE)[1:]}/1/userdata/config.json"
     handlers = {"nvidia": OURS}
     state = {PurePosixPath("/run/containerd"): "containerd"}
-    answers = {"/runtime.v1.RuntimeService/Version": VERSION}
     sent = message((1, READY), (2, message((1, "config"), (2, json.dumps(STATUS)))))
-    listed = message((1, message((1, "0123"), (2, "4567"))))
-    ask = "/runtime.v1.RuntimeService/"
+
+    def ask_status(path: Path) -> object:
+        return cri.ask_status(path, timeout_s=ASK_S)
+
+    def serve_answer(path: Path, content: bytes) -> Any:
+        return serving(path, answer(content))
+
     return {
         **{
             name: (CONFIGS[str(ENGINES[name].config).lstrip("/")].encode(), _planned(name))
@@ -388,33 +394,15 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
                 toolkit_runtimes('[nvidia-container-runtime]\nruntimes = ["runc"]\n'),
             ),
         ),
-        "CRI's status": (
-            sent,
-            _socket(
-                directory / "cri", lambda path: cri.ask_status(path, timeout_s=ASK_S),
-                lambda content: engine(directory / "cri", answers | {f"{ask}Status": content}),
-            ),
-        ),
-        "CRI's version": (
-            VERSION,
-            _socket(
-                directory / "version", lambda path: cri.ask_status(path, timeout_s=ASK_S),
-                lambda content: engine(directory / "version", {f"{ask}Version": content, f"{ask}Status": sent}),
-            ),
-        ),
+        "CRI's status": (sent, _cri(directory / "cri", "Status", ask_status, {"Version": VERSION})),
+        "CRI's version": (VERSION, _cri(directory / "version", "Version", ask_status, {"Status": sent})),
         "CRI's list": (
-            listed,
-            _socket(
-                directory / "list", lambda path: cri.list_ids(path, "ListContainers", timeout_s=ASK_S),
-                lambda content: engine(directory / "list", {f"{ask}ListContainers": content}),
-            ),
+            message((1, message((1, "0123"), (2, "4567")))),
+            _cri(directory / "list", "ListContainers", lambda path: cri.list_ids(path, "ListContainers", timeout_s=ASK_S)),
         ),
         "dockerd": (
             INFO,
-            _socket(
-                directory / "docker", lambda path: dockerd.ask_info(path, timeout_s=ASK_S),
-                lambda content: serving(directory / "docker", answer(content)),
-            ),
+            _socket(directory / "docker", lambda path: dockerd.ask_info(path, timeout_s=ASK_S), serve_answer),
         ),
         "CRI-O's config": (
             b'[crio.runtime]\ndefault_runtime = "runc"\n[crio.runtime.runtimes.runc]\nruntime_path = "/usr/bin/runc"\n',
@@ -425,10 +413,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             b"\0\0\0\x04\0\0\0\0\0" + b"\0\0\x01\x01\x04\0\0\0\x01\x88"
             + b"\0\0\x0a\0\0\0\0\0\x01" + b"\0\0\0\0\x05\x0a\x03\x0a\x01a"
             + b"\0\0\x0f\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x010",
-            _socket(
-                directory / "hand", lambda path: cri.list_ids(path, "ListPodSandbox", timeout_s=ASK_S),
-                lambda content: serving(directory / "hand", answer(content)),
-            ),
+            _socket(directory / "hand", lambda path: cri.list_ids(path, "ListPodSandbox", timeout_s=ASK_S), serve_answer),
         ),
         "NRI": (_nri_honest(), _nri),
         "NRI's state": (

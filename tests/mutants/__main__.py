@@ -10,14 +10,17 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
-COPIED = ("installer", "tests", "docs", "pyproject.toml", "README.md")
+NOT_COPIED = (".git", ".venv", ".cache", "build", "__pycache__", ".*_cache")
+CACHE = os.environ.get("TEST_CACHE") or str(PROJECT / ".cache/engines")
 AT_ONCE = 2
 FAILED = 1  # what pytest says when tests failed; all else is no verdict
 _NAME = re.compile(r"^(?:FAILED|ERROR) (?:\S+::)?(.*?)(?: - .*)?$", re.MULTILINE)
@@ -45,15 +48,13 @@ def promise_of(patch: Path) -> tuple[str, list[str]]:
     return promise, tests.removeprefix("Red: ").split()
 
 
-def copy_to(directory: Path) -> None:
-    """Put what the tests need into ``directory``."""
-    for name in COPIED:
-        if (PROJECT / name).is_dir():
-            shutil.copytree(
-                PROJECT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
-            )
-        else:
-            shutil.copy(PROJECT / name, directory / name)
+@contextmanager
+def copy() -> Iterator[Path]:
+    """Make a copy of the project to be changed, and remove it."""
+    with TemporaryDirectory(prefix="mutant-") as name:
+        tree = Path(name) / "tree"
+        shutil.copytree(PROJECT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+        yield tree
 
 
 def apply(patch: Path, directory: Path, *more: str) -> None:
@@ -75,21 +76,13 @@ def verdict_on(patch: Path) -> Verdict:
     """Run the tests that hold a guard without it."""
     promise, words = promise_of(patch)
     began = time.monotonic()
-    with TemporaryDirectory(prefix="mutant-") as name:
-        copy_to(Path(name))
-        apply(patch, Path(name))
+    with copy() as tree:
+        apply(patch, tree)
         settings = dict(word.split("=", 1) for word in words if "=" in word)
         tests = [word for word in words if "=" not in word]
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-        cache = os.environ.get("TEST_CACHE") or str(PROJECT / ".cache/engines")
-        done = subprocess.run(
-            command,
-            cwd=name,
-            env=os.environ | settings | {"TEST_CACHE": cache, "PYTHONPATH": name},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = os.environ | settings | {"TEST_CACHE": CACHE, "PYTHONPATH": str(tree)}
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     red = first_red(done.stdout) if done.returncode == FAILED else None
     return Verdict(patch.stem, promise, red, time.monotonic() - began, done.stdout + done.stderr)
 

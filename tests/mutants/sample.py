@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from importlib import import_module
@@ -26,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.mutants.__main__ import FAILED, PROJECT, first_red
+from tests.mutants.__main__ import CACHE, FAILED, PROJECT, copy, first_red
 
 # They are there for the torture alone, and one of them ships no types.
 ast, mutating, plugins = (import_module(f"cosmic_ray.{name}") for name in ("ast", "mutating", "plugins"))
@@ -40,7 +39,6 @@ OPERATORS = re.compile(
     r"(Eq_NotEq|NotEq_Eq|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Lt_Gt|Gt_Lt|Is_IsNot|IsNot_Is|In_NotIn|NotIn_In))"
 )
 SEEN = 0.9
-NOT_COPIED = (".git", ".venv", ".cache", "build", "__pycache__", ".*_cache")
 AT_MOST = 300  # tests of those that execute a line; all of them come in the end
 # A mutant may wait for ever; the whole takes some minutes.
 LIMIT_S = 1800
@@ -139,22 +137,13 @@ def red_with(mutant: Mutant, directory: Path, noted: Path) -> str | None:
         shutil.copy(PROJECT / mutant.module, directory / mutant.module)
 
 
-@contextmanager
-def _copy() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="mutant-") as name:
-        tree = Path(name) / "tree"
-        shutil.copytree(PROJECT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
-        yield tree
-
-
 def _red(directory: Path, tests: list[str], noted: Path | None = None) -> str | None:
     words = ["-q", "-x", "-p", "no:cacheprovider", "--numprocesses", "2", "--ignore=tests/engines"]
-    cache = os.environ.get("TEST_CACHE") or str(PROJECT / ".cache/engines")
     # Two mutants of one second and one length are the same to whoever keeps what was compiled.
     environment = os.environ | {
         "PYTHONPATH": str(directory),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "TEST_CACHE": cache,
+        "TEST_CACHE": CACHE,
     }
     if noted is not None:
         words += ["--cov=installer", "--cov-context=test", "--cov-report="]
@@ -196,7 +185,7 @@ def main() -> int:
     chance = random.Random(given.seed)  # noqa: S311 - to be repeated
     drawn = chance.sample(list(mutants()), given.count)
     print(f"seed {given.seed}", flush=True)
-    with TemporaryDirectory(prefix="mutants-") as name, _copy() as directory:
+    with TemporaryDirectory(prefix="mutants-") as name, copy() as directory:
         noted = Path(name) / "noted"
         if red := _red(directory, ["tests"], noted):
             print(f"no mutant can be judged: {red} is red without any")
