@@ -197,27 +197,11 @@ def test_d23_a_drop_in_or_hook_that_somebody_deleted_does_not_stop_the_undo(
         (node.root / path).unlink()
 
 
-def test_d25_a_link_stays_a_link_and_its_target_comes_back(containerd: Nvidia) -> None:
-    containerd.put({"srv/config.toml": "version = 3\n"})
-    containerd.config.symlink_to("/srv/config.toml")
-    with containerd.installed():
-        assert containerd.config.is_symlink()
-
-
 def test_d26_a_config_that_cannot_be_written_leaves_no_live_drop_in(containerd: Nvidia) -> None:
     containerd.config.write_text("version = 3\n")
     os.link(containerd.config, containerd.config.with_name("link"))
 
     assert containerd.refused()
-
-
-def test_d27_dockers_other_features_numbers_and_spellings_stay(docker: Nvidia) -> None:
-    kept = '"n": 9007199254740993, "h": "<&>"'
-    docker.config.write_text(f'{{"features": {{"buildkit": true, "containerd-snapshotter": true}}, {kept}}}')
-    with docker.installed(RUNTIME_ENABLE_CDI="true"):
-        features = {"buildkit": True, "containerd-snapshotter": True, "cdi": True}
-        assert docker.told()["features"] == features
-        assert kept in docker.config.read_text()
 
 
 @pytest.mark.parametrize(
@@ -255,40 +239,6 @@ def test_d29_the_override_is_applied_and_wins_over_what_is_inherited(containerd:
         for name, mode in MODES.items():
             program = f"{TOOLKIT}/nvidia-container-runtime{mode}"
             assert containerd.runtimes()[name]["options"] == {**override, "BinaryName": program}
-
-
-def test_d30_an_install_dir_with_a_blank_and_a_dollar_is_only_a_name(docker: Nvidia) -> None:
-    before, place = docker.tree(), "/opt/a b$(id)"
-
-    assert docker.install(ROOT=place) == 0
-
-    assert f"'{place}/toolkit" in (docker.root / place[1:] / "toolkit/nvidia-ctk").read_text()
-    assert docker.runtimes()["nvidia"]["path"] == f"{place}/toolkit/nvidia-container-runtime"
-    assert docker.uninstall("--install-dir", place) == 0
-    assert docker.tree() == before
-
-
-@pytest.mark.parametrize("engine", CONFIG)
-def test_d32_a_second_run_changes_nothing(tmp_path: Path, engine: str) -> None:
-    node = Nvidia(tmp_path, engine, EMPTY[engine])
-    assert node.install() == 0
-    before = {path: path.stat().st_mtime_ns for path in node.root.rglob("*") if path.is_file()}
-
-    assert node.install() == 0
-
-    assert {path: path.stat().st_mtime_ns for path in node.root.rglob("*") if path.is_file()} == before
-
-
-def test_d33_a_vm_is_no_low_level_runtime_and_lends_no_options(crio: Nvidia) -> None:
-    crio.config.write_text(
-        '[crio.runtime]\ndefault_runtime = "kata"\n[crio.runtime.runtimes.kata]\nruntime_path = "/opt/kata"\n'
-        'runtime_type = "vm"\nruntime_root = "/run/vc"\nprivileged_without_host_devices = true\n'
-    )
-
-    assert crio.install() == 0
-
-    assert "/opt/kata" not in crio.low_level()
-    assert "/run/vc" not in crio.drop_in.read_text()
 
 
 @pytest.mark.parametrize(
