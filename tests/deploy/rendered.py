@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.deploy.helm import NAMESPACE
 from tests.engines import debs
+from tests.support.entry import PROJECT
 
-PROJECT = Path(__file__).parents[2]
 DEPLOY = PROJECT / "deploy"
 KUSTOMIZE = DEPLOY / "kustomize"
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
@@ -34,15 +34,9 @@ def objects(*command: str) -> list[Manifest]:
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
-    for container in (each for manifest in found for each in _containers(manifest)):
-        container.get("env", []).sort(
-            key=lambda variable: variable["name"]
-        )  # kustomize puts patched ones first
-    return found
-
-
-def _containers(manifest: Manifest) -> list[Manifest]:
-    found: list[Manifest] = manifest.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
+    for spec in (each.get("spec", {}).get("template", {}).get("spec", {}) for each in found):
+        for container in spec.get("containers", []):  # kustomize puts patched variables first
+            container.get("env", []).sort(key=lambda variable: variable["name"])
     return found
 
 
@@ -72,6 +66,13 @@ def container_of(manifests: list[Manifest]) -> Manifest:
     """Return the one container of the one pod."""
     (container,) = pod_of(manifests)["containers"]
     return dict(container)
+
+
+def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
+    """Return the one object of each kind."""
+    found = {each["kind"]: each for each in manifests}
+    assert all(sum(each["kind"] == kind for each in manifests) == 1 for kind in kinds), kinds
+    return [found[kind] for kind in kinds]
 
 
 def by_name(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:

@@ -4,14 +4,25 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import product
 
 import pytest
 import yaml
 
 from tests.deploy.helm import CHART, NAMESPACE
-from tests.deploy.rendered import DEPLOY, SCHEMAS, charted, container_of, helm, objects, pod_of, validate
-from tests.deploy.values import START, rows, table
+from tests.deploy.rendered import (
+    DEPLOY,
+    SCHEMAS,
+    charted,
+    container_of,
+    helm,
+    objects,
+    of_kind,
+    pod_of,
+    validate,
+)
+from tests.support import preloaded
 from tests.support.entry import PROJECT
 from tests.support.golden import golden
 
@@ -34,14 +45,15 @@ ALL = (
         "metricsListen=[::]:9401",
         "nfdFeatures=/etc/f.d/t",
         "onExit=keep",
-        "extraEnv[0].name=TOOLKIT_INSTALLER_INSTALL_DIR",
-        "extraEnv[0].value=/opt/nvidia",
     ),
-    *(f"{TERM}.key=a", f"{TERM}.operator=Exists"),
+    *("extraEnv[0].name=TOOLKIT_INSTALLER_INSTALL_DIR", "extraEnv[0].value=/opt/nvidia"),
+    *(f"{TERM}.key=a", f"{TERM}.operator=Exists", "startupTaint=true"),
     *("maxUnavailable=10%", "priorityClassName=mine", "resourceQuota=true", "resources.limits.cpu=1"),
     *("labels.team=gpu", "annotations.a=b", "podLabels.c=d", "podAnnotations.e=f", "uninstallNode=gpu-7"),
-    "startupTaint=true",
 )
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+START = "| value | default | what it is |\n|---|---|---|\n"
+_KEY = re.compile(r"^( *)(\w+):(.*)$")
 
 
 def _extra(name: str, value: str) -> tuple[str, str]:
@@ -49,28 +61,21 @@ def _extra(name: str, value: str) -> tuple[str, str]:
 
 
 def _refused(*settings: str, verb: str = "template") -> str:
-    done = subprocess.run(
-        helm(verb, *settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=CHART.parents[2],
-    )
+    done = subprocess.run(helm(verb, *settings), capture_output=True, text=True, check=False, cwd=PROJECT)
     assert done.returncode == 1, done.stdout
     return done.stderr
 
 
-def _lint(*settings: str) -> list[object]:
-    (report,) = objects(*helm("lint", *settings))
-    return list(report["bad"])
+def _notes(*settings: str) -> str:
+    (notes,) = (each["notes"] for each in objects(*helm("template", *settings)) if "notes" in each)
+    return str(notes)
 
 
 @pytest.mark.parametrize(
     "settings", [(), ALL, ("uninstall=true",), ("openshift=true", "runtimeClasses=false")]
 )
 def test_helms_strict_linter_is_content(settings: tuple[str, ...]) -> None:
-    assert _lint(*settings) == []
+    assert objects(*helm("lint", *settings)) == [{"bad": []}]
 
 
 @pytest.mark.parametrize("version", SCHEMAS)
@@ -84,36 +89,27 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        pytest.param("onExit=kepp", "onExit", id="a misspelt policy"),
-        pytest.param("onexit=keep", "onexit", id="a misspelt value"),
-        pytest.param("runtime=podman", "runtime", id="an engine that we do not know"),
-        pytest.param("runtimeName=runc", "runtimeName", id="the name of the runtime that ours wraps"),
-        pytest.param("image.pullPolicy=always", "pullPolicy", id="a policy in lower case"),
-        pytest.param("image.digest=sha256:12", "digest", id="half a digest"),
-        pytest.param("maxUnavailable=0", "maxUnavailable", id="no node at a time"),
-        pytest.param("maxUnavailable=many", "maxUnavailable", id="no number"),
-        pytest.param("metricsTextfile=/var/lib/n", "metricsTextfile", id="a directory for metrics"),
-        pytest.param("nfdFeatures=/etc/f.d/.t", "nfdFeatures", id="a file that NFD ignores"),
-        pytest.param("imagePullSecrets[0]=password", "imagePullSecrets", id="a secret without name:"),
-        pytest.param("uninstallNode=a b", "uninstallNode", id="no name of a node"),
-        pytest.param("planNode=A", "planNode", id="no name of a node to plan for"),
-        pytest.param("metricsListen=9400", "metricsListen", id="a port without an address"),
-        pytest.param("podMonitor=true", "podMonitor needs metricsListen", id="a monitor of nothing"),
-        pytest.param("startupTaint=NoSchedule", "startupTaint", id="a taint of one's own"),
-        pytest.param("mode=csi", "mode", id="a misspelt mode"),
-        pytest.param("mode=nri", "the NRI plugin needs nri.allow", id="NRI for nobody"),
-        pytest.param("nri.enabled=true", "the NRI plugin needs nri.allow", id="a plugin for nobody"),
+        ("onExit=kepp", "onExit"),
+        ("onexit=keep", "onexit"),
+        ("runtime=podman", "runtime"),
+        ("runtimeName=runc", "runtimeName"),
+        ("image.digest=sha256:12", "digest"),
+        ("maxUnavailable=0", "maxUnavailable"),
+        ("metricsTextfile=/var/lib/n", "metricsTextfile"),
+        ("nfdFeatures=/etc/f.d/.t", "nfdFeatures"),
+        ("imagePullSecrets[0]=password", "imagePullSecrets"),
+        ("uninstallNode=a b", "uninstallNode"),
+        ("planNode=A", "planNode"),
+        ("metricsListen=9400", "metricsListen"),
+        ("podMonitor=true", "podMonitor needs metricsListen"),
+        ("mode=csi", "mode"),
+        ("mode=nri", "the NRI plugin needs nri.allow"),
+        ("nri.enabled=true", "the NRI plugin needs nri.allow"),
+        ("nri.allow[0]=a=b.c/d", "nri.allow needs mode: nri"),
         *(
-            pytest.param(
-                f"nri.allow[0]={value}",
-                f'nri.allow has "{value}": write NAMESPACE=VENDOR/CLASS, such as gpu-operator=nvidia.com/gpu; '
-                "there is no wildcard",
-                id=f"allowed: {value}",
-            )
-            for value in ("*=nvidia.com/gpu", "gpu-operator", "a=nvidia.com", "A=b.c/d", "a=b.c/d ")
+            (f"nri.allow[0]={value}", f'nri.allow has "{value}": write NAMESPACE=VENDOR/CLASS, such as')
+            for value in ("*=nvidia.com/gpu", "a=nvidia.com", "a=b.c/d ")
         ),
-        pytest.param("nri.allow[0]=a=b.c/d", "nri.allow needs mode: nri", id="allowed, and nobody asks"),
-        pytest.param("runtimeClasses=yes please", "runtimeClasses", id="neither true nor false"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_its_name(setting: str, said: str) -> None:
@@ -128,16 +124,8 @@ ALLOW = "nri.allow[0]=gpu-operator=nvidia.com/gpu"
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("runtimeName=gpu",), "leave runtimeName"),
-        ((MOUNTS,), "leave acceptNvidiaVisibleDevices.asVolumeMounts as it is"),
-        (_extra("SET_AS_DEFAULT", "True"), "leave TOOLKIT_INSTALLER_SET_AS_DEFAULT of extraEnv as it is"),
-        (_extra("RUNTIME_NAME", "gpu"), "leave TOOLKIT_INSTALLER_RUNTIME_NAME of extraEnv as it is"),
-        (_extra("CRIO_HOOK", "/etc/h.json"), "leave TOOLKIT_INSTALLER_CRIO_HOOK of extraEnv as it is"),
-        (
-            _extra("ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS", "true"),
-            "leave TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS of extraEnv as it is",
-        ),
         ((MOUNTS, "runtimeName=gpu"), "leave runtimeName and acceptNvidiaVisibleDevices.asVolumeMounts as"),
+        (_extra("SET_AS_DEFAULT", "True"), "leave TOOLKIT_INSTALLER_SET_AS_DEFAULT of extraEnv as it is"),
     ],
 )
 def test_what_needs_a_runtime_is_refused_where_there_is_none(
@@ -148,17 +136,9 @@ def test_what_needs_a_runtime_is_refused_where_there_is_none(
     assert charted(*mode, *settings, "uninstall=true"), "nothing keeps anybody from an uninstall"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("SET_AS_DEFAULT", "false"), ("RUNTIME_NAME", "nvidia"), ("CRIO_HOOK", "")]
-)
-def test_what_says_that_no_runtime_is_asked_for_is_let_through(name: str, value: str) -> None:
-    assert charted("mode=cdi", *_extra(name, value))
-
-
 def taken(flag: str) -> list[str]:
     """Return what a flag takes, as the program's help says it; of the engines the first stands for all."""
-    command = [sys.executable, "-m", "installer", "run", "--help"]
-    said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    said = preloaded.run([sys.executable, "-m", "installer", "run", "--help"]).stdout
     (choices,) = re.findall(rf"^  {flag} \[([a-z0-9|-]+)\]", said, re.MULTILINE)
     return str(choices).split("|")
 
@@ -197,16 +177,12 @@ def test_the_values_of_an_older_chart_do_what_they_did(settings: tuple[str, ...]
 
     assert old == objects(*helm(verb, *settings))
     assert "TOOLKIT_INSTALLER_MODE" not in json.dumps(old)
-
-
-def test_nri_with_the_values_of_an_older_chart_has_no_empty_mode() -> None:
     assert charted("mode=null", "nri.enabled=true", ALLOW) == charted("nri.enabled=true", ALLOW)
-    assert charted("nri.enabled=null", "nri.allow=null", "mode=cdi") == charted("mode=cdi")
 
 
 @pytest.mark.parametrize("name", sorted(yaml.safe_load((CHART / "values.yaml").read_text())))
 def test_a_value_that_is_taken_away_is_refused_by_its_name_or_renders(name: str) -> None:
-    if name in json.loads((CHART / "values.schema.json").read_text())["required"]:
+    if name in SCHEMA["required"]:
         assert f"missing property '{name}'" in _refused(f"{name}=null")
     else:
         validate(charted(f"{name}=null"), SCHEMAS[-1])
@@ -222,7 +198,7 @@ def test_the_job_of_a_node_with_a_long_name_has_a_name_that_its_pods_can_have(va
     nodes = [f"gpu-{'x' * 80}.{each}.example.com" for each in ("a", "b")]
     nodes += [f"gpu-{'x' * length}" for length in (40, 41, 42, 45, 46, 47)]
 
-    jobs = [next(each for each in charted(f"{value}={node}") if each["kind"] == "Job") for node in nodes]
+    jobs = [of_kind(charted(f"{value}={node}"), "Job")[0] for node in nodes]
     names = [each["metadata"]["name"] for each in jobs]
     assert len({*names}) == len(nodes)
     assert all(len(name) <= 63 and name[-1].isalnum() for name in names)
@@ -233,41 +209,34 @@ def test_the_job_of_a_node_with_a_long_name_has_a_name_that_its_pods_can_have(va
 @OF_A_NODE
 def test_the_job_of_a_node_sees_what_the_daemon_set_sees_and_openshift_admits_it(value: str) -> None:
     manifests = charted(f"{value}=gpu-7", *VOLUMES, "openshift=true")
-    job, daemon_set, (constraints,) = (
-        [each for each in manifests if each["kind"] == kind]
-        for kind in ("Job", "DaemonSet", "SecurityContextConstraints")
-    )
+    job, daemon_set, constraints = of_kind(manifests, "Job", "DaemonSet", "SecurityContextConstraints")
 
-    validate(job, SCHEMAS[-1])
-    assert pod_of(job)["volumes"] == pod_of(daemon_set)["volumes"]
-    assert len(container_of(job)["volumeMounts"]) == 2
-    assert container_of(job)["volumeMounts"] == container_of(daemon_set)["volumeMounts"]
-    assert constraints["users"] == [f"system:serviceaccount:{NAMESPACE}:{pod_of(job)['serviceAccountName']}"]
-    assert pod_of(job)["automountServiceAccountToken"] is False
-    (plain,) = (each for each in charted(f"{value}=gpu-7") if each["kind"] == "Job")
-    assert "serviceAccountName" not in pod_of([plain])
+    validate([job], SCHEMAS[-1])
+    assert pod_of([job])["volumes"] == pod_of([daemon_set])["volumes"]
+    assert len(container_of([job])["volumeMounts"]) == 2
+    assert container_of([job])["volumeMounts"] == container_of([daemon_set])["volumeMounts"]
+    assert constraints["users"] == [
+        f"system:serviceaccount:{NAMESPACE}:{pod_of([job])['serviceAccountName']}"
+    ]
+    assert pod_of([job])["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod_of(of_kind(charted(f"{value}=gpu-7"), "Job"))
 
 
 def test_each_value_is_where_it_belongs() -> None:
     manifests = charted(*ALL)
-    (daemon_set,) = (each for each in manifests if each["kind"] == "DaemonSet")
-    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
-    (job,) = (each for each in manifests if each["kind"] == "Job")
+    daemon_set, deployment, job = of_kind(manifests, "DaemonSet", "Deployment", "Job")
     pod, container = pod_of([daemon_set]), container_of([daemon_set])
 
     for made in (container, container_of([job]), container_of([deployment])):
-        assert made["image"] == f"registry.example.com/mine@{SHA}"
-        assert made["imagePullPolicy"] == "Always"
-    for made in (container, container_of([job])):
-        assert {"name": "TOOLKIT_INSTALLER_INSTALL_DIR", "value": "/opt/nvidia"} in made["env"]
-    assert {"name": "TOOLKIT_INSTALLER_METRICS_TEXTFILE", "value": "/var/lib/n/t.prom"} in container["env"]
-    assert {"name": "TOOLKIT_INSTALLER_METRICS_LISTEN", "value": "[::]:9401"} in container["env"]
-    assert container["ports"] == [{"name": "metrics", "containerPort": 9401}]
-    assert {"name": "TOOLKIT_INSTALLER_NFD_FEATURES", "value": "/etc/f.d/t"} in container["env"]
-    assert {each["metadata"]["labels"]["team"] for each in manifests} == {"gpu"}
+        assert (made["image"], made["imagePullPolicy"]) == (f"registry.example.com/mine@{SHA}", "Always")
     for each in (pod, pod_of([job]), pod_of([deployment])):
-        assert each["imagePullSecrets"] == [{"name": "password"}]
-        assert each["priorityClassName"] == "mine"
+        assert (each["imagePullSecrets"], each["priorityClassName"]) == ([{"name": "password"}], "mine")
+    assert {"name": "TOOLKIT_INSTALLER_INSTALL_DIR", "value": "/opt/nvidia"} in container_of([job])["env"]
+    env = {each["name"].removeprefix("TOOLKIT_INSTALLER_"): each.get("value") for each in container["env"]}
+    assert (env["INSTALL_DIR"], env["METRICS_TEXTFILE"]) == ("/opt/nvidia", "/var/lib/n/t.prom")
+    assert (env["METRICS_LISTEN"], env["NFD_FEATURES"]) == ("[::]:9401", "/etc/f.d/t")
+    assert container["ports"] == [{"name": "metrics", "containerPort": 9401}]
+    assert {each["metadata"]["labels"]["team"] for each in manifests} == {"gpu"}
     assert container_of([deployment])["args"] == ["untaint", "mine"]
     assert pod["serviceAccountName"] == daemon_set["metadata"]["name"] == "mine"
     assert "nodeAffinity" in pod["affinity"]
@@ -275,63 +244,68 @@ def test_each_value_is_where_it_belongs() -> None:
     assert {each["mountPath"] for each in container["volumeMounts"]} == {"/host", "/opt"}
     assert container["resources"]["limits"] == {"cpu": 1, "memory": "128Mi"}
     template = daemon_set["spec"]["template"]["metadata"]
-    assert daemon_set["metadata"]["annotations"] == {"a": "b"}
-    assert template["annotations"] == {"e": "f"}
+    assert (daemon_set["metadata"]["annotations"], template["annotations"]) == ({"a": "b"}, {"e": "f"})
     assert template["labels"]["c"] == "d"
     assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
 
 
 def test_the_labels_that_select_pods_are_never_others() -> None:
-    (daemon_set,) = (each for each in charted("labels.a=b", "podLabels.c=d") if each["kind"] == "DaemonSet")
+    (daemon_set,) = of_kind(charted("labels.a=b", "podLabels.c=d"), "DaemonSet")
 
     # A selector cannot be changed: with a version in it no upgrade would be possible.
-    assert daemon_set["spec"]["selector"] == {
-        "matchLabels": {"app.kubernetes.io/name": "node-toolkit-installer"}
-    }
+    assert daemon_set["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": NAMESPACE}
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (
-            ("nodeSelector.gpu=yes",),
-            [
-                "kubectl label node NODE gpu=yes",
-                "rollout status daemonset/node-toolkit-installer",
-                "--set runtimeClassName=nvidia",
-                "runtimeClassName: nvidia",
-                # Helm's own --wait waits for no pod where all may be unavailable at once.
-                "--set uninstall=true\n  kubectl --namespace node-toolkit-installer rollout status daemonset/",
-            ],
-        ),
-        (("nameOverride=mine", "runtimeName=gpu"), ["daemonset/mine", "runtimeClassName: gpu"]),
-        (("mode=auto",), ["or found to take devices by CDI:", "The plan of a node says"]),
-        (("mode=cdi",), ["were found to take devices by CDI:", "\nTo uninstall from all nodes"]),
-        (
-            ("mode=nri", "nri.allow[0]=a=b.c/d", "nri.allow[1]=e=b.c/f"),
-            ["Pods of a, e may ask the NRI plugin"],
-        ),
-        (
-            ("uninstall=true",),
-            ["rollout status", "helm --namespace node-toolkit-installer uninstall release"],
-        ),
-    ],
-)
-def test_the_notes_tell_the_next_steps(settings: tuple[str, ...], words: list[str]) -> None:
-    (notes,) = (each["notes"] for each in objects(*helm("template", *settings)) if "notes" in each)
+def test_the_notes_say_how_to_begin_and_how_to_uninstall() -> None:
+    begin, uninstall = _notes("nodeSelector.gpu=yes"), _notes("uninstall=true")
 
-    assert [word for word in words if word not in notes] == []
+    assert "kubectl label node NODE gpu=yes" in begin
+    # Helm's own --wait waits for no pod where all may be unavailable at once.
+    assert f"--set uninstall=true\n  kubectl --namespace {NAMESPACE} rollout status daemonset/" in begin
+    assert f"helm --namespace {NAMESPACE} uninstall release" in uninstall
+    assert "Pods of a, e may ask" in _notes("mode=nri", "nri.allow[0]=a=b.c/d", "nri.allow[1]=e=b.c/f")
 
 
 def test_the_pod_of_the_notes_is_the_one_of_the_documents() -> None:
-    (notes,) = (each["notes"] for each in objects(*helm("template")) if "notes" in each)
-    text = notes.partition("<<END\n")[2].partition("  END")[0]
+    text = _notes().partition("<<END\n")[2].partition("  END")[0]
 
     pod = yaml.safe_load(text)
     assert pod == yaml.safe_load((DEPLOY / "gpu-test.yaml").read_text())
     validate([pod], SCHEMAS[-1])
     classes = {each["handler"] for each in charted() if each["kind"] == "RuntimeClass"}
     assert pod["spec"]["runtimeClassName"] in classes
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Return path, default and meaning of each value that has a comment."""
+    text = (CHART / "values.yaml").read_text()
+    defaults = yaml.safe_load(text)
+    return [(path, json.dumps(_at(defaults, path)), told) for path, told in _commented(text)]
+
+
+def table() -> str:
+    """Return the table of the README."""
+    return START + "".join(f"| `{path}` | `{default}` | {told} |\n" for path, default, told in rows())
+
+
+def _commented(text: str) -> Iterator[tuple[str, str]]:
+    above, told = "", ""
+    for line in text.splitlines():
+        found = _KEY.match(line)
+        if line.strip().startswith("# "):
+            told = f"{told} {line.strip()[2:]}".strip()
+        elif found and told:
+            yield (f"{above}.{found[2]}" if found[1] else found[2]), told
+            told = ""
+        if found and not found[1]:
+            above = found[2]
+
+
+def _at(values: object, path: str) -> object:
+    for name in path.split("."):
+        assert isinstance(values, dict)
+        values = values[name]
+    return values
 
 
 def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
@@ -342,8 +316,7 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
     whole = f"{before}{table()}\n{after}" if after else before + table()
 
     assert table() in golden(readme, whole)
-    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
-    told = {path for path, _, _ in rows()}
+    schema, told = SCHEMA["properties"], {path for path, _, _ in rows()}
     nested = {"image", "acceptNvidiaVisibleDevices", "nri"}
     typed = {f"{name}.{inner}" for name in nested for inner in schema[name]["properties"]}
     assert told == typed | (schema.keys() - nested - {"global"})
@@ -353,6 +326,4 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
     ("value", "flag"), [("onExit", "--on-exit"), ("runtime", "--runtime"), ("mode", "--mode")]
 )
 def test_a_value_takes_what_its_flag_takes(value: str, flag: str) -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
-
-    assert schema[value]["enum"] == taken(flag)
+    assert SCHEMA["properties"][value]["enum"] == taken(flag)

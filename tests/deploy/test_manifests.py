@@ -21,6 +21,7 @@ from tests.deploy.rendered import (
     charted,
     container_of,
     kustomized,
+    of_kind,
     pod_of,
     validate,
 )
@@ -48,6 +49,12 @@ HELMS = {
 }
 
 
+@pytest.fixture
+def layer(tmp_path: Path) -> Layer:
+    """Return a layer over the manifests, as an operator writes it."""
+    return Layer(tmp_path)
+
+
 def _of_chart(*settings: str, kind: str = "") -> dict[tuple[str, str], Manifest]:
     """Return what the chart makes without Helm's labels; of one ``kind`` where that is said."""
     found = [each for each in charted(*settings) if kind in each["kind"]]
@@ -72,6 +79,10 @@ def _accepting(mounts: str) -> tuple[str, str]:
     return f"{prefix}.envvarWhenUnprivileged=false", f"{prefix}.asVolumeMounts={mounts}"
 
 
+def _has_classes(name: str) -> str:
+    return str(name not in {"k3s", "rke2"}).lower()
+
+
 OLD = "kubeVersion=v1.29.0"
 
 
@@ -79,10 +90,7 @@ OLD = "kubeVersion=v1.29.0"
     ("place", "settings"),
     [
         *(
-            (
-                f"overlays/{name}",
-                (f"runtime={name}", f"runtimeClasses={str(name not in {'k3s', 'rke2'}).lower()}"),
-            )
+            (f"overlays/{name}", (f"runtime={name}", f"runtimeClasses={_has_classes(name)}"))
             for name in OVERLAYS
         ),
         ("uninstall", ("uninstall=true", "runtimeClasses=false")),
@@ -125,26 +133,18 @@ def test_the_chart_and_kustomize_have_the_same_quota_and_constraints(layer: Laye
     assert chart["SecurityContextConstraints", NAMESPACE] == ours
 
 
-def test_before_kubernetes_1_30_a_component_turns_the_field_for_apparmor_into_its_annotation(
-    layer: Layer,
-) -> None:
-    manifests = layer("base", "components/apparmor-annotation")
-
-    template = by_name(manifests)["DaemonSet", NAMESPACE]["spec"]["template"]
-    assert template["metadata"]["annotations"] == {
-        "container.apparmor.security.beta.kubernetes.io/toolkit": "unconfined"
-    }
-
-
 def test_the_plan_of_a_node_is_asked_for_what_the_daemon_set_asks_for() -> None:
     settings = ("runtime=docker", "runtimeName=gpu", "extraEnv[0].name=TOOLKIT_INSTALLER_RESTART_MODE")
     manifests = charted("planNode=gpu-7", *settings, "extraEnv[0].value=when-idle")
-    (job,) = (container_of([each]) for each in manifests if each["kind"] == "Job")
-    (daemon_set,) = (container_of([each]) for each in manifests if each["kind"] == "DaemonSet")
+    job, daemon_set = (container_of([each]) for each in of_kind(manifests, "Job", "DaemonSet"))
 
     assert [each for each in daemon_set["env"] if not each["name"].endswith("ON_EXIT")] == job["env"]
     assert job["volumeMounts"] == daemon_set["volumeMounts"]
     assert job["securityContext"] == daemon_set["securityContext"]
+    (plan,) = kustomized("plan-node")
+    assert (plan["spec"]["ttlSecondsAfterFinished"], "priorityClassName" in pod_of([plan])) == (3600, False)
+    once = (plan["spec"]["backoffLimit"], pod_of([plan])["restartPolicy"])
+    assert once == (0, "Never"), "a plan is printed once"
 
 
 OF_THE_JOB = (
@@ -170,7 +170,7 @@ def test_openshift_admits_the_job_of_a_node_by_an_account_that_is_always_there(
     directory: str, layer: Layer
 ) -> None:
     told = by_name(layer(directory, "components/openshift"))
-    (job,) = (each for (kind, _), each in told.items() if kind == "Job")
+    (job,) = of_kind([*told.values()], "Job")
 
     (user,) = told["SecurityContextConstraints", NAMESPACE]["users"]
     assert user == f"system:serviceaccount:{NAMESPACE}:{pod_of([job])['serviceAccountName']}"
@@ -200,34 +200,16 @@ def test_the_components_that_exclude_each_other_are_those_whose_variables_the_pr
     refused = done.returncode == 2
     assert refused == ("give GPUs by CDI alone" in done.stderr), done.stderr
     assert refused == (frozenset(pair) in EXCLUDING), done.stderr
-    if refused:
-        mode, other = sorted(pair, key=lambda name: not name.startswith("mode-"))
-        comment = (KUSTOMIZE / f"components/{mode}/kustomization.yaml").read_text()
-        assert other in comment, "its comment says so"
-
-
-def test_the_plan_of_a_node_is_printed_once() -> None:
-    (job,) = kustomized("plan-node")
-    pod = pod_of([job])
-
-    assert "priorityClassName" not in pod
-    assert job["spec"]["ttlSecondsAfterFinished"] == 3600
-    assert (job["spec"]["backoffLimit"], pod["restartPolicy"]) == (0, "Never"), "a plan is printed once"
 
 
 def test_openshift_admits_what_the_pod_asks_for(layer: Layer) -> None:
-    objects = by_name(layer("base", "components/openshift"))
-    constraints, security = (
-        objects["SecurityContextConstraints", NAMESPACE],
-        container_of(kustomized("base"))["securityContext"],
-    )
+    (constraints,) = of_kind(layer("base", "components/openshift"), "SecurityContextConstraints")
+    security = container_of(kustomized("base"))["securityContext"]
 
     assert constraints["allowedCapabilities"] == security["capabilities"]["add"]
     assert constraints["users"] == [f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"]
-    assert [name for name, value in constraints.items() if value is True] == [
-        "allowHostDirVolumePlugin",
-        "readOnlyRootFilesystem",
-    ]
+    allowed = ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
+    assert [name for name, value in constraints.items() if value is True] == allowed
 
 
 @pytest.mark.parametrize("directory", [name for name in DIRECTORIES if name != "namespace"])
@@ -236,11 +218,11 @@ def test_who_deletes_the_toolkit_keeps_the_namespace_that_the_uninstall_needs(di
 
 
 def test_a_quota_admits_pods_of_our_priority() -> None:
-    quota = by_name(kustomized("namespace"))["ResourceQuota", NAMESPACE]
+    (quota,) = of_kind(kustomized("namespace"), "ResourceQuota")
     (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
 
-    assert scope["scopeName"] == "PriorityClass"
-    assert scope["values"] == [pod_of(kustomized("base"))["priorityClassName"]]
+    priority = pod_of(kustomized("base"))["priorityClassName"]
+    assert (scope["scopeName"], scope["values"]) == ("PriorityClass", [priority])
 
 
 def test_the_image_is_named_in_one_place(layer: Layer) -> None:
@@ -268,7 +250,7 @@ def test_an_uninstall_keeps_how_a_layer_has_changed_the_daemon_set(layer: Layer)
 
 @pytest.mark.parametrize("node", ["gpu-1", "gpu-2.example.com"])
 def test_each_node_has_an_uninstall_job_of_its_own_that_the_scheduler_places(node: str) -> None:
-    (job,) = (each for each in charted(f"uninstallNode={node}") if each["kind"] == "Job")
+    (job,) = of_kind(charted(f"uninstallNode={node}"), "Job")
 
     assert job["metadata"]["name"] == f"toolkit-uninstall-{node}"
     assert "nodeName" not in job["spec"]["template"]["spec"]
@@ -285,15 +267,13 @@ def test_an_overlay_and_a_policy_set_their_variable_whatever_stands_before_it(
     layer.copy()
     file = layer.tree / "base/daemonset.yaml"
     first = "            - name: TOOLKIT_INSTALLER_HOST_ROOT"
-    file.write_text(
-        file.read_text().replace(first, f"            - name: A\n              value: b\n{first}")
-    )
+    more = f"            - name: A\n              value: b\n{first}"
+    file.write_text(file.read_text().replace(first, more))
 
     values = _env(layer(f"overlays/{overlay}", f"components/{name}"))
 
     assert (values["A"], values["TOOLKIT_INSTALLER_HOST_ROOT"]) == ("b", "/host")
-    assert values["TOOLKIT_INSTALLER_ON_EXIT"] == name
-    assert values["TOOLKIT_INSTALLER_RUNTIME"] == overlay
+    assert (values[f"{PREFIX}ON_EXIT"], values[f"{PREFIX}RUNTIME"]) == (name, overlay)
 
 
 def test_the_prometheus_operator_is_told_which_port_to_ask(layer: Layer) -> None:
@@ -319,21 +299,19 @@ def test_how_containers_get_gpus_is_a_component_that_asks_for_no_right_more(
     component: str, asked: dict[str, str], classes: int, layer: Layer, tmp_path: Path
 ) -> None:
     told, plain = layer("overlays/auto", f"components/{component}"), container_of(kustomized("overlays/auto"))
+    env = _env(told)
 
     assert len([each for each in told if each["kind"] == "RuntimeClass"]) == classes
     assert container_of(told) == {**plain, "env": container_of(told)["env"]}
-    told_of = {name: _env(told)[PREFIX + name] for name in ("MODE", "NRI") if PREFIX + name in _env(told)}
-    assert told_of == asked
+    assert {name: env[PREFIX + name] for name in ("MODE", "NRI") if PREFIX + name in env} == asked
     command = [sys.executable, "-m", "installer", "plan", "--host-root", str(tmp_path)]
-    done = preloaded.run(command, {"PATH": os.defpath, **_env(told)})
+    done = preloaded.run(command, {"PATH": os.defpath, **env})
     assert done.returncode == 1, "it takes these values, and finds neither a toolkit nor an engine here"
 
 
 def test_a_startup_taint_is_off_by_default_and_who_removes_it_may_do_nothing_else(layer: Layer) -> None:
-    told, plain = (
-        by_name(layer("overlays/auto", "components/startup-taint")),
-        by_name(kustomized("overlays/auto")),
-    )
+    told = by_name(layer("overlays/auto", "components/startup-taint"))
+    plain = by_name(kustomized("overlays/auto"))
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Deployment")
     (of_nodes,), (of_pods,) = told["ClusterRole", TAINT]["rules"], told["Role", TAINT]["rules"]
     pod = told["Deployment", TAINT]["spec"]["template"]["spec"]
@@ -371,10 +349,8 @@ def test_the_runtime_classes_have_the_names_of_the_runtimes_and_go_where_the_dae
 ) -> None:
     selector = pod_of(kustomized("base"))["nodeSelector"]
 
-    for base, name in (
-        (kustomized("base"), "nvidia"),
-        (layer("overlays/auto", "components/runtime-name"), "gpu"),
-    ):
+    renamed = layer("overlays/auto", "components/runtime-name")
+    for base, name in ((kustomized("base"), "nvidia"), (renamed, "gpu")):
         classes = [each for each in base if each["kind"] == "RuntimeClass"]
         names = {(each["metadata"]["name"], each["handler"]) for each in classes}
         assert names == {(each, each) for each in (name, "nvidia-cdi", "nvidia-legacy")}
@@ -411,10 +387,8 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
     assert f"SELinux type `{security['seLinuxOptions']['type']}`" in asked
     assert f"priority class `{pod['priorityClassName']}`" in asked
     assert f"grace of {pod['terminationGracePeriodSeconds']} s" in asked
-    assert (
-        f"memory: {limits['requests']['memory'][:-2]} MiB asked for, {limits['limits']['memory'][:-2]} MiB"
-        in asked
-    )
+    memory, most = (limits[each]["memory"][:-2] for each in ("requests", "limits"))
+    assert f"memory: {memory} MiB asked for, {most} MiB" in asked
     assert f"AppArmor `{security['appArmorProfile']['type'].lower()}`" in asked
     assert len(asked.strip().splitlines()) == 13, "a row for each, and no other"
 
@@ -439,9 +413,8 @@ def test_what_the_uninstall_may_do_is_what_the_daemon_set_may_do() -> None:
 
     for directory in ("plan-node", "uninstall", "uninstall-node"):
         theirs = container_of(kustomized(directory))
-        assert theirs["securityContext"] == ours["securityContext"]
-        assert theirs["volumeMounts"] == ours["volumeMounts"]
-        assert theirs["terminationMessagePolicy"] == ours["terminationMessagePolicy"]
+        for right in ("securityContext", "volumeMounts", "terminationMessagePolicy"):
+            assert theirs[right] == ours[right]
 
 
 def test_every_directory_of_kustomize_is_looked_at() -> None:
