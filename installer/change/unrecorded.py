@@ -212,14 +212,9 @@ def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Opti
     if not found or (not is_usual and asked in named):  # then its ledger is lost, or nothing is
         return options
     if not is_usual or len(found) > 1:
-        places = " and in ".join(map(str, found))
-        problem = (
-            f"tell which installation is meant (our files are in {places}, and engine configs name each)"
-        )
-        if not is_usual:
-            configs = " and ".join(map(str, sorted(named[found[0]])))
-            problem = f"find an installation in {asked} ({configs} names the one in {found[0]})"
-        remedy = Remedy(f"name {'one' if is_usual else 'that one'}: ", Option("install-dir", str(found[0])))
+        configs = " and ".join(map(str, sorted(named[found[0]])))
+        problem = f"find an installation in {asked} ({configs} names the one in {found[0]})"
+        remedy = Remedy("name it: ", Option("install-dir", " or ".join(map(str, found))))
         raise InstallerError(problem, remedy=remedy, code="installed-elsewhere")
     if tell:
         log.info("install directory found", install_dir=str(found[0]))

@@ -202,8 +202,6 @@ def _holds(draft: Draft, edit: Edit) -> bool:
 
 def _fulfil(draft: Draft, want: Want) -> Iterator[Edit]:
     key = want.key
-    if want.member and draft.syntax is not Syntax.TOML:
-        raise ValueError(f"{dotted(key)}: only TOML arrays take members")
     now, depth = _walk(draft, key)
     if depth < len(key):
         if now is not None and want.value is not ABSENT:  # a null on the way may become a container

@@ -97,11 +97,6 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
             f"{engine.title} has the default runtime {default} in force and {engine.config} says "
             f"{wanted.default}: a reload brings into force what the file says"
         )
-    if names_gone := dockerd.list_forgotten(engine.serving):
-        yield (
-            f"{engine.title} serves {' and '.join(names_gone)}, which this release forgets in each reload "
-            "until its next start"
-        )
     yield from explain_stale_runtimes(engine, wanted, ours)
 
 

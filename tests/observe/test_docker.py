@@ -94,14 +94,6 @@ def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None
         DockerdModel(PATH, OLD).find_route(has("io.containerd.runc.v2"), target)
 
 
-def test_dockerd_20_10_forgets_its_own_shims_in_a_reload_and_a_later_one_has_none_to_forget() -> None:
-    shim = "io.containerd.runc.v2"
-
-    assert DockerdModel(PATH, OLD).list_forgotten(has("runc", shim, "kata")) == (shim,)
-    assert DockerdModel(PATH, OLD).list_forgotten(has("runc", "kata")) == ()
-    assert DockerdModel(PATH, NEW).list_forgotten(has("runc", shim, "kata")) == ()
-
-
 FLAG = Flags("", {"x": "/b/x"})
 CHOSEN = Flags("x", {"x": "/b/x"})
 NAMES_X = '{"default-runtime": "x"}'

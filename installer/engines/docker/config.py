@@ -109,10 +109,6 @@ class DockerdModel(Struct, frozen=True):
             return Refused(words, dies=self.is_old, remedy=remedy)
         return replace(in_force, handlers=handlers, default=default)
 
-    def list_forgotten(self, in_force: EffectiveConfig) -> tuple[str, ...]:
-        """Return the names of its own that it takes off its list in each reload, until its next start."""
-        return tuple(name for name in OLD_SHIMS if name in in_force.handlers) if self.is_old else ()
-
     def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> tuple[File | None, ...]:
         """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
 
