@@ -305,11 +305,3 @@ def send(here: Path, number: signal.Signals) -> int | None:
             send_signal(pid, number, prove)
             return pid
     return None
-
-
-def describe_halt(here: Path) -> str:
-    """Return why the holder of a pidfile does not go on; "" where it does."""
-    with suppress(OSError, IndexError):  # it has ended
-        for pid in holders(here.stat()):
-            return {"T": "stopped", "t": "traced"}.get(status_field("State:", pid, PROC)[0], "")  # proc(5)
-    return ""

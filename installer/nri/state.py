@@ -47,12 +47,6 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
     if not locks.is_held_pidfile(lock):
         last = f"has ended{why}, last seen at {state['since']}" if state["since"] else "does not run"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
-    elif halt := locks.describe_halt(lock):
-        pid = locks.holder_of(lock)
-        remedy = (
-            "run starts another within two minutes" if beside_run else f"kill -9 {pid}, and start it again"
-        )
-        yield WHAT, f"hangs (pid {pid}, {halt}): {WITHOUT}; {remedy}", False, not beside_run
     elif not state["registered"]:
         since = f" since {state['since']}" if state["since"] else ""
         yield WHAT, f"not registered{since}{why}: {WITHOUT}", False, not beside_run
@@ -68,7 +62,7 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
 def is_registered(host: Host, nri: Nri) -> bool:
     """Tell whether an engine has configured the plugin and asks it."""
     state, lock = read_state(host, nri.state) or UNSEEN, host.local_path(nri.lock)
-    return state["registered"] and locks.is_held_pidfile(lock) and not locks.describe_halt(lock)
+    return state["registered"] and locks.is_held_pidfile(lock)
 
 
 def remove_plugin(host: Host, nri: Nri) -> None:

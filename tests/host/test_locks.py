@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -15,7 +14,6 @@ from installer.errors import InstallerError, LockedError
 from installer.host.files import Host
 from installer.host.kernel import is_roots
 from installer.host.locks import (
-    describe_halt,
     is_held_pidfile,
     lock_directory,
     lock_file,
@@ -25,7 +23,6 @@ from installer.host.locks import (
 )
 from tests.support.neighbours import NOBODY, locking, only_as_root, orphaned
 from tests.support.tree import USUAL, Aspect, tree
-from tests.support.waiting import stop
 
 HOME = PurePosixPath("/home")
 PIDFILE = PurePosixPath("/toolkit.pid")
@@ -243,16 +240,3 @@ def test_a_process_is_roots_only_if_all_of_it_is_which_a_setuid_program_is_not(t
         (tmp_path / "77/status").write_text(f"Name:\tsu\nUid:\t{uids}\n")
 
         assert is_roots(77, tmp_path) is held
-
-
-def test_a_holder_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    lock.touch()
-    with locking(lock, os.geteuid()) as child:
-        stop(child.pid)
-        stopped = describe_halt(lock)
-        os.kill(child.pid, signal.SIGCONT)
-        goes_on = describe_halt(lock)
-
-    assert (stopped, goes_on) == ("stopped", "")
-    assert (describe_halt(lock), describe_halt(tmp_path / "nothing")) == ("", "")
