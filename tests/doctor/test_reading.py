@@ -1,5 +1,6 @@
-"""What doctor reads: root's processes and programs only, any bytes, and without leaving a trace."""
+"""What doctor reads: root's processes and programs only, any bytes, what engines answer, and without leaving a trace."""
 
+import json
 import os
 import re
 import shutil
@@ -11,24 +12,32 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from installer.change.ledger import dumps
+from installer.engines import ENGINES
 from installer.host.files import Host
 from installer.host.processes import HostProcess, is_written_by_root, list_root_processes, program_holds
 from installer.host.programs import run_in
 from installer.host.sockets import is_listened_on
-from installer.model.options import Options
+from installer.model.facts import EngineRow, Record
+from installer.model.files import Layout
+from installer.model.options import Options, Places
+from installer.report.doctor.model import EngineExam
 from installer.report.doctor.read import (
     NIL_POINTER,
     ask_processes,
     ask_version,
     find_version,
     read_driver,
+    read_engines,
+    read_node,
     read_specifications,
     read_toolkits,
 )
 from installer.report.doctor.verb import judge_node
 from tests.doctor import golden
-from tests.host.servers import hang, serving
+from tests.host.servers import answer, hang, serving
 from tests.support.files import put
+from tests.support.live import SOCKET, UNIT, Live, live
 from tests.support.waiting import until
 
 HOST = Host.under(PurePosixPath("/"))
@@ -299,3 +308,85 @@ def test_specifications_are_files_of_their_suffix_and_say_what_is_gone(tmp_path:
     }
 
     assert found == {golden.SPEC: ["/usr/bin/nvidia-smi"], "/var/run/cdi/more.yml": []}
+
+
+# Engines that run
+
+PROCESS = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
+OF_CONTAINERD = PurePosixPath("/etc/containerd/config.toml")
+
+
+def exams(node: Live, *seen: HostProcess, socket: PurePosixPath = SOCKET) -> list[EngineExam]:
+    places = {"containerd": Places(socket=socket)}
+    return [*read_engines(node.host, Options(places=places), seen)]
+
+
+def test_what_an_engine_answers_and_reads(tmp_path: Path) -> None:
+    with live(tmp_path) as node:
+        (found,) = exams(node, PROCESS)
+        put(tmp_path, {OF_CONTAINERD: "version = 2\n"})
+        (well,) = exams(node, PROCESS)
+        put(tmp_path, {OF_CONTAINERD: "version = ["})
+        (damaged,) = exams(node, PROCESS)
+
+    assert (found.name, found.label, found.silence) == ("containerd", "containerd 1.7.24", "")
+    assert found.serving is not None
+    assert (found.config, found.another, found.has_hook) == (OF_CONTAINERD, "", None)
+    assert found.on_disk is not None
+    assert [each.trees.get(OF_CONTAINERD) for each in (found, well, damaged)] == [{}, {"version": 2}, None]
+    assert [each.invalid == "" for each in (found, well, damaged)] == [True, True, False]
+
+
+def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) -> None:
+    """Nor one of two whose socket answers, where it is in no unit of theirs that does."""
+    with live(tmp_path) as node:
+        assert exams(node) == []
+        assert exams(node, replace(PROCESS, name="dockerd")) == []
+        assert exams(node, PROCESS, socket=PurePosixPath("/gone.sock")) == []
+        assert node.asked == []
+        places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
+        seen = [replace(PROCESS, name=ENGINES["k3s"].process)]
+        assert [*read_engines(node.host, Options(places=places), seen)] == []
+
+
+def test_an_engine_of_the_ledger_is_asked_where_it_listens_while_its_unit_runs(tmp_path: Path) -> None:
+    """Its program has another name, and no flag says where it listens."""
+    record = Record(engines=(EngineRow("containerd", SOCKET, UNIT, {}),))
+    put(tmp_path, {Layout().ledger: dumps(record).decode()})
+    with live(tmp_path) as node:
+        runs = read_node(node.host, Options(places={"containerd": Places()}))
+        node.unit.active, node.unit.sub = "inactive", "dead"
+        rests = read_node(node.host, Options())
+
+    assert [(exam.name, exam.socket) for exam in runs.engines] == [("containerd", SOCKET)]
+    assert rests.engines == ()
+
+
+# As dockerd 28.5.2 says it.
+INFO = {
+    "ServerVersion": "28.5.2",
+    "Runtimes": {"runc": {"path": "runc"}},
+    "DefaultRuntime": "runc",
+    "LiveRestoreEnabled": True,
+    "CgroupDriver": "systemd",
+}
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *, hook: bool) -> None:
+    """The process that answers is this one: so the PATH is that of its start."""
+    environment = Path("/proc/self/environ").read_text().split("\0")
+    place = next(each for each in environment if each.startswith("PATH=")).rpartition(":")[2]
+    if hook:
+        put(tmp_path, {f"{place}/nvidia-container-runtime-hook": ""})
+
+    said = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(INFO).encode()
+    options = Options(places={"docker": Places(socket=PurePosixPath("/d.sock"))})
+    with serving(tmp_path / "d.sock", answer(said)):
+        (found,) = read_engines(
+            Host.under(PurePosixPath(tmp_path)), options, [replace(PROCESS, name="dockerd")]
+        )
+
+    assert (found.label, found.version, found.has_hook) == ("docker 28.5.2", (28, 5, 2), hook)
+    assert (found.served.live_restore, found.served.cgroup_driver) == (True, "systemd")
+    assert found.config == ENGINES["docker"].config

@@ -1,16 +1,180 @@
-"""What verify writes down of what it makes, and what an undo makes of it."""
+"""How long runs wait for one another, who hands an undo over, and what an undo makes of what verify wrote down."""
 
+import fcntl
 import json
 import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
+from installer.change.ledger import Ledger
+from installer.engines import ENGINES
 from installer.engines.trial_containers import MARK
-from installer.errors import InstallerError
+from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
+from installer.host.kubernetes import OWN_NAME
+from installer.host.locks import is_awaited
 from installer.lifecycle import uninstall
+from installer.lifecycle.uninstall import (
+    TAKEN_S,
+    await_next_run,
+    await_successor,
+    hand_over,
+    ledger_for_run,
+    open_within,
+)
+from installer.model.facts import EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
+from installer.model.options import Options
+from tests.support.files import put
+
+OWN, NEXT = "toolkit-aaaaa", "toolkit-bbbbb"
+LATER_S = 0.3
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    monkeypatch.setenv(OWN_NAME, OWN)
+    return Options(host_root=PurePosixPath(tmp_path))
+
+
+@pytest.fixture
+def host(options: Options) -> Host:
+    return Host.under(options.host_root)
+
+
+@pytest.fixture
+def holder(host: Host, options: Options) -> Ledger:
+    """Return the ledger of the node, which is held."""
+    return Ledger.open(host, options.layout)
+
+
+@contextmanager
+def later(act: Callable[[], object]) -> Iterator[None]:
+    timer = threading.Timer(LATER_S, act)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+@pytest.mark.parametrize(
+    ("pods", "limits_s"),
+    [
+        pytest.param((), (9, 9), id="we are no pod: not at all"),
+        pytest.param((OWN,), (0.3, 9), id="no other: until the kubelet would have made it"),
+        pytest.param((OWN, NEXT), (0.1, 0.6), id="the next: until it would run"),
+    ],
+)
+def test_a_run_that_stops_waits_as_long_as_the_next_one_may_take(
+    host: Host, holder: Ledger, monkeypatch: pytest.MonkeyPatch, pods: list[str], limits_s: tuple[float, ...]
+) -> None:
+    monkeypatch.setattr(uninstall, "SIGN_S", limits_s[0])
+    monkeypatch.setattr(uninstall, "START_S", limits_s[1])
+    for pod in pods:  # as the kubelet makes it
+        host.local_path(PurePosixPath(f"/var/log/pods/gpu_{pod}_0c5d-{pod}")).mkdir(parents=True)
+    began, waited_s = time.monotonic(), (0, *limits_s)[len(pods)]
+
+    assert not await_next_run(host, holder.lock)
+
+    assert waited_s <= time.monotonic() - began < 9
+
+
+def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(
+    options: Options, host: Host, holder: Ledger
+) -> None:
+    seen = []
+
+    def ends() -> None:
+        seen.append(is_awaited(holder.lock))
+        holder.lock.release()
+
+    with later(ends):
+        ledger = ledger_for_run(host, options)
+
+    assert seen == [True]
+    assert not is_awaited(ledger.lock)
+    ledger.lock.release()
+
+
+def test_a_ledger_that_stays_held_is_given_up_in_time(
+    options: Options, host: Host, holder: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uninstall, "ENDS_S", 0.5)
+    began = time.monotonic()
+
+    with pytest.raises(LockedError):
+        ledger_for_run(host, options)
+
+    assert holder.held.empty
+    assert time.monotonic() - began >= 0.5
+
+
+@pytest.mark.parametrize("pid_file", ["/run/nvidia/toolkit/toolkit.pid", "/run/theirs.pid"])
+def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
+    options: Options, host: Host, holder: Ledger, pid_file: str
+) -> None:
+    """Nor any longer, once that is so."""
+    holder.write(replace(holder.held, pid_file=PurePosixPath("/run/theirs.pid")))
+    path = host.local_path(PurePosixPath(pid_file))
+    path.parent.mkdir(parents=True)
+    began = time.monotonic()
+    with path.open("w") as pidfile:
+        with later(lambda: fcntl.flock(pidfile, fcntl.LOCK_EX)), pytest.raises(LockedError):
+            ledger_for_run(host, options)
+        with pytest.raises(LockedError):
+            ledger_for_run(host, options)
+
+    assert time.monotonic() - began < uninstall.ENDS_S
+
+
+@pytest.mark.usefixtures("holder")
+def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(options: Options) -> None:
+    await_successor(options)
+
+
+def test_an_undo_that_was_handed_over_waits_for_the_ledger(
+    options: Options, host: Host, holder: Ledger
+) -> None:
+    held = Record(toolkit=ToolkitRow("digest", None, ""))
+    holder.write(held)
+
+    with later(holder.lock.release):
+        ledger = open_within(TAKEN_S, host, options.layout)
+
+    assert ledger.held == held
+    ledger.lock.release()
+
+
+def configured(engine: str) -> Record:
+    row = ENGINES[engine]
+    return Record(engines=(EngineRow(engine, row.socket, row.unit, {}, PurePosixPath("/state")),))
+
+
+def in_a_container(root: Path) -> None:
+    """Make what CRI-O and the kernel have of a container whose mount namespace is ours."""
+    for path in (root / "state/abc/userdata", root / "proc/7/ns"):
+        path.mkdir(parents=True)
+    (root / "state/abc/userdata/pidfile").write_text("7")
+    (root / "proc/7/ns/mnt").symlink_to(Path("/proc/self/ns/mnt").readlink())
+
+
+def test_an_undo_in_a_container_of_crio_alone_is_handed_over_or_not_begun(host: Host, tmp_path: Path) -> None:
+    assert not hand_over(host, Options(), configured("crio"))
+    in_a_container(tmp_path)
+
+    assert not hand_over(host, Options(), configured("containerd")), "which restarts meanwhile"
+    with pytest.raises(UndoIncompleteError, match="the node has no nsenter"):
+        hand_over(host, Options(), configured("crio"))
+
+
+# What verify makes
 
 LAYOUT = Layout()
 NAME = f"{MARK}-1a2b3c4d5e6f7a8b"
@@ -18,48 +182,26 @@ MADE = uninstall.Made("docker", PurePosixPath("/no.sock"), "docker.service", NAM
 ROW = ["docker", "/no.sock", "docker.service", NAME]
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    host = Host.under(PurePosixPath(tmp_path))
-    host.local_path(LAYOUT.made).parent.mkdir(parents=True)
-    return host
-
-
 def written(host: Host) -> object:
     local = host.local_path(LAYOUT.made)
     return json.loads(local.read_text())["made"] if local.exists() else []
 
 
-def test_it_is_written_down_for_root_alone_ahead_of_being_made_and_no_longer_than_it_is_there(
-    host: Host,
-) -> None:
+def test_what_verify_makes_is_written_down_for_root_alone_as_long_as_it_may_be_there(host: Host) -> None:
+    host.local_path(LAYOUT.made).parent.mkdir(parents=True)
     with uninstall.record_made(host, LAYOUT, MADE):
         during = written(host), stat.S_IMODE(host.local_path(LAYOUT.made).stat().st_mode)
-
-    assert during == ([ROW], 0o600)
-    assert written(host) == []
-
-
-def test_what_could_not_be_removed_stays_written_down(host: Host) -> None:
-    with (
-        pytest.raises(InstallerError),
-        uninstall.record_made(host, LAYOUT, MADE),
-    ):
+    after = written(host)
+    with pytest.raises(InstallerError), uninstall.record_made(host, LAYOUT, MADE):
         raise InstallerError("remove it", remedy="none")
 
+    assert (during, after) == (([ROW], 0o600), [])
     assert not uninstall.remove_made(host, LAYOUT)
-    assert written(host) == [ROW]
+    assert written(host) == [ROW], "which could not be removed"
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        pytest.param([["docker", "/no.sock", "docker.service", "training"]], id="another name"),
-        pytest.param([[ROW]], id="another shape"),
-        pytest.param("made", id="a text"),
-    ],
-)
-def test_nothing_is_removed_that_verify_has_not_written(host: Host, made: object) -> None:
-    host.local_path(LAYOUT.made).write_text(json.dumps({"made": made}))
+@pytest.mark.parametrize("made", [[[*ROW[:3], "training"]], [[ROW]], "made"], ids=["name", "shape", "text"])
+def test_nothing_is_removed_that_verify_has_not_written(tmp_path: Path, made: object) -> None:
+    host = put(tmp_path, {LAYOUT.made: json.dumps({"made": made})})
 
     assert not uninstall.remove_made(host, LAYOUT, hurried=True)
