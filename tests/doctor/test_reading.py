@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -178,18 +178,14 @@ def test_a_host_whose_proc_is_not_in_view_has_no_process(tmp_path: Path) -> None
         assert not program_holds(host, 7, NIL_POINTER)
 
 
-@pytest.mark.parametrize(
-    ("text", "version", "spelled"),
-    [
-        # As programs of Debian's say it.
-        ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1\n", (1, 6, 20), "1.6.20~ds1"),
-        ("containerd-shim-runc-v2:\n  Version:  2.1.9\n  Revision: \n", (2, 1, 9), "2.1.9"),
-        ("flag provided but not defined: -v\n", (), ""),
-        pytest.param("1" * 100_000 + ".2", (), "", id="endless"),
-    ],
-)
-def test_a_version_is_what_a_program_says(text: str, version: tuple[int, ...], spelled: str) -> None:
-    assert find_version(text) == (version, spelled)
+def test_a_version_is_what_a_program_says() -> None:
+    """As programs of Debian's say it."""
+    containerd = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1\n"
+
+    assert find_version(containerd) == ((1, 6, 20), "1.6.20~ds1")
+    assert find_version("containerd-shim-runc-v2:\n  Version:  2.1.9\n  Revision: \n") == ((2, 1, 9), "2.1.9")
+    assert find_version("flag provided but not defined: -v\n") == ((), "")
+    assert find_version("1" * 100_000 + ".2") == ((), "")
 
 
 @pytest.mark.parametrize(
@@ -198,51 +194,39 @@ def test_a_version_is_what_a_program_says(text: str, version: tuple[int, ...], s
         ("version: 1.0.0\nbuild date: 2018-09-20T20:19+00:00", (1, 0, 0), (1, 0, 0)),
         ("cli-version: 1.17.4\nlib-version: 1.17.3\nbuild date: 2025", (1, 17, 4), (1, 17, 3)),
     ],
-    ids=["of 2018", "new"],
 )
 def test_nvidia_container_cli_tells_itself_and_its_library_apart(
     tmp_path: Path, said: str, cli: tuple[int, ...], library: tuple[int, ...]
 ) -> None:
-    root = golden.lay(tmp_path)
-    ctk = "NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 9b69590"
-    for name, text in (("nvidia-container-cli", said), ("nvidia-ctk", ctk)):
-        put(root, {f"{golden.TOOLKIT}/{name}": f"#!/bin/sh\necho '{text}'\n"}, 0o755)
+    programs = {"nvidia-container-cli": said, "nvidia-ctk": "NVIDIA Container Toolkit CLI version 1.19.1"}
+    texts = {f"toolkit/{name}": f"#!/bin/sh\necho '{text}'\n" for name, text in programs.items()}
+    put(tmp_path, texts | {"toolkit/nvidia-container-runtime": ""}, 0o755)
 
-    (found, *_) = read_toolkits(
-        Host.under(PurePosixPath("/")), Options(install_dir=PurePosixPath(root, "usr/local/nvidia"))
-    )
+    (found, *_) = read_toolkits(HOST, Options(install_dir=PurePosixPath(tmp_path)))
 
     assert (found.cli, found.library, found.ctk) == (cli, library, (1, 19, 1))
 
 
 def test_a_dead_socket_is_told_from_one_that_answers(tmp_path: Path) -> None:
-    socket = tmp_path / "socket"
-    absent = is_listened_on(socket)
-    with serving(socket, hang):
-        answers = is_listened_on(socket)
+    found = [is_listened_on(tmp_path / "socket")]
+    with serving(tmp_path / "socket", hang):
+        found.append(is_listened_on(tmp_path / "socket"))
 
-    assert (absent, answers, is_listened_on(socket)) == (None, True, False)
-
-
-def _spoil(path: Path, number: int) -> None:
-    """Put a directory, a pipe or any bytes in the place of a file."""
-    path.unlink()
-    if number == 0:
-        path.mkdir()
-    elif number == 1:
-        os.mkfifo(path)
-    else:
-        path.write_bytes(b"\xff\0\n- a: [" + bytes(range(256)) * 40)
+    assert [*found, is_listened_on(tmp_path / "socket")] == [None, True, False]
 
 
-@pytest.mark.parametrize("number", range(3), ids=["directories", "pipes", "any bytes"])
-def test_whatever_is_in_the_place_of_a_file_is_no_obstacle(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("spoil", [Path.mkdir, os.mkfifo, Path.write_bytes], ids=lambda each: each.__name__)
+def test_whatever_is_in_the_place_of_a_file_is_no_obstacle(
+    tmp_path: Path, spoil: Callable[..., object]
+) -> None:
     # What names or is a toolkit is asked for its version, and nobody puts a pipe into /proc.
     asked = {golden.CONFIG, golden.RUNTIME, f"{golden.TOOLKIT}/nvidia-container-cli"}
+    content = (b"\xff\0\n- a: [" + bytes(range(256)) * 40,) if spoil is Path.write_bytes else ()
     for turn, path in enumerate(golden.FILES):
-        if path not in asked and not (number == 1 and path.startswith("/proc/")):
+        if path not in asked and not (spoil is os.mkfifo and path.startswith("/proc/")):
             root = golden.lay(tmp_path / str(turn))
-            _spoil(root / path[1:], number)
+            (root / path[1:]).unlink()
+            spoil(root / path[1:], *content)
             assert [*judge_node(golden.read(root))]
 
 
@@ -300,12 +284,9 @@ def test_specifications_are_files_of_their_suffix_and_say_what_is_gone(tmp_path:
     golden.lay(tmp_path)
     (tmp_path / "usr/bin/nvidia-smi").unlink()
     more = {"/etc/cdi/other.txt": "hostPath: /gone", "/var/run/cdi/more.yml": "hostPath: /usr/sbin/runc"}
-    put(tmp_path, more)
+    host = put(tmp_path, more)
 
-    found = {
-        str(spec.path): [*map(str, spec.gone)]
-        for spec in read_specifications(Host.under(PurePosixPath(tmp_path)))
-    }
+    found = {str(spec.path): [*map(str, spec.gone)] for spec in read_specifications(host)}
 
     assert found == {golden.SPEC: ["/usr/bin/nvidia-smi"], "/var/run/cdi/more.yml": []}
 

@@ -183,9 +183,7 @@ FLAG, TEXT, PROGRAM, LINK = (f"/opt/site/{name}" for name in ("flag", "text", "p
 
 
 def condition(kind: str, path: str = TEXT, *, negated: bool = False) -> dict[str, Any]:
-    asserts = kind.startswith("Assert")
-    setting = kind if asserts else f"Condition{kind}"
-    return {"Asserts" if asserts else "Conditions": [(setting, False, negated, path, 0)]}
+    return {"Conditions": [(f"Condition{kind}", False, negated, path, 0)]}
 
 
 def fails(kind: str, path: str = TEXT) -> str:
@@ -210,8 +208,6 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "no path": (condition("PathExists", negated=True), fails("ConditionPathExists", f"!{TEXT}")),
     "the service's own lock": (condition("PathExists", "/run/lock", negated=True), ""),
     "one of two": (TWO, ""),
-    "a link": (condition("PathIsSymbolicLink"), fails("ConditionPathIsSymbolicLink")),
-    "a full directory": (condition("DirectoryNotEmpty", FLAG), fails("ConditionDirectoryNotEmpty", FLAG)),
     "an executable file": (condition("FileIsExecutable"), fails("ConditionFileIsExecutable")),
     "what is not about a path": (condition("KernelCommandLine", "nogpu"), ""),
 }
@@ -231,9 +227,9 @@ def test_what_a_unit_needs_and_would_not_find_is_told_and_the_rest_left_alone(
 
 
 def test_places_that_files_give_are_those_without_a_flag() -> None:
-    assert places_by_files(started((), ("--root", "/x"))) == {"state", "address"}
-    assert places_by_files(started(("--state=/x", "-a", "/y"), None)) == {"root"}
-    assert places_by_files(started(None, None)) == frozenset()
+    cases = ((), ("--root", "/x")), (("--state=/x", "-a", "/y"), None), (None, None)
+
+    assert [{*places_by_files(started(*each))} for each in cases] == [{"state", "address"}, {"root"}, set()]
 
 
 @pytest.mark.parametrize("place", sorted(PLACES))
@@ -460,14 +456,3 @@ def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
     found = [error.problem for error in explain_moving(engine)]
 
     assert found == ([] if moves is None else [said or "why"])
-
-
-def test_of_a_docker_that_does_not_answer_every_verb_tells_where_it_listens(tmp_path: Path) -> None:
-    words = "/usr/bin/dockerd\0-H\0unix:///run/d.sock\0--host=tcp://10.0.0.7:2376\0"
-    put(tmp_path, {f"proc/{PID}/comm": "dockerd\n", f"proc/{PID}/cmdline": words})
-    docker = replace(USUAL, name="docker", exe=PurePosixPath("/dockerd"), silence="no answer")
-
-    with on_bus(tmp_path, systemd()) as host:
-        found, _ = with_process(host, docker, Places())
-
-    assert found.silence == "no answer; its -H is unix:///run/d.sock, tcp://10.0.0.7:2376"
