@@ -9,15 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.generate import (
-    absent_node,
-    change_device_nodes,
-    gpu_specification,
-    held_node,
-    list_watched,
-    management_specification,
-    roots,
-)
+from installer.cdi import generate
 from installer.change.observe import observe_install
 from installer.errors import StoppedError
 from installer.host.files import Host
@@ -62,7 +54,8 @@ class Node(CdiSite):
 
     def found(self, held: Record | None = None, driver_root: str = "/driver") -> GpuSpecification:
         now = self.host.read(PATH)
-        return gpu_specification(self.host, self.options(driver_root), (ENGINE,), held or Record(), now)
+        options = self.options(driver_root)
+        return generate.gpu_specification(self.host, options, (ENGINE,), held or Record(), now)
 
 
 @pytest.fixture
@@ -97,7 +90,7 @@ def test_the_hosts_paths_are_named_however_the_drivers_root_is_given(
     assert paths(found) == [device, "/driver/usr/lib64/libcuda.so.1"]
     assert found.lacking == ""
     there = PurePosixPath("/driver")
-    assert roots(node.host, node.options()) == (there, there if own_devices else PurePosixPath("/"))
+    assert generate.roots(node.host, node.options()) == (there, there if own_devices else PurePosixPath("/"))
 
 
 def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node) -> None:
@@ -147,7 +140,7 @@ def test_who_has_none_of_their_devices_is_told_where_engines_read_other_director
     node.write(A, ALL)
     other = replace(ENGINE, name="docker", serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS[1:]))
 
-    found = gpu_specification(node.host, node.options(), (ENGINE, other), Record(), None)
+    found = generate.gpu_specification(node.host, node.options(), (ENGINE, other), Record(), None)
 
     assert (found.missing, found.unmade is not None) == (("0", "all"), True)
 
@@ -244,7 +237,8 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
     node.write(OWN, text)
 
     places = {
-        place.removeprefix(str(node.root)) for place in list_watched(node.host, node.options(), held(text))
+        place.removeprefix(str(node.root))
+        for place in generate.list_watched(node.host, node.options(), held(text))
     }
 
     assert places >= {
@@ -252,7 +246,7 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
         *("/driver/usr/lib64/libcuda.so.1", "/driver/usr/lib64", "/driver", "/run/cdi/", "/etc/cdi/"),
     }
     assert "/dev/nvidia0" not in places, "a device is written to all the time"
-    assert [*list_watched(node.host, node.options(), Record())] == []
+    assert [*generate.list_watched(node.host, node.options(), Record())] == []
 
 
 MOVED = ["--from=/host/run/driver --to=/run/driver", "--from=/host --to=/"]
@@ -272,7 +266,7 @@ def test_paths_of_managements_specification_are_the_hosts(
     node.tool.write_text('#!/bin/sh\ntest "$2" = transform && cat\necho "$*"\n')  # says how it was called
     cdi = Cdi(PurePosixPath("/var/run/cdi"), "nvidia.com/x", "/run/driver", driver, "/", dev, nodes=False)
 
-    said = management_specification(PurePosixPath(node.source), Layout(), cdi).splitlines()
+    said = generate.management_specification(PurePosixPath(node.source), Layout(), cdi).splitlines()
 
     assert said[0].startswith(f"cdi generate --mode=management --driver-root={driver} --dev-root={dev} ")
     assert said[1:] == [f"cdi transform root {words}" for words in transformed]
@@ -282,7 +276,7 @@ def test_paths_of_managements_specification_are_the_hosts(
 def test_of_device_nodes_only_those_of_ours_are_removed(node: Node, since: str) -> None:
     path = PurePosixPath("/dev/nvidiactl")
     node.write("dev/nvidiactl")
-    ours = held_node(node.host, absent_node(path))
+    ours = generate.held_node(node.host, generate.absent_node(path))
     assert ours is not None
     if since == "made anew by the driver":
         node.write("dev/other")
@@ -290,6 +284,6 @@ def test_of_device_nodes_only_those_of_ours_are_removed(node: Node, since: str) 
     elif since == "of another boot":
         ours = replace(ours, born=f"another-boot {ours.born.split()[1]}")
 
-    change_device_nodes(node.host, RemoveDeviceNodes((ours,)))
+    generate.change_device_nodes(node.host, RemoveDeviceNodes((ours,)))
 
     assert node.host.exists(path) is (since != "ours")

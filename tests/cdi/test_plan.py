@@ -5,19 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.cdi.plan import (
-    CHANGED,
-    GIVES_WAY,
-    GPUS,
-    NEW,
-    REMOVED,
-    STALE,
-    WITHDRAWN,
-    against_cdi,
-    highest_read,
-    lacking,
-    mode_of,
-)
+from installer.cdi import plan as cdi
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
 from installer.lifecycle.drift import Drifted
@@ -154,7 +142,7 @@ BESIDE, IN_PLACE = replace(MADE, others=(THEIRS,)), replace(MADE, others=(PATH,)
 WITHOUT_SOME = replace(BESIDE, missing=("0", "all"))
 WRITTEN, OLD = (row(NEW_FILE),), (row(),)
 THEY_HAVE = f"{THEIRS} has devices of nvidia.com/gpu"
-AFRESH = [(b"new\n", CHANGED)]
+AFRESH = [(b"new\n", cdi.CHANGED)]
 
 
 def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -> Facts:
@@ -166,7 +154,7 @@ def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -
 
 
 def done(plan: Plan) -> list[tuple[bytes | None, str]]:
-    part = next(part for part in plan.parts if part.id == GPUS)
+    part = next(part for part in plan.parts if part.id == cdi.GPUS)
     found = [(step, reason) for step, reason in part.planned if isinstance(step, WriteConfig)]
     assert [step.path for step, _ in found] == [PATH] * len(part.steps)
     return [(step.after.content if step.after else None, reason) for step, reason in found]
@@ -175,17 +163,17 @@ def done(plan: Plan) -> list[tuple[bytes | None, str]]:
 @pytest.mark.parametrize(
     ("spec", "there", "rows", "does", "left", "lacks"),
     [
-        pytest.param(MADE, None, (), [(b"new\n", NEW)], WRITTEN, "", id="written"),
+        pytest.param(MADE, None, (), [(b"new\n", cdi.NEW)], WRITTEN, "", id="written"),
         pytest.param(MADE, NEW_FILE, WRITTEN, [], WRITTEN, "", id="as it should be"),
         pytest.param(MADE, OLD_FILE, OLD, AFRESH, WRITTEN, "", id="another driver"),
-        pytest.param(MADE, None, OLD, [(b"new\n", REMOVED)], WRITTEN, "", id="removed by somebody"),
+        pytest.param(MADE, None, OLD, [(b"new\n", cdi.REMOVED)], WRITTEN, "", id="removed by somebody"),
         pytest.param(replace(MADE, ours=True), OLD_FILE, (), AFRESH, WRITTEN, "", id="its ledger lost"),
-        pytest.param(GONE, OLD_FILE, OLD, [(None, STALE)], (), "no driver", id="driver gone"),
+        pytest.param(GONE, OLD_FILE, OLD, [(None, cdi.STALE)], (), "no driver", id="driver gone"),
         pytest.param(LACKING, OLD_FILE, OLD, [], OLD, "", id="no answer, and all files there"),
         pytest.param(LACKING, None, OLD, [], (), "no driver", id="gone with its driver"),
-        pytest.param(BESIDE, OLD_FILE, OLD, [(None, GIVES_WAY)], (), THEY_HAVE, id="another's beside it"),
+        pytest.param(BESIDE, OLD_FILE, OLD, [(None, cdi.GIVES_WAY)], (), THEY_HAVE, id="another's beside it"),
         pytest.param(WITHOUT_SOME, None, (), [], (), f"{THEY_HAVE}, without 0, all", id="that has less"),
-        pytest.param(STALE_ONE, OLD_FILE, OLD, [(None, STALE), *AFRESH], WRITTEN, "", id="files gone"),
+        pytest.param(STALE_ONE, OLD_FILE, OLD, [(None, cdi.STALE), *AFRESH], WRITTEN, "", id="files gone"),
         pytest.param(IN_PLACE, NEW_FILE, OLD, [], (), f"{PATH} has devices of nvidia.com/gpu", id="replaced"),
     ],
 )
@@ -207,7 +195,7 @@ def test_the_specification_follows_what_there_is_and_gives_way(  # noqa: PLR0913
     kept = "kept the CDI specification of the GPUs: no driver"
     assert (kept in plan.notes) is (spec is LACKING and left == OLD)
     # What somebody does to it is drift, and nothing else that it follows.
-    assert (str(PATH) in Drifted.of(plan, Record()).things) is (REMOVED in [reason for _, reason in does])
+    assert (str(PATH) in Drifted.of(plan, Record()).things) is (cdi.REMOVED in [reason for _, reason in does])
 
 
 def test_no_engine_is_written_to_or_reloaded_and_two_programs_are_enough() -> None:
@@ -239,8 +227,8 @@ def test_it_goes_where_runtimes_are_asked_for_and_at_an_undo() -> None:
 @pytest.mark.parametrize(
     ("spec", "tried", "does", "left", "lacks"),
     [
-        pytest.param(STALE_ONE, 1, [], (), WITHDRAWN, id="a stale one removed"),
-        pytest.param(STALE_ONE, 2, [(PATH, None)], (), WITHDRAWN, id="and the next one half written"),
+        pytest.param(STALE_ONE, 1, [], (), cdi.WITHDRAWN, id="a stale one removed"),
+        pytest.param(STALE_ONE, 2, [(PATH, None)], (), cdi.WITHDRAWN, id="and the next one half written"),
         pytest.param(MADE, 1, [(PATH, b"old\n")], OLD, "", id="one that still holds"),
     ],
 )
@@ -287,7 +275,7 @@ def engine(
     ],
 )
 def test_an_engine_takes_devices_by_cdi_where_it_says_so(found: EngineState, why: str) -> None:
-    assert lacking(found) == why
+    assert cdi.lacking(found) == why
 
 
 @pytest.mark.parametrize(
@@ -303,7 +291,7 @@ def test_an_engine_takes_devices_by_cdi_where_it_says_so(found: EngineState, why
 def test_a_specification_is_of_a_version_that_all_engines_read(
     engines: tuple[EngineState, ...], highest: tuple[int, ...] | None
 ) -> None:
-    assert highest_read(engines) == highest
+    assert cdi.highest_read(engines) == highest
 
 
 @pytest.mark.parametrize(
@@ -319,7 +307,7 @@ def test_a_specification_is_of_a_version_that_all_engines_read(
 def test_auto_takes_what_costs_the_node_least(
     engines: tuple[EngineState, ...], held: Record, options: Options, mode: Mode, why: str
 ) -> None:
-    found, said = mode_of(engines, held, options)
+    found, said = cdi.mode_of(engines, held, options)
 
     assert found is mode
     assert said.startswith(why)
@@ -327,7 +315,7 @@ def test_auto_takes_what_costs_the_node_least(
 
 
 def test_all_that_stands_against_cdi_is_told_with_the_release_that_has_it() -> None:
-    first, *others = (str(error) for error in against_cdi([engine(OFF, name) for name in ENGINES], HELD))
+    first, *others = (str(error) for error in cdi.against_cdi([engine(OFF, name) for name in ENGINES], HELD))
 
     assert first.startswith("cannot use CDI alone for containerd (an earlier install gave it our runtimes)")
     assert len(others) == len(ENGINES)

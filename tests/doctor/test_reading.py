@@ -21,18 +21,8 @@ from installer.host.sockets import is_listened_on
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Options, Places
+from installer.report.doctor import read
 from installer.report.doctor.model import EngineExam
-from installer.report.doctor.read import (
-    NIL_POINTER,
-    ask_processes,
-    ask_version,
-    find_version,
-    read_driver,
-    read_engines,
-    read_node,
-    read_specifications,
-    read_toolkits,
-)
 from installer.report.doctor.verb import judge_node
 from tests.doctor import golden
 from tests.host.servers import answer, hang, serving
@@ -55,7 +45,7 @@ def shim(directory: Path, *, marked: bool) -> Iterator["subprocess.Popen[bytes]"
     program = directory / SHIM
     shutil.copyfile("/bin/sleep", program)
     with program.open("ab") as file:
-        file.write(b"\0proc." + NIL_POINTER + b"\0" if marked else b"\0proc.(*execProcess).pid\0")
+        file.write(b"\0proc." + read.NIL_POINTER + b"\0" if marked else b"\0proc.(*execProcess).pid\0")
     program.chmod(0o755)
     with subprocess.Popen([program, "60"]) as child:
         try:
@@ -77,7 +67,7 @@ def test_a_running_shim_is_known_by_its_program_though_the_file_was_replaced(
         (tmp_path / SHIM).unlink()
         shutil.copyfile("/bin/true", tmp_path / SHIM)
 
-        (found,) = ask_processes(HOST, [seen(child.pid)])
+        (found,) = read.ask_processes(HOST, [seen(child.pid)])
 
     assert (found.name, found.program) == ("containerd-shim", str(tmp_path / SHIM))
     assert (found.deleted, found.nil_pointer) == (True, marked)
@@ -111,8 +101,8 @@ def test_an_engine_that_runs_is_asked_for_its_version(tmp_path: Path, shell: str
         waiting(tmp_path / "linked/containerd") as linked,
         waiting(Path("/bin") / shell) as stranger,
     ):
-        found = ask_processes(HOST, [one, stranger, other, linked])
-        (unasked,) = ask_processes(HOST, [replace(one, of_host=False)])
+        found = read.ask_processes(HOST, [one, stranger, other, linked])
+        (unasked,) = read.ask_processes(HOST, [replace(one, of_host=False)])
 
     assert [each.pid for each in found] == [one.pid, other.pid, linked.pid]
     assert [re.fullmatch(spelled, each.label) is not None for each in found[:2]] == [True, True]
@@ -127,7 +117,7 @@ def test_a_program_is_believed_where_root_alone_wrote_it_and_it_ends_well(tmp_pa
     put(tmp_path, {name: f"#!/bin/sh\n{words}\n" for name, words in scripts.items()}, 0o755)
     (tmp_path / "anybodys").chmod(0o777)
 
-    told = {name: ask_version(HOST, PurePosixPath(tmp_path, name)) for name in (*scripts, "gone", "")}
+    told = {name: read.ask_version(HOST, PurePosixPath(tmp_path, name)) for name in (*scripts, "gone", "")}
 
     assert told == {"says": "--version 1.2.3\n", **dict.fromkeys(("fails", "anybodys", "gone", ""), "")}
 
@@ -175,17 +165,18 @@ def test_a_host_whose_proc_is_not_in_view_has_no_process(tmp_path: Path) -> None
         (tmp_path / place).mkdir()
 
         assert list(list_root_processes(host)) == []
-        assert not program_holds(host, 7, NIL_POINTER)
+        assert not program_holds(host, 7, read.NIL_POINTER)
 
 
 def test_a_version_is_what_a_program_says() -> None:
     """As programs of Debian's say it."""
-    containerd = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1\n"
+    containerd, shim = (
+        "containerd github.com/containerd 1.6.20~ds1 1.6.20~ds1-1\n",
+        "shim:\n  Version:  2.1.9\n",
+    )
 
-    assert find_version(containerd) == ((1, 6, 20), "1.6.20~ds1")
-    assert find_version("containerd-shim-runc-v2:\n  Version:  2.1.9\n  Revision: \n") == ((2, 1, 9), "2.1.9")
-    assert find_version("flag provided but not defined: -v\n") == ((), "")
-    assert find_version("1" * 100_000 + ".2") == ((), "")
+    found = [read.find_version(text) for text in (containerd, shim, "no flag: -v\n", "1" * 100_000 + ".2")]
+    assert found == [((1, 6, 20), "1.6.20~ds1"), ((2, 1, 9), "2.1.9"), ((), ""), ((), "")]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +193,7 @@ def test_nvidia_container_cli_tells_itself_and_its_library_apart(
     texts = {f"toolkit/{name}": f"#!/bin/sh\necho '{text}'\n" for name, text in programs.items()}
     put(tmp_path, texts | {"toolkit/nvidia-container-runtime": ""}, 0o755)
 
-    (found, *_) = read_toolkits(HOST, Options(install_dir=PurePosixPath(tmp_path)))
+    (found, *_) = read.read_toolkits(HOST, Options(install_dir=PurePosixPath(tmp_path)))
 
     assert (found.cli, found.library, found.ctk) == (cli, library, (1, 19, 1))
 
@@ -275,7 +266,7 @@ def test_what_is_read_of_a_driver_whose_file_is_another_or_a_directory(
     else:
         put(root, {path: text})
 
-    found = read_driver(Host.under(PurePosixPath(root)), PurePosixPath("/"))
+    found = read.read_driver(Host.under(PurePosixPath(root)), PurePosixPath("/"))
 
     assert {name: getattr(found, name) for name in WELL} == WELL | differs
 
@@ -286,7 +277,7 @@ def test_specifications_are_files_of_their_suffix_and_say_what_is_gone(tmp_path:
     more = {"/etc/cdi/other.txt": "hostPath: /gone", "/var/run/cdi/more.yml": "hostPath: /usr/sbin/runc"}
     host = put(tmp_path, more)
 
-    found = {str(spec.path): [*map(str, spec.gone)] for spec in read_specifications(host)}
+    found = {str(spec.path): [*map(str, spec.gone)] for spec in read.read_specifications(host)}
 
     assert found == {golden.SPEC: ["/usr/bin/nvidia-smi"], "/var/run/cdi/more.yml": []}
 
@@ -299,7 +290,7 @@ OF_CONTAINERD = PurePosixPath("/etc/containerd/config.toml")
 
 def exams(node: Live, *seen: HostProcess, socket: PurePosixPath = SOCKET) -> list[EngineExam]:
     places = {"containerd": Places(socket=socket)}
-    return [*read_engines(node.host, Options(places=places), seen)]
+    return [*read.read_engines(node.host, Options(places=places), seen)]
 
 
 def test_what_an_engine_answers_and_reads(tmp_path: Path) -> None:
@@ -327,7 +318,7 @@ def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) ->
         assert node.asked == []
         places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
         seen = [replace(PROCESS, name=ENGINES["k3s"].process)]
-        assert [*read_engines(node.host, Options(places=places), seen)] == []
+        assert [*read.read_engines(node.host, Options(places=places), seen)] == []
 
 
 def test_an_engine_of_the_ledger_is_asked_where_it_listens_while_its_unit_runs(tmp_path: Path) -> None:
@@ -335,9 +326,9 @@ def test_an_engine_of_the_ledger_is_asked_where_it_listens_while_its_unit_runs(t
     record = Record(engines=(EngineRow("containerd", SOCKET, UNIT, {}),))
     put(tmp_path, {Layout().ledger: dumps(record).decode()})
     with live(tmp_path) as node:
-        runs = read_node(node.host, Options(places={"containerd": Places()}))
+        runs = read.read_node(node.host, Options(places={"containerd": Places()}))
         node.unit.active, node.unit.sub = "inactive", "dead"
-        rests = read_node(node.host, Options())
+        rests = read.read_node(node.host, Options())
 
     assert [(exam.name, exam.socket) for exam in runs.engines] == [("containerd", SOCKET)]
     assert rests.engines == ()
@@ -364,7 +355,7 @@ def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *
     said = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(INFO).encode()
     options = Options(places={"docker": Places(socket=PurePosixPath("/d.sock"))})
     with serving(tmp_path / "d.sock", answer(said)):
-        (found,) = read_engines(
+        (found,) = read.read_engines(
             Host.under(PurePosixPath(tmp_path)), options, [replace(PROCESS, name="dockerd")]
         )
 

@@ -6,16 +6,8 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.change.plan import Plan
-from installer.lifecycle.drift import (
-    HOUR_S,
-    PAUSES_S,
-    REST_S,
-    Drifted,
-    add_repair,
-    find_refusal,
-    rest_s,
-    select_recent,
-)
+from installer.lifecycle import drift
+from installer.lifecycle.drift import Drifted
 from installer.model.facts import Record
 from installer.model.files import File
 from installer.model.options import Drift
@@ -56,7 +48,7 @@ def clock(moment_s: float) -> str:
 def test_the_policy_says_what_is_repaired_and_who_is_refused_the_way_out(
     policy: Drift, drifted: Drifted, why: str
 ) -> None:
-    refusal = find_refusal(policy, drifted, {}, NOW, clock)
+    refusal = drift.find_refusal(policy, drifted, {}, NOW, clock)
 
     assert (refusal is not None) == bool(why)
     if refusal is not None:
@@ -91,13 +83,13 @@ def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
 
 
 def test_the_repair_of_one_thing_does_not_hold_up_that_of_another() -> None:
-    assert find_refusal(Drift.AUTO, FILE, {"/etc/docker/daemon.json": (NOW - 1,)}, NOW, clock) is None
+    assert drift.find_refusal(Drift.AUTO, FILE, {"/etc/docker/daemon.json": (NOW - 1,)}, NOW, clock) is None
 
 
 def test_the_thing_that_was_repaired_most_often_decides_for_all() -> None:
     repairs = {CONFIG: (NOW - 1,), "containerd": (NOW - 300, NOW - 200, NOW - 100)}
 
-    refusal = find_refusal(Drift.REPAIR, RESTART, repairs, NOW, clock)
+    refusal = drift.find_refusal(Drift.REPAIR, RESTART, repairs, NOW, clock)
 
     assert refusal is not None
     assert refusal.until_s == NOW + 200
@@ -106,7 +98,7 @@ def test_the_thing_that_was_repaired_most_often_decides_for_all() -> None:
 def test_the_end_says_who_has_to_be_found_and_until_when_nothing_is_done() -> None:
     repairs = {CONFIG: tuple(NOW - each for each in (3000, 2900, 2800, 2700, 2600))}
 
-    refusal = find_refusal(Drift.AUTO, FILE, repairs, NOW, clock)
+    refusal = drift.find_refusal(Drift.AUTO, FILE, repairs, NOW, clock)
 
     assert refusal is not None
     assert refusal.reason.code == "drift-repeats"
@@ -120,24 +112,23 @@ def test_whoever_rewrites_all_the_time_makes_at_most_five_repairs_in_any_hour() 
     repairs: dict[str, tuple[float, ...]] = {}
     done: list[float] = []
     now = NOW
-    while now < NOW + 5 * HOUR_S:
-        if find_refusal(Drift.AUTO, FILE, repairs, now, clock) is None:
-            repairs = dict(add_repair(repairs, FILE.things, now))
+    while now < NOW + 5 * drift.HOUR_S:
+        if drift.find_refusal(Drift.AUTO, FILE, repairs, now, clock) is None:
+            repairs = dict(drift.add_repair(repairs, FILE.things, now))
             done.append(now)
         now += 1.0
 
-    assert [later - earlier for earlier, later in pairwise(done[:5])] == list(PAUSES_S[1:])
-    assert max(sum(each <= one < each + HOUR_S for one in done) for each in done) == 5
+    assert [later - earlier for earlier, later in pairwise(done[:5])] == list(drift.PAUSES_S[1:])
+    assert max(sum(each <= one < each + drift.HOUR_S for one in done) for each in done) == 5
 
 
 def test_repairs_of_more_than_an_hour_ago_are_forgotten() -> None:
-    assert select_recent({CONFIG: (NOW - 4000,), "docker": (NOW - 9e3, NOW - 5)}, NOW) == {
-        "docker": (NOW - 5,)
-    }
-    edges = (NOW - HOUR_S, NOW - HOUR_S + 1, NOW, NOW + 1)  # the last one is of a clock of another boot
-    assert select_recent({CONFIG: edges}, NOW) == {CONFIG: edges[1:3]}
+    hour_ago = NOW - drift.HOUR_S
+    edges = (hour_ago, hour_ago + 1, NOW, NOW + 1)  # the last one is of a clock of another boot
+
+    assert drift.select_recent({CONFIG: (hour_ago,), "docker": edges}, NOW) == {"docker": edges[1:3]}
 
 
 def test_looks_that_find_nothing_again_and_again_get_rarer() -> None:
-    assert rest_s([NOW - each for each in range(590, 600)], NOW) == REST_S
-    assert rest_s([NOW - each for each in range(591, 601)], NOW) == 0, "one of the ten is too long ago"
+    assert drift.rest_s([NOW - each for each in range(590, 600)], NOW) == drift.REST_S
+    assert drift.rest_s([NOW - each for each in range(591, 601)], NOW) == 0, "one of the ten is too long ago"

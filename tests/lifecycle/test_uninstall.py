@@ -20,14 +20,6 @@ from installer.host.files import Host
 from installer.host.kubernetes import OWN_NAME
 from installer.host.locks import is_awaited
 from installer.lifecycle import uninstall
-from installer.lifecycle.uninstall import (
-    TAKEN_S,
-    await_next_run,
-    await_successor,
-    hand_over,
-    ledger_for_run,
-    open_within,
-)
 from installer.model.facts import EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
 from installer.model.options import Options
@@ -81,7 +73,7 @@ def test_a_run_that_stops_waits_as_long_as_the_next_one_may_take(
         host.local_path(PurePosixPath(f"/var/log/pods/gpu_{pod}_0c5d-{pod}")).mkdir(parents=True)
     began, waited_s = time.monotonic(), (0, *limits_s)[len(pods)]
 
-    assert not await_next_run(host, holder.lock)
+    assert not uninstall.await_next_run(host, holder.lock)
 
     assert waited_s <= time.monotonic() - began < 9
 
@@ -96,7 +88,7 @@ def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(
         holder.lock.release()
 
     with later(ends):
-        ledger = ledger_for_run(host, options)
+        ledger = uninstall.ledger_for_run(host, options)
 
     assert seen == [True]
     assert not is_awaited(ledger.lock)
@@ -110,7 +102,7 @@ def test_a_ledger_that_stays_held_is_given_up_in_time(
     began = time.monotonic()
 
     with pytest.raises(LockedError):
-        ledger_for_run(host, options)
+        uninstall.ledger_for_run(host, options)
 
     assert holder.held.empty
     assert time.monotonic() - began >= 0.5
@@ -127,16 +119,16 @@ def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
     began = time.monotonic()
     with path.open("w") as pidfile:
         with later(lambda: fcntl.flock(pidfile, fcntl.LOCK_EX)), pytest.raises(LockedError):
-            ledger_for_run(host, options)
+            uninstall.ledger_for_run(host, options)
         with pytest.raises(LockedError):
-            ledger_for_run(host, options)
+            uninstall.ledger_for_run(host, options)
 
     assert time.monotonic() - began < uninstall.ENDS_S
 
 
 @pytest.mark.usefixtures("holder")
 def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(options: Options) -> None:
-    await_successor(options)
+    uninstall.await_successor(options)
 
 
 def test_an_undo_that_was_handed_over_waits_for_the_ledger(
@@ -146,7 +138,7 @@ def test_an_undo_that_was_handed_over_waits_for_the_ledger(
     holder.write(held)
 
     with later(holder.lock.release):
-        ledger = open_within(TAKEN_S, host, options.layout)
+        ledger = uninstall.open_within(uninstall.TAKEN_S, host, options.layout)
 
     assert ledger.held == held
     ledger.lock.release()
@@ -166,12 +158,12 @@ def in_a_container(root: Path) -> None:
 
 
 def test_an_undo_in_a_container_of_crio_alone_is_handed_over_or_not_begun(host: Host, tmp_path: Path) -> None:
-    assert not hand_over(host, Options(), configured("crio"))
+    assert not uninstall.hand_over(host, Options(), configured("crio"))
     in_a_container(tmp_path)
 
-    assert not hand_over(host, Options(), configured("containerd")), "which restarts meanwhile"
+    assert not uninstall.hand_over(host, Options(), configured("containerd")), "which restarts meanwhile"
     with pytest.raises(UndoIncompleteError, match="the node has no nsenter"):
-        hand_over(host, Options(), configured("crio"))
+        uninstall.hand_over(host, Options(), configured("crio"))
 
 
 # What verify makes

@@ -6,17 +6,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
+from installer.engines import ENGINES, config_files
 from installer.engines.config_edits import texts_alone, tree_of
-from installer.engines.config_files import (
-    TICK_S,
-    contents_of,
-    explain_unread,
-    is_outdated,
-    with_configs,
-    with_places,
-    write_config,
-)
 from installer.engines.k0s import DIRECTORY, K0S, MERGED
 from installer.engines.microk8s import ARGS, RENDERED
 from installer.host.files import Host
@@ -34,8 +25,8 @@ IMPORTED, DROPPED = PurePosixPath("/etc/containerd/conf.d/a.toml"), PurePosixPat
 def read(root: Path, bare: EngineState) -> tuple[EngineState, str]:
     """Return an engine with what it reads on the node ``root``, and why it would not start with it."""
     host = Host.under(PurePosixPath(root))
-    engine = with_configs(host, bare)
-    return engine, texts_alone(engine, contents_of(host, engine.files)).broken
+    engine = config_files.with_configs(host, bare)
+    return engine, texts_alone(engine, config_files.contents_of(host, engine.files)).broken
 
 
 @pytest.fixture
@@ -76,7 +67,7 @@ def test_an_import_that_is_a_link_to_a_file_is_fatal_without_that_file_only(root
     facts, broken = read(root, CONTAINERD)
 
     assert (IMPORTED in facts.files, broken) == (True, "")
-    texts = contents_of(Host.under(PurePosixPath(root)), facts.files)
+    texts = config_files.contents_of(Host.under(PurePosixPath(root)), facts.files)
     assert tree_of(texts[IMPORTED], IMPORTED) == {"oom_score": -901}
     assert str(IMPORTED) in texts_alone(facts, {**texts, IMPORTED: None}).broken
 
@@ -210,11 +201,11 @@ def test_a_drop_in_where_an_engine_does_not_look_is_refused(
     usual = replace(EngineState.usual(ENGINES[engine]), started=Started(words))
     state = replace(usual, drop_in=PurePosixPath(str(drop_in)))
 
-    found = [error.problem for error in explain_unread(host, state)]
+    found = [error.problem for error in config_files.explain_unread(host, state)]
 
     assert len(found) == bool(reads)
     assert all(f"(it reads {reads})" in problem for problem in found)
-    assert not [*explain_unread(host, replace(usual, drop_in=None))]
+    assert not [*config_files.explain_unread(host, replace(usual, drop_in=None))]
 
 
 @pytest.mark.parametrize(
@@ -228,11 +219,11 @@ def test_a_hook_where_an_engine_does_not_look_is_refused(
     serving = EffectiveConfig({}, "crun", hook_dirs=tuple(map(PurePosixPath, served)))
     engine = replace(CRIO, hook=PurePosixPath("/hooks/ours.json"), serving=serving)
 
-    found = [error.problem for error in explain_unread(host, engine)]
+    found = [error.problem for error in config_files.explain_unread(host, engine)]
 
     assert len(found) == told
     assert all("(it looks for hooks in /srv/hooks)" in problem for problem in found)
-    assert not [*explain_unread(host, replace(engine, serving=None))]
+    assert not [*config_files.explain_unread(host, replace(engine, serving=None))]
 
 
 OURS, NAME = DROPPED / "99-nvidia.conf", CRIO.config
@@ -255,7 +246,7 @@ def test_which_files_an_engine_reads_its_words_tell(
     tmp_path: Path, engine: EngineState, words: tuple[str, ...], places: Places, reads: tuple[object, object]
 ) -> None:
     started = replace(engine, started=Started(words))
-    found = with_places(Host.under(PurePosixPath(tmp_path)), started, places)
+    found = config_files.with_places(Host.under(PurePosixPath(tmp_path)), started, places)
 
     assert (str(found.config), str(found.drop_in)) == tuple(map(str, reads))
 
@@ -277,11 +268,11 @@ def test_what_was_written_after_the_start_makes_its_words_doubtful(
     changed_s = host.changed_s(OURS)
     if gone:
         host.remove(OURS)
-    assert TICK_S < 1
+    assert config_files.TICK_S < 1
 
     started = Started(began_s=None if after_s is None else changed_s - after_s)
 
-    assert is_outdated(host, replace(engine, started=started), [OURS]) is expected
+    assert config_files.is_outdated(host, replace(engine, started=started), [OURS]) is expected
 
 
 def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(tmp_path: Path) -> None:
@@ -291,11 +282,11 @@ def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(tmp_path: 
     before = tree(tmp_path)
     step = WriteConfig("crio", path, host.read(path), None, str(link))
 
-    write_config(host, step)
+    config_files.write_config(host, step)
 
     assert not (tmp_path / "srv/x.conf").exists()
     assert not (tmp_path / "etc/crio/mine.conf").is_symlink()
     back = describe(step).undo
     assert isinstance(back, WriteConfig)
-    write_config(host, back)
+    config_files.write_config(host, back)
     assert tree(tmp_path) == before

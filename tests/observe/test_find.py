@@ -10,18 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.observe import find_moved
-from installer.engines import ENGINES
+from installer.engines import ENGINES, observe
 from installer.engines.containers import find_in_use
-from installer.engines.observe import (
-    ask_for,
-    drop_unused,
-    find_engines,
-    locate,
-    look_for,
-    refuse_generated,
-    refuse_unknown,
-    with_process,
-)
 from installer.engines.restart import ask, limit_s
 from installer.engines.trial_containers import MARK, Tools
 from installer.errors import InstallerError
@@ -87,7 +77,7 @@ def test_an_engine_is_not_asked_where_that_would_wake_it_and_again_where_it_rest
         serving(tmp_path / "e.sock", ends_silently),
     ):
         engine = replace(EngineState.usual(row), socket=PurePosixPath("/e.sock"))
-        answer = ask_for(host, engine, Options(timeout_s=0.5), 0.3)
+        answer = observe.ask_for(host, engine, Options(timeout_s=0.5), 0.3)
 
     assert min(len(asked), 2) == questions
     assert answer.stopped is not bool(questions)
@@ -98,7 +88,7 @@ DOCKER_UNIT = "docker.service"
 OPTIONS = Options(places={"docker": Places(socket=D_SOCK)})
 PROGRAM = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 DOCKER_ROW = EngineRow("docker", D_SOCK, DOCKER_UNIT, {"nvidia": PurePosixPath(PROGRAM)})
-SOUGHT = look_for(ENGINES["docker"], OPTIONS)
+SOUGHT = observe.look_for(ENGINES["docker"], OPTIONS)
 DOCKERD = HostProcess(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
 
 
@@ -129,7 +119,7 @@ def remove_made(host: Host) -> None:
 
 
 ACTS: dict[str, Callable[[Host], object]] = {
-    "a socket that is named now": lambda host: locate(
+    "a socket that is named now": lambda host: observe.locate(
         host, replace(SOUGHT, socket=PurePosixPath("/other.sock"), stopped=True), DOCKER_ROW, OPTIONS
     ),
     "what is in use": lambda host: find_in_use(host, Layout(), Record(engines=(DOCKER_ROW,)), [SOUGHT]),
@@ -173,7 +163,7 @@ def told(path: PurePosixPath | None = SOCKET) -> Options:
 )
 def test_a_socket_of_another_unit_is_not_taken(tmp_path: Path, engine: EngineState) -> None:
     with live(tmp_path) as there:
-        assert locate(there.host, engine, ROW, told()).socket != SOCKET
+        assert observe.locate(there.host, engine, ROW, told()).socket != SOCKET
 
 
 @pytest.mark.parametrize(
@@ -189,7 +179,7 @@ def test_only_one_of_the_ledger_whose_socket_nobody_names_is_looked_for(
 ) -> None:
     with live(tmp_path) as there:
         there.systemd.units[UNIT] = CRASHES
-        (found,) = find_engines(there.host, replace(options, engines=("containerd",)), record).engines
+        (found,) = observe.find_engines(there.host, replace(options, engines=("containerd",)), record).engines
 
     assert found.stopped is not asks
 
@@ -214,7 +204,7 @@ def test_what_the_process_of_its_unit_listens_on_is_asked(
     (tmp_path / "nri.sock").symlink_to(SOCKET.name)
     with live(tmp_path) as there:
         there.unit.active = active
-        locate(there.host, STOPPED, ROW, Options())
+        observe.locate(there.host, STOPPED, ROW, Options())
 
     assert (ASKED in there.asked) == asked
 
@@ -226,7 +216,7 @@ def test_of_several_units_the_one_that_runs_is_an_engines(tmp_path: Path, now: F
     states = replace(engine, silence="hangs"), replace(engine, stopped=True), replace(engine, pid=7, unit="")
 
     with on_bus(tmp_path, FakeSystemd({"k3s.service": now})) as host:
-        found = [with_process(host, state, Places())[0].unit for state in states]
+        found = [observe.with_process(host, state, Places())[0].unit for state in states]
 
     assert found == [unit, row.units[0], ""]
 
@@ -249,15 +239,15 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, used
         there.answers[PODS] = ONE if used_by == "a pod" else b""
         if used_by == "whom it does not say":
             del there.answers[PODS]
-        engines, notes = drop_unused(there.host, held, (docker, beside))
+        engines, notes = observe.drop_unused(there.host, held, (docker, beside))
         with_docker = replace(held, engines=(*held.engines, DOCKER_ROW))
-        also = drop_unused(there.host, with_docker, (beside,))
+        also = observe.drop_unused(there.host, with_docker, (beside,))
 
     left = used_by == "nobody"
     note = "left containerd alone: it serves Docker, and its CRI is not used (no kubelet, no pod)"
     assert (engines, notes) == ((docker,) if left else (docker, beside), (note,) if left else ())
     assert also == (() if left else (beside,), notes)
-    assert drop_unused(there.host, held, (beside,)) == ((beside,), ())
+    assert observe.drop_unused(there.host, held, (beside,)) == ((beside,), ())
 
 
 def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Path) -> None:
@@ -265,18 +255,18 @@ def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Pa
 
     with on_bus(tmp_path, systemd) as host:
         with pytest.raises(InstallerError, match=r"tell whose containerd answers on .*k3s-agent.*rke2"):
-            refuse_unknown(host, engine)
+            observe.refuse_unknown(host, engine)
         systemd.units["k3s.service"] = FakeUnit()
-        refuse_unknown(host, engine)
+        observe.refuse_unknown(host, engine)
 
 
 @pytest.mark.parametrize("name", ["k3s", "rke2"])
 def test_a_config_that_another_engine_makes_is_not_edited(name: str) -> None:
     usual, theirs = EngineState.usual(ENGINES["containerd"]), ENGINES[name]
 
-    refuse_generated(usual)
+    observe.refuse_generated(usual)
     with pytest.raises(InstallerError, match=r"configure the containerd of .* \(it writes /") as caught:
-        refuse_generated(replace(usual, config=theirs.config, socket=theirs.socket))
+        observe.refuse_generated(replace(usual, config=theirs.config, socket=theirs.socket))
     assert f"--runtime {name}" in str(caught.value.remedy)
 
 

@@ -10,20 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
+from installer.engines import ENGINES, startup
 from installer.engines.containerd.effective import read_dump
 from installer.engines.crio import read_effective
 from installer.engines.observe import explain_moving, with_process, with_start
 from installer.engines.reloading import explain_moved_places
-from installer.engines.startup import (
-    explain_overruling,
-    find_moves,
-    find_place,
-    find_refusals,
-    places_by_files,
-    unit_obstacle,
-    unit_obstacles,
-)
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
@@ -75,7 +66,7 @@ def reason(
 ) -> str:
     """Return why an engine is not restarted, "" where it may be."""
     unit = UnitStart.of(UNIT | (changed or {}))
-    found = next(find_refusals(host, started(now, later), unit, process), None)
+    found = next(startup.find_refusals(host, started(now, later), unit, process), None)
     return found.problem if found else ""
 
 
@@ -104,10 +95,10 @@ def test_drop_ins_that_the_next_start_of_a_crio_reads_elsewhere_are_told() -> No
     words = [Started(each, program="/usr/bin/crio") for each in ((), ("--config-dir=/etc/crio/other.d",))]
     engine = replace(EngineState.usual(ENGINES["crio"]), started=words[0], next_start=words[1])
 
-    (move,) = find_moves(engine)
+    (move,) = startup.find_moves(engine)
 
     assert move == "--config-dir /etc/crio/other.d, and it runs with /etc/crio/crio.conf.d"
-    assert not [*find_moves(replace(engine, started=words[1]))]
+    assert not [*startup.find_moves(replace(engine, started=words[1]))]
 
 
 @pytest.mark.parametrize("what", ["RefuseManualStop", "RefuseManualStart"])
@@ -229,7 +220,11 @@ def test_what_a_unit_needs_and_would_not_find_is_told_and_the_rest_left_alone(
 def test_places_that_files_give_are_those_without_a_flag() -> None:
     cases = ((), ("--root", "/x")), (("--state=/x", "-a", "/y"), None), (None, None)
 
-    assert [{*places_by_files(started(*each))} for each in cases] == [{"state", "address"}, {"root"}, set()]
+    assert [{*startup.places_by_files(started(*each))} for each in cases] == [
+        {"state", "address"},
+        {"root"},
+        set(),
+    ]
 
 
 @pytest.mark.parametrize("place", sorted(PLACES))
@@ -295,7 +290,7 @@ def test_why_an_engine_could_not_be_reloaded(
     host: Host, tmp_path: Path, engine: EngineState, unit: FakeUnit | None, said: str
 ) -> None:
     with on_bus(tmp_path, FakeSystemd({engine.unit: unit})) if unit else nullcontext():
-        found = unit_obstacle(host, engine)
+        found = startup.unit_obstacle(host, engine)
 
     told = f"{found.problem}; {found.remedy}" if found else ""
     assert told.startswith(said) if unit is None else told == said
@@ -308,7 +303,7 @@ def test_only_engines_that_serve_and_are_reloaded_need_a_unit(host: Host) -> Non
     serves = replace(stopped, serving=SERVING)
     cases = [*((mode, serves) for mode in RestartMode), (RestartMode.AUTO, stopped)]
 
-    needy = [mode for mode, each in cases if unit_obstacles(host, Options(restart_mode=mode), [each])]
+    needy = [mode for mode, each in cases if startup.unit_obstacles(host, Options(restart_mode=mode), [each])]
 
     assert needy == [RestartMode.AUTO, RestartMode.WHEN_IDLE]
 
@@ -332,7 +327,7 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
 ) -> None:
     host = put(tmp_path, {"config.toml": config})
 
-    found = find_place(host, ENGINES[engine].state, cmdline.split(), PurePosixPath("/config.toml"))
+    found = startup.find_place(host, ENGINES[engine].state, cmdline.split(), PurePosixPath("/config.toml"))
 
     assert str(found) == state
 
@@ -350,7 +345,9 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
 def test_a_flag_that_is_stronger_than_the_config_is_reported(
     engine: str, cmdline: str, flag: str, *, default: bool
 ) -> None:
-    found = list(explain_overruling(ENGINES[engine], cmdline.split(), Options(set_as_default=default)))
+    found = list(
+        startup.explain_overruling(ENGINES[engine], cmdline.split(), Options(set_as_default=default))
+    )
 
     assert len(found) == bool(flag)
     assert all(flag in error.problem for error in found)
