@@ -13,14 +13,8 @@ from installer.config_text.change import apply
 from installer.errors import InstallerError
 
 NAMES = ["a", "b", "c", "nvidia", "io.cri", "é b", "ab", ""]
-SCALARS = st.one_of(
-    st.booleans(),
-    st.integers(),
-    st.sampled_from(
-        ["", "nvidia", "/usr/bin/x", 'q"\\', "a\tb\nc\r\x7f\x01", "é\U0001f600", "#no", "]}", "'"]
-    ),
-    st.sampled_from([0.5, -1.0]),
-)
+STRINGS = ["", "nvidia", "/usr/bin/x", 'q"\\', "a\tb\nc\r\x7f\x01", "é\U0001f600", "#no", "]}", "'"]
+SCALARS = st.one_of(st.booleans(), st.integers(), st.sampled_from(STRINGS), st.sampled_from([0.5, -1.0]))
 VALUES: st.SearchStrategy[Any] = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.just({}))
 KEYS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map(tuple)
 SPACE = st.sampled_from(["", "", " ", "\t", "  "])
@@ -93,14 +87,12 @@ TOML_ARRAYS = [
     *("[\n  'a', # a ]\n]", "[\n  'a',\n  'b' # last\n]", "[{a = 1}, { b = [2] }]", "[\n\t'a'\n\t,'b',\n]"),
 ]
 TOML_TABLES = [
-    *(
-        "{}",
-        "{ }",
-        "{a = 1}",
-        "{ a.b = 1, c = {} }",
-        "{ b = { c = 'x' }, nvidia = [1] }",
-        "{'io.cri' = {a=1}}",
-    ),
+    "{}",
+    "{ }",
+    "{a = 1}",
+    "{ a.b = 1, c = {} }",
+    "{ b = { c = 'x' }, nvidia = [1] }",
+    "{'io.cri' = {a=1}}",
 ]
 TOML_LEAVES = st.sampled_from(
     [*TOML_NUMBERS, "9" * 40, "true", "false", *TOML_DATES, *TOML_STRINGS, *TOML_ARRAYS, *TOML_TABLES]

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import EngineState, Started
+from tests.host.servers import answer, hang, serving
 from tests.support.files import put
 
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
@@ -36,31 +37,18 @@ def _engine(name: str, **more: Any) -> EngineState:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(below, "ASK_S", 0.2)
+    monkeypatch.setattr(below, "ASK_S", 1.0)
     # The tests' own programs are no place for a node's.
     monkeypatch.setattr(below, "read_start", lambda *_: Started(environment={"PATH": "/usr/bin"}))
 
 
 @contextmanager
-def _listens(path: Path, *, answers: bool) -> Iterator[None]:
-    """Have a containerd accept connections, and not answer: as one that SIGSTOP has stopped does."""
+def _listens(path: Path, behave: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Have a containerd accept connections meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        server.listen()
-        child = os.fork() if answers else 0
-        if answers and not child:
-            while True:
-                connection, _ = server.accept()
-                connection.recv(64)
-                connection.sendall(SETTINGS)
-        try:
-            yield
-        finally:
-            path.unlink()
-            if child:
-                os.kill(child, 9)
-                os.waitpid(child, 0)
+    with serving(path, behave):
+        yield
+    path.unlink()
 
 
 def _program(root: Path, name: str) -> Path:
@@ -68,11 +56,14 @@ def _program(root: Path, name: str) -> Path:
     return root / name
 
 
-def _found(root: Path, engine: EngineState, before: Below = Below()) -> Below:  # noqa: B008 - frozen
+NOTHING = Below()
+
+
+def _found(root: Path, engine: EngineState, before: Below = NOTHING) -> Below:
     return below.find_dependencies(Host.under(PurePosixPath(root)), engine, TOOLKIT, before)
 
 
-def _why(root: Path, engine: EngineState, before: Below = Below()) -> str:  # noqa: B008 - frozen
+def _why(root: Path, engine: EngineState, before: Below = NOTHING) -> str:
     with pytest.raises(InstallerError) as raised:
         _found(root, engine, before)
     return str(raised.value)
@@ -81,14 +72,14 @@ def _why(root: Path, engine: EngineState, before: Below = Below()) -> str:  # no
 def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: Path) -> None:
     engine = _engine("docker")
     _program(tmp_path, SHIM)
-    with _listens(tmp_path / SOCKET, answers=True):
+    with _listens(tmp_path / SOCKET, answer(SETTINGS)):
         found = _found(tmp_path, engine)
-    with _listens(tmp_path / SOCKET, answers=False):
+    with _listens(tmp_path / SOCKET, hang):
         hangs = _why(tmp_path, engine)
     ended = _why(tmp_path, engine, found)
 
     assert found == Below(f"/{SOCKET}", f"/{SHIM}")
-    assert "cannot start containers with Docker (its containerd hangs: no answer within 0.2 s" in hangs
+    assert "cannot start containers with Docker (its containerd hangs: no answer within 1 s" in hangs
     assert "its containerd does not run: nothing answers on /run/containerd/containerd.sock" in ended
     assert ended.endswith(below.RESTART)
 
@@ -221,7 +212,7 @@ def test_a_place_that_is_mounted_read_only_is_told(
     (tmp_path / place[1:]).mkdir(parents=True)
     monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if str(path) == place else ())
 
-    with _listens(tmp_path / SOCKET, answers=True):
+    with _listens(tmp_path / SOCKET, answer(SETTINGS)):
         assert f"{place}, {FILES}, is mounted read-only" in _why(tmp_path, engine)
 
 

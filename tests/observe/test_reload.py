@@ -120,11 +120,7 @@ def test_what_it_serves_in_the_place_of_what_is_wanted_is_told_at_the_deadline(
     assert found == f"engine-not-proven: {wanted} (it serves {serves})"
 
 
-@pytest.mark.parametrize(
-    ("plugins_said", "said"),
-    [(FAILED, BAD_DEFAULT), (OFF, "switched off")],
-    ids=["its CRI did not load", "its CRI is switched off"],
-)
+@pytest.mark.parametrize(("plugins_said", "said"), [(FAILED, BAD_DEFAULT), (OFF, "switched off")])
 def test_what_waiting_cannot_change_is_told_at_once(node: Live, plugins_said: bytes, said: str) -> None:
     def fails() -> None:
         node.answers.pop(STATUS, None)
