@@ -75,10 +75,9 @@ def test_an_import_that_is_a_link_to_a_file_is_fatal_without_that_file_only(root
 @pytest.mark.parametrize(
     ("engine", "name", "target"),
     [
-        # As the three have it: a link to /dev/null masks a file.
-        pytest.param(CONTAINERD, IMPORTED, "/dev/null", id="a device, which reads as empty"),
-        pytest.param(CONTAINERD, IMPORTED.with_suffix(".off"), "/gone", id="a name that no import takes"),
-        pytest.param(CRIO, DROPPED / "b", f"{DROPPED}/below/site", id="a drop-in of CRI-O's that is a link"),
+        (CONTAINERD, IMPORTED, "/dev/null"),  # which masks a file, as the three have it
+        (CONTAINERD, IMPORTED.with_suffix(".off"), "/gone"),  # no import takes it
+        (CRIO, DROPPED / "b", f"{DROPPED}/below/site"),
     ],
 )
 def test_a_link_that_an_engine_starts_with(

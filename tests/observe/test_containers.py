@@ -68,8 +68,7 @@ def test_a_container_is_known_by_the_binary_that_its_shim_recorded(
     tmp_path: Path, place: str, files: dict[str, Any], found: tuple[str, str] | None
 ) -> None:
     put(tmp_path, place, **files)
-    write(tmp_path, {OURS: ""})
-    (tmp_path / "usr/local/bin").mkdir()
+    write(tmp_path, {OURS: "", PurePosixPath("/usr/local/bin/x"): ""})
     (tmp_path / "usr/local/bin/nv").symlink_to(OURS)
 
     assert in_use(tmp_path, None)[0] == ((Container(found[0], ID, found[1], OURS),) if found else ())
@@ -95,12 +94,7 @@ def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path:
 STATE = PurePosixPath("/var/lib/elsewhere/vfs-containers")
 HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
 SANDBOX = "415635d5fdde8b8339d4"
-APP = {
-    "io.kubernetes.cri-o.ContainerType": "container",
-    "io.kubernetes.cri-o.SandboxID": SANDBOX,
-    "io.kubernetes.pod.namespace": "train",
-    "io.kubernetes.pod.name": "bert-0",
-}
+APP = {"io.kubernetes.cri-o.ContainerType": "container", "io.kubernetes.cri-o.SandboxID": SANDBOX}
 
 
 def conmon(container: str, runtime: object) -> list[str]:
@@ -166,8 +160,8 @@ def test_what_docker_starts_again_needs_our_runtime_as_what_runs_does(
     one = {"Id": ID, "Name": "/trainer", "HostConfig": {"Runtime": runtime}, "State": state}
 
     def docker(connection: socket.socket) -> None:
-        listed = b"/containers/json?" in connection.recv(65536)
-        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps([{"Id": ID}] if listed else one).encode())
+        said = [{"Id": ID}] if b"/containers/json?" in connection.recv(65536) else one
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(said).encode())
 
     with serving(tmp_path / "docker.sock", docker):
         assert in_use(tmp_path, DOCKER, replace(STOPPED, stopped=False)) == found

@@ -178,7 +178,6 @@ FATAL = f"cannot restart containerd (it would not come up again, {ANOTHER} {TOML
 @pytest.mark.parametrize(
     ("name", "now", "done", "said"),
     [
-        pytest.param("containerd", "version = 2\n", (), "", id="as it was"),
         pytest.param("containerd", WRITTEN, (DONE,), "", id="as we wrote it"),
         pytest.param("containerd", WRITTEN, (), "", id="as others wrote it, and it would come up"),
         pytest.param("containerd", "version = [", (), FATAL, id="as others wrote it, and it would not"),
