@@ -15,7 +15,7 @@ from installer.model.engine_spec import Runtime, RuntimeEntry
 from installer.model.steps import Neighbour, Reload
 from tests.host.servers import message
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
-from tests.support.live import ASKED, CREATED, ONE, SOCKET, STATUS, UNIT, Live, containerd, live
+from tests.support.live import ASKED, CREATED, ONE, SOCKET, STATUS, Live, containerd, live
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
 WANTED = Reload("containerd", (NVIDIA,))
@@ -45,14 +45,9 @@ def after_restart(node: Live, act: Callable[[], object]) -> None:
 
 
 def reloaded(
-    node: Live,
-    step: Reload = WANTED,
-    patience: Patience = PATIENT,
-    *,
-    unit: str = UNIT,
-    gate: Callable[[], None] = _never,
+    node: Live, step: Reload = WANTED, patience: Patience = PATIENT, gate: Callable[[], None] = _never
 ) -> bool:
-    return reload(node.host, containerd(unit), step, patience, gate)
+    return reload(node.host, containerd(), step, patience, gate)
 
 
 def refused(node: Live, step: Reload = WANTED, patience: Patience = PATIENT) -> str:
@@ -164,7 +159,7 @@ def test_who_loses_what_others_had_is_told_at_once(node: Live, step: Reload, sai
 
 def test_outside_of_any_service_it_is_not_restarted(node: Live) -> None:
     with pytest.raises(InstallerError, match=r"restart containerd \(it runs outside any systemd service\)"):
-        reloaded(node, unit="")
+        reload(node.host, containerd(""), WANTED, PATIENT, _never)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ UNIT: dict[str, Any] = {
     "RefuseManualStop": False,
     "KillMode": "process",
 }
+Words = tuple[str, ...] | None
 CGROUP = "0::/system.slice/containerd.service"
 
 
@@ -49,7 +50,7 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
-def started(now: tuple[str, ...] | None, later: tuple[str, ...] | None) -> EngineState:
+def started(now: Words, later: Words) -> EngineState:
     first, next_start = (
         None if words is None else Started(words, program="/usr/bin/containerd") for words in (now, later)
     )
@@ -57,15 +58,10 @@ def started(now: tuple[str, ...] | None, later: tuple[str, ...] | None) -> Engin
 
 
 def reason(
-    host: Host,
-    now: tuple[str, ...] | None = None,
-    later: tuple[str, ...] | None = None,
-    process: Path | None = None,
-    *,
-    changed: dict[str, Any] | None = None,
+    host: Host, now: Words = None, later: Words = None, process: Path | None = None, **changed: Any
 ) -> str:
     """Return why an engine is not restarted, "" where it may be."""
-    unit = UnitStart.of(UNIT | (changed or {}))
+    unit = UnitStart.of(UNIT | changed)
     found = next(startup.find_refusals(host, started(now, later), unit, process), None)
     return found.problem if found else ""
 
@@ -83,7 +79,7 @@ def reason(
     ],
 )
 def test_places_that_the_next_start_has_elsewhere_are_told_with_both_values(
-    host: Host, now: tuple[str, ...] | None, later: tuple[str, ...] | None, said: str
+    host: Host, now: Words, later: Words, said: str
 ) -> None:
     found = reason(host, now, later)
 
@@ -103,8 +99,10 @@ def test_drop_ins_that_the_next_start_of_a_crio_reads_elsewhere_are_told() -> No
 
 @pytest.mark.parametrize("what", ["RefuseManualStop", "RefuseManualStart"])
 def test_a_unit_that_systemd_restarts_for_nobody_is_told(host: Host, what: str) -> None:
-    assert f"containerd.service has {what}=yes" in reason(host, changed={what: True})
-    assert "its unit containerd.service is masked" in reason(host, changed={"LoadState": "masked"})
+    changed: dict[str, Any] = {what: True}
+
+    assert f"containerd.service has {what}=yes" in reason(host, **changed)
+    assert "its unit containerd.service is masked" in reason(host, LoadState="masked")
     assert not reason(host)
 
 
@@ -161,13 +159,13 @@ def test_a_conmon_that_holds_no_container_is_not_counted(
 
 @pytest.mark.parametrize("mode", ["control-group", "mixed", "process", ""])
 def test_a_stop_that_ends_live_containers_is_refused(host: Host, proc: Path, mode: str) -> None:
-    kills, changed = mode in {"control-group", "mixed"}, {"KillMode": mode}
+    kills = mode in {"control-group", "mixed"}
 
-    three, one = (reason(host, process=proc / pid, changed=changed) for pid in ("10", "13"))
+    three, one = (reason(host, process=proc / pid, KillMode=mode) for pid in ("10", "13"))
 
     assert (f"KillMode={mode}, and 3 shims of live containers run in it" in three) == kills == bool(three)
     assert ("1 shim of live containers runs in it" in one) == kills
-    assert not reason(host, changed=changed)
+    assert not reason(host, KillMode=mode)
 
 
 FLAG, TEXT, PROGRAM, LINK = (f"/opt/site/{name}" for name in ("flag", "text", "program", "link"))
@@ -212,7 +210,7 @@ def test_what_a_unit_needs_and_would_not_find_is_told_and_the_rest_left_alone(
     put(tmp_path, {TEXT: "text", "/run/lock": ""})
     (tmp_path / LINK[1:]).symlink_to(TEXT)
 
-    found = reason(host, changed=changed)
+    found = reason(host, **changed)
 
     assert found == (lack and f"restart containerd (containerd.service would not start it again: {lack})")
 
