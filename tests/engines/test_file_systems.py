@@ -1,37 +1,111 @@
 """File systems as nodes have them: full, read-only, mounted file by file, with labels and ACLs. Root, but no engine."""
 
+import json
 import os
+import signal
+import stat
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.engines.conftest import missing, must_run
-from tests.engines.mounted import MountedSite, fill, mount_namespace
 from tests.engines.told import sentence
-from tests.support.site import DAEMON_JSON
+from tests.support.cdi_site import OWN, CdiSite
+from tests.support.site import DAEMON_JSON, TOOLKIT, Site
+from tests.support.waiting import until, until_it_sleeps
 
-CONTAINERD = "etc/containerd/config.toml"
 DROP_IN = "etc/crio/crio.conf.d/99-nvidia.toml"
-TOOLKIT = "usr/local/nvidia/toolkit"
 LABEL = "security.selinux"
 ACL = "system.posix_acl_access"
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MANY = 2 * PAGE // 100  # libraries whose mounts need more than two pages
+
+
+class MountedSite(Site):
+    """A host in a mount namespace of its own: what is mounted there goes with it."""
+
+    def __init__(self, directory: Path, holder: int) -> None:
+        super().__init__(directory)
+        self._real = self.root
+        self._inside = ["nsenter", "--target", str(holder), "--mount"]
+        self.root = Path(f"/proc/{holder}/root{self._real}")
+
+    def command(self, verb: str, *more: str) -> list[str]:
+        words = super().command(verb, *more)
+        return [*self._inside, *(str(self._real) if word == str(self.root) else word for word in words)]
+
+    def mount(self, path: str, *how: str) -> None:
+        """Mount something over a path of the host; "." is that path itself."""
+        target = self.path(path)
+        command = [*self._inside, "mount", *(target if word == "." else word for word in how), target]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def unmount(self, path: str) -> None:
+        subprocess.run([*self._inside, "umount", self.path(path)], check=True, capture_output=True)
+
+    def path(self, path: str) -> str:
+        """Return where a path of the host is for a program in its mount namespace."""
+        return str(self._real / path)
+
+    def over_docker(self, *how: str) -> Path:
+        """Mount a file system at the directory of Docker's config, with what stood there; return that config."""
+        config = self.root / DAEMON_JSON
+        text = config.read_bytes()
+        self.mount("etc/docker", "-t", "tmpfs", *how, "tmpfs")
+        config.write_bytes(text)
+        return config
+
+
+class ByCdi(MountedSite, CdiSite):
+    """A node by CDI with mounts of its own; there is little room for a specification."""
+
+    def make_small(self) -> None:
+        (self.root / "run/cdi").mkdir()
+        self.mount("run/cdi", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs")
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[MountedSite]:
+def holder() -> Iterator[int]:
+    """Yield the pid of a process that holds a mount namespace."""
     if (lack := missing()) and not must_run():
         pytest.skip(lack)
-    with mount_namespace() as holder:
-        yield MountedSite(tmp_path, holder)
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep infinity"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path, holder: int) -> MountedSite:
+    return MountedSite(tmp_path, holder)
+
+
+@pytest.fixture
+def by_cdi(tmp_path: Path, holder: int) -> Iterator[ByCdi]:
+    mounted = ByCdi(tmp_path, holder)
+    with mounted.docker():
+        yield mounted
+
+
+def fill(directory: Path) -> Path:
+    """Leave no page of a small file system free; return the file that takes the rest."""
+    stuffing = directory / "stuffing"
+    with stuffing.open("ab") as file:
+        file.write(b"\0" * PAGE * os.statvfs(directory).f_bavail)
+    assert os.statvfs(directory).f_bavail == 0
+    return stuffing
 
 
 def test_a_config_on_a_full_disk_is_intact_and_the_remedy_is_named(site: MountedSite) -> None:
-    text = (site.root / DAEMON_JSON).read_bytes()
-    site.mount("etc/docker", "-t", "tmpfs", "-o", "size=64k", "tmpfs")
-    (site.root / DAEMON_JSON).write_bytes(text)
-    stuffing = fill(site.root / "etc/docker", 0)
+    config = site.over_docker("-o", "size=64k")
+    stuffing = fill(config.parent)
     before = site.tree()
 
     done = site.call("install")
@@ -43,57 +117,67 @@ def test_a_config_on_a_full_disk_is_intact_and_the_remedy_is_named(site: Mounted
     assert site.tree() == before
     stuffing.unlink()
     before = site.tree()
-    assert site.call("install").returncode == 0
-    installed, stuffing = (site.root / DAEMON_JSON).read_bytes(), fill(site.root / "etc/docker", 0)
-    full = site.call("uninstall")
-    assert (full.returncode, (site.root / DAEMON_JSON).read_bytes()) == (4, installed)
+    site.install()
+    installed, stuffing = config.read_bytes(), fill(config.parent)
+    site.uninstall(code=4)
+    assert config.read_bytes() == installed
     stuffing.unlink()
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
-
-
-def test_a_config_mounted_as_a_single_file_is_refused_and_names_the_directory(site: MountedSite) -> None:
-    site.mount(DAEMON_JSON, "--bind", ".")
-    before = site.tree(times=True)
-
-    done = site.call("install")
-
-    assert done.returncode == 1
-    assert sentence(done.stderr) == (
-        "cannot replace /etc/docker/daemon.json (it is mounted as a single file); "
-        "mount /etc/docker into the container instead"
-    )
-    assert site.tree(times=True) == before
 
 
 @pytest.mark.parametrize(
-    ("path", "what"),
+    ("path", "mounts", "what"),
     [
         pytest.param(
+            DAEMON_JSON,
+            (),
+            "replace /etc/docker/daemon.json (it is mounted as a single file); "
+            "mount /etc/docker into the container instead",
+            id="a single file",
+        ),
+        pytest.param(
             "etc/docker",
+            ("remount,ro,bind",),
             "write /etc/docker/daemon.json (read-only file system); "
             "mount its file system writable, or use a path on another one",
-            id="configs",
+            id="configs that are read-only",
         ),
         pytest.param(
             "usr",
+            ("remount,ro,bind",),
             "install into /usr/local/nvidia (its file system is mounted read-only); "
             "choose another --install-dir, or remount it",
-            id="payload",
+            id="a payload that is read-only",
         ),
     ],
 )
-def test_a_read_only_mount_is_refused_and_nothing_half_done(site: MountedSite, path: str, what: str) -> None:
-    (site.root / "usr").mkdir()
+def test_a_mount_that_cannot_be_written_is_refused_and_nothing_half_done(
+    site: MountedSite, path: str, mounts: tuple[str, ...], what: str
+) -> None:
+    if path == "usr":
+        (site.root / path).mkdir()
     site.mount(path, "--bind", ".")
-    site.mount(path, "-o", "remount,ro,bind")
-    before = site.tree()
+    for options in mounts:
+        site.mount(path, "-o", options)
+    before = site.tree(times=True)
 
-    done = site.call("install")
+    assert site.refuses("install") == f"cannot {what}"
+    assert site.tree(times=True) == before
 
-    assert done.returncode == 1
-    assert sentence(done.stderr) == f"cannot {what}"
-    assert site.tree() == before
+
+def test_a_file_system_that_became_read_only_is_told_before_a_repair_fails(site: MountedSite) -> None:
+    site.over_docker()
+    site.install()
+    site.mount("etc/docker", "-o", "remount,ro")
+
+    told = site.status()
+
+    site.mount("etc/docker", "-o", "remount,rw")
+    remedy = "read-only: a repair or an uninstall would fail; mount /etc/docker with -o remount,rw"
+    assert (told.returncode, remedy in told.stdout) == (1, True), told.stdout
+    assert site.status().returncode == 0
+    site.uninstall()
 
 
 def _acl(uid: int) -> bytes:
@@ -108,26 +192,9 @@ def _what_else(path: Path) -> dict[str, object]:
     return {"mode": f"{status.st_mode:o}", "owner": (status.st_uid, status.st_gid), **xattrs}
 
 
-def test_a_file_system_that_became_read_only_is_told_before_a_repair_fails(site: MountedSite) -> None:
-    text = (site.root / DAEMON_JSON).read_bytes()
-    site.mount("etc/docker", "-t", "tmpfs", "tmpfs")
-    (site.root / DAEMON_JSON).write_bytes(text)
-    assert site.call("install").returncode == 0
-    site.mount("etc/docker", "-o", "remount,ro")
-
-    told = site.status()
-
-    site.mount("etc/docker", "-o", "remount,rw")
-    remedy = "read-only: a repair or an uninstall would fail; mount /etc/docker with -o remount,rw"
-    assert (told.returncode, remedy in told.stdout) == (1, True), told.stdout
-    assert site.status().returncode == 0
-    assert site.call("uninstall").returncode == 0
-
-
 def test_mode_owner_acl_label_and_attributes_stay_and_come_back(site: MountedSite) -> None:
-    site.mount("etc/docker", "-t", "tmpfs", "tmpfs")
-    config = site.root / DAEMON_JSON
-    config.write_text('{"debug": true}\n')
+    config = site.over_docker()
+    text = config.read_text()
     os.chown(config, 12, 34)
     os.setxattr(config, LABEL, b"system_u:object_r:container_config_t:s0\0")
     os.setxattr(config, ACL, _acl(56))
@@ -135,36 +202,35 @@ def test_mode_owner_acl_label_and_attributes_stay_and_come_back(site: MountedSit
     before = _what_else(config)
     assert before[ACL] == _acl(56)
 
-    assert site.call("install").returncode == 0
+    site.install()
     during = _what_else(config)
     assert "nvidia" in config.read_text()
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
 
     assert during == before
     assert _what_else(config) == before
-    assert config.read_text() == '{"debug": true}\n'
+    assert config.read_text() == text
 
 
 def test_a_new_file_takes_the_label_of_its_neighbour_and_a_binary_that_of_the_runtime(
     site: MountedSite,
 ) -> None:
-    for path in ("etc/crio", "usr"):
-        text = (site.root / "etc/crio/crio.conf").read_text() if path == "etc/crio" else ""
-        (site.root / path).mkdir(exist_ok=True)
-        site.mount(path, "-t", "tmpfs", "tmpfs")
-        if text:
-            (site.root / "etc/crio/crio.conf").write_text(text)
-    neighbour = site.root / "etc/crio/crio.conf.d/10-theirs.conf"
-    neighbour.parent.mkdir()
-    neighbour.write_text("")
-    os.setxattr(neighbour, LABEL, b"system_u:object_r:container_config_t:s0\0")
-    runc = site.root / "usr/bin/runc"
-    runc.parent.mkdir()
-    runc.touch(0o755)
-    os.setxattr(runc, LABEL, b"system_u:object_r:container_runtime_exec_t:s0\0")
+    text = (site.root / "etc/crio/crio.conf").read_text()
+    (site.root / "usr").mkdir()
+    for top in ("etc/crio", "usr"):
+        site.mount(top, "-t", "tmpfs", "tmpfs")
+    (site.root / "etc/crio/crio.conf").write_text(text)
+    neighbour, runc = site.root / "etc/crio/crio.conf.d/10-theirs.conf", site.root / "usr/bin/runc"
+    for path, mode, kind in (
+        (neighbour, 0o644, "container_config_t"),
+        (runc, 0o755, "container_runtime_exec_t"),
+    ):
+        path.parent.mkdir()
+        path.touch(mode)
+        os.setxattr(path, LABEL, f"system_u:object_r:{kind}:s0\0".encode())
     before = site.tree()
 
-    assert site.call("install").returncode == 0
+    site.install()
 
     assert os.getxattr(site.root / DROP_IN, LABEL) == os.getxattr(neighbour, LABEL)
     for name in ("nvidia-container-runtime", "nvidia-container-runtime.real", "nvidia-container-cli.real"):
@@ -172,7 +238,7 @@ def test_a_new_file_takes_the_label_of_its_neighbour_and_a_binary_that_of_the_ru
     found = (site.root / TOOLKIT).glob("libnvidia-container.so*")
     library = next(path for path in found if not path.is_symlink())
     assert LABEL not in os.listxattr(library)
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
 
 
@@ -184,7 +250,7 @@ def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(
     theirs.parent.mkdir()
     theirs.write_text("theirs")
     before = site.tree()
-    assert site.call("install").returncode == 0
+    site.install()
     version = (site.root / TOOLKIT).readlink()
     place = f"usr/local/nvidia/{version}/.config/nvidia-container-runtime"
     site.mount(place, "--bind", site.path("etc/site"))
@@ -196,5 +262,112 @@ def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(
     assert f"something is mounted at /{place}" in sentence(refused.stderr)
     assert theirs.read_text() == "theirs"
     site.unmount(place)
-    assert site.call("uninstall").returncode == 0
+    site.uninstall()
     assert site.tree() == before
+
+
+def test_where_no_other_fits_a_specification_that_is_stale_is_removed_until_there_is_room_and_one_that_holds_stays(
+    by_cdi: ByCdi,
+) -> None:
+    site, cdi, driver = by_cdi, by_cdi.root / "run/cdi", by_cdi.root / "driver/usr"
+
+    def until_status_says(words: str) -> None:
+        until(lambda: words in site.status().stdout, lambda: site.status().stdout)
+
+    site.make_small()
+    site.library("libnvidia-old.so")
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        stuffing = fill(cdi)
+
+        (driver / "new").mkdir()
+        for name in ("libcuda.so.1", *(f"libnvidia-{number:03}.so" for number in range(MANY))):
+            (driver / "new" / name).touch()
+        (driver / "lib64").rename(driver / "old")
+        (driver / "new").rename(driver / "lib64")
+        until(lambda: not site.specification, lambda: site.status().stdout)
+        until_status_says("the stale one was removed")
+        told, probe = site.status(), site.status("--ready")
+        stuffing.unlink()
+        until(lambda: "libnvidia-001.so" in site.specification, lambda: site.status().stdout)
+        until(lambda: site.status("--ready").returncode == 0, lambda: site.status().stdout)
+
+        until_it_sleeps(child.pid)
+        before = site.specification
+        fill(cdi)
+        for number in range(MANY, 3 * MANY):
+            site.library(f"libnvidia-{number:03}.so")
+        until_status_says("no space left")
+        kept = site.specification
+
+        until_it_sleeps(child.pid)
+        child.terminate()
+        assert child.wait(60) == 0
+        assert child.stderr is not None
+        events = [json.loads(line) for line in child.stderr]
+
+    assert kept == before, "all that it names is there"
+    assert told.returncode == probe.returncode == 1
+    assert f"cannot write /var/{OWN} (no space left on device); free some space there" in probe.stdout
+    removed = next(each for each in events if each["event"] == "config removed")
+    assert "no container could start with it" in removed["reason"]
+    assert not [each for each in events if each["event"] == "drift found"]
+    assert not (site.root / OWN).exists()
+
+
+def test_a_read_only_directory_of_specifications_is_foreseen_and_is_no_matter_where_ours_is_right_already(
+    by_cdi: ByCdi,
+) -> None:
+    site, words = by_cdi, f"cannot write /var/{OWN} (read-only file system); mount its file system writable"
+    site.make_small()
+    site.mount("run/cdi", "-o", "remount,ro")
+    before = site.tree(times=True)
+
+    plan = site.call("plan")
+
+    assert plan.returncode == 1, plan.stdout
+    assert f"! install would stop: {words}" in plan.stdout
+    done = site.call("install")
+    assert done.returncode == 1
+    assert sentence(done.stderr).startswith(words)
+    assert "step failed" not in done.stderr
+    assert {path for path in site.tree() if "/usr/local" not in f"/{path}"} == {
+        path for path in before if "/usr/local" not in f"/{path}"
+    }
+
+    site.mount("run/cdi", "-o", "remount,rw")
+    site.install()
+    site.mount("run/cdi", "-o", "remount,ro")
+    plan = site.call("plan")
+    assert (plan.returncode, plan.stdout) == (0, "nothing to do\n")
+    site.install()
+
+
+def _modes(site: ByCdi) -> tuple[str, ...]:
+    found = ((site.root / path).stat() for path in ("run/cdi", OWN))
+    return tuple(f"{stat.S_IMODE(each.st_mode):o} {each.st_uid}:{each.st_gid}" for each in found)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_whatever_the_umask_is_engines_and_people_can_read_a_specification(by_cdi: ByCdi, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        by_cdi.install()
+    finally:
+        os.umask(before)
+
+    assert _modes(by_cdi) == ("755 0:0", "644 0:0")
+
+
+def test_a_directory_that_was_there_keeps_its_modes_and_owner_and_stays_at_the_end(by_cdi: ByCdi) -> None:
+    directory = by_cdi.root / "run/cdi"
+    directory.mkdir()
+    directory.chmod(0o2710)
+    os.chown(directory, 12, 34)
+    before = _what_else(directory)
+
+    by_cdi.install()
+
+    assert _modes(by_cdi) == ("2710 12:34", "644 0:34")
+    by_cdi.uninstall()
+    assert _what_else(directory) == before
