@@ -14,18 +14,18 @@ from installer.config_text import Syntax, Want
 from installer.config_text.change import apply, parse
 from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
-from installer.engines.dry_run import Trials
+from installer.engines.dry_run import Trials, compare_configs
 from installer.host.files import Host
-from installer.model.engine_spec import EffectiveConfig
+from installer.model.engine_spec import EffectiveConfig, find_disturbances
 from installer.model.facts import EngineState, Facts, Record
 from installer.model.files import File
 from installer.model.options import Options, RestartMode
 from installer.model.steps import WriteConfig
 from tests.change.golden import Case
+from tests.engines.conftest import Containerd
 
 OURS = frozenset(entry.name for entry in entries_for(Options()))
 HOST = Host.under(PurePosixPath("/"))
-Containerd = tuple[Path, tuple[int, ...]]  # a program and its version
 
 
 @dataclass
@@ -44,11 +44,14 @@ class Node:
 
     def truth(self) -> EffectiveConfig:
         """Return what containerd itself makes of the real files."""
-        command = [str(self.program), "--config", str(self.config), "config", "dump"]
-        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        done = self._config("dump")
         if done.returncode:
             return EffectiveConfig({}, "", broken=done.stderr.strip().splitlines()[-1])
         return read_dump(tomllib.loads(done.stdout))
+
+    def _config(self, verb: str) -> subprocess.CompletedProcess[str]:
+        command = [str(self.program), "--config", str(self.config), "config", verb]
+        return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
 
     def files(self) -> dict[PurePosixPath, bytes]:
         return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}
@@ -110,8 +113,7 @@ class Node:
         Raises:
             InstallerError: refused; nothing was written.
         """
-        asked = PurePosixPath(self.directory, drop_in) if drop_in else None
-        facts, trials = self.facts(asked)
+        facts, trials = self.facts(PurePosixPath(self.directory, drop_in) if drop_in else None)
         options = Options(
             engines=("containerd",),
             runtime_name=name,
@@ -122,6 +124,26 @@ class Node:
         self.carry_out(plan)
         return plan
 
+    def install_and_ask(self, before: EffectiveConfig, *, default: bool = False, drop_in: str = "") -> None:
+        """Install: ours are there and like the default of ``before``, all else is as it was, an install has no more to do.
+
+        Raises:
+            InstallerError: refused; nothing was written.
+        """
+        self.install(default=default, drop_in=drop_in)
+        served = self.truth()
+        assert not served.broken
+        assert not served.undefined
+        assert [*find_disturbances(before, served, OURS)] == []
+        assert served.handlers.keys() >= OURS
+        assert served.default == ("nvidia" if default else before.default)
+        like = "runc" if before.default == "nvidia" else before.default  # NVIDIA's own is like runc itself
+        if like in {"runc", "crun", "mine"} & before.handlers.keys():
+            assert {systemd(served, name) for name in OURS} == {systemd(before, like)}
+        assert writes(self.install(default=default, drop_in=drop_in)) == []
+        (row,) = self.held.engines
+        assert compare_configs(HOST, row, self.held)[:2] == ("", ())
+
     def uninstall(self) -> Plan:
         """Undo as with ``--restart-mode none``."""
         facts, trials = self.facts(None)
@@ -131,8 +153,7 @@ class Node:
 
     def migrate(self) -> None:
         """Do what each start of 2.x advises: ``containerd config migrate``."""
-        command = [str(self.program), "--config", str(self.config), "config", "migrate"]
-        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        done = self._config("migrate")
         if done.returncode == 0 and "version" in done.stdout:
             self.config.write_text(done.stdout)
 
@@ -146,6 +167,12 @@ def a_node(containerd: Containerd, directory: Path, root: str | None = None, **f
         path.parent.mkdir(exist_ok=True)
         path.write_text(text.replace("@", str(node.config.parent)))
     return node
+
+
+def systemd(effective: EffectiveConfig, name: str) -> bool:
+    """Tell whether a runtime uses systemd's cgroup driver, as containerd itself has it."""
+    options = effective.handlers[name].table.get("options")
+    return isinstance(options, Mapping) and options.get("SystemdCgroup") is True
 
 
 def writes(plan: Plan) -> list[WriteConfig]:

@@ -8,22 +8,19 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.change.plan import plan_install
 from installer.config_text import Syntax, Want
 from installer.config_text.change import apply
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
 from installer.model.facts import Record
-from installer.model.options import Options, RestartMode
-from installer.model.steps import WriteConfig
-from tests.engines.conftest import COVERED
+from tests.engines.conftest import COVERED, Containerd
 from tests.engines.dumps import OURS, Node
 
 EXAMPLES = int(os.environ.get("EFFECTS", "50"))
@@ -92,38 +89,34 @@ def a_node(rng: Rng, program: Path, version: tuple[int, ...], directory: Path) -
     return node
 
 
-def makes_ours_the_default(rng: Rng, node: Node) -> None:
-    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), rng.choice(sorted(OURS))))
+def makes_ours_the_default(node: Node) -> None:
+    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), "nvidia"))
 
 
-def adds_a_runtime(_: Rng, node: Node) -> None:
+def adds_a_runtime(node: Node) -> None:
     key = (*node.cri(node.config), "runtimes", "added")
     node.edit(node.config, Want((*key, "runtime_type"), "io.containerd.runc.v2"))
     node.edit(node.config, Want((*key, "options", "BinaryName"), "/usr/bin/added"))
 
 
-def adds_settings(_: Rng, node: Node) -> None:
+def adds_settings(node: Node) -> None:
     node.edit(node.config, Want((*node.cri(node.config)[:-1], "cni", "conf_dir"), "/etc/site/net.d"))
     node.edit(node.config, Want(("oom_score",), -5))
 
 
-def adds_settings_to_ours(_: Rng, node: Node) -> None:
+def adds_settings_to_ours(node: Node) -> None:
     for path in node.files():
         key = (*node.cri(Path(path)), "runtimes", "nvidia")
         if b"nvidia-container-runtime" in Path(path).read_bytes():
             node.edit(Path(path), Want((*key, "cni_conf_dir"), "/etc/site/gpu.d"))
 
 
-def migrates(_: Rng, node: Node) -> None:
-    node.migrate()
-
-
-def writes_a_comment(_: Rng, node: Node) -> None:
+def writes_a_comment(node: Node) -> None:
     for path in node.files():
         Path(path).write_text(f"{Path(path).read_text()}# seen\n")
 
 
-def names_another_default(_: Rng, node: Node) -> None:
+def names_another_default(node: Node) -> None:
     key = node.cri(node.config)
     node.edit(
         node.config,
@@ -132,12 +125,12 @@ def names_another_default(_: Rng, node: Node) -> None:
     )
 
 
-ACTS: tuple[Callable[[Rng, Node], None], ...] = (
+ACTS: tuple[Callable[[Node], None], ...] = (
     makes_ours_the_default,
     adds_a_runtime,
     adds_settings,
     adds_settings_to_ours,
-    migrates,
+    Node.migrate,
     writes_a_comment,
     names_another_default,
 )
@@ -148,7 +141,7 @@ def act(rng: Rng, node: Node, counts: Counter[str]) -> None:
     does = rng.choice(ACTS)
     before = node.files()
     with suppress(InstallerError):  # his editor is ours, and does not take every text
-        does(rng, node)
+        does(node)
     after = node.truth()
     if after.broken or after.undefined:
         for path, content in before.items():
@@ -160,11 +153,8 @@ def act(rng: Rng, node: Node, counts: Counter[str]) -> None:
 def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
     """Install, let others act, undo; after each the real containerd is asked."""
     untouched, before = node.files(), node.truth()
-    drop_in = PurePosixPath(node.config.parent, "conf.d/99-nvidia.toml") if rng.random() < 0.3 else None
-    options = Options(
-        engines=("containerd",), set_as_default=rng.random() < 0.4, restart_mode=RestartMode.NONE
-    )
-    facts, trials = node.facts(drop_in)
+    drop_in = "etc/conf.d/99-nvidia.toml" if rng.random() < 0.3 else ""
+    facts, trials = node.facts(PurePosixPath(node.directory, drop_in) if drop_in else None)
     told = trials(facts.engines[0], facts.contents)
     assert (told.handlers, told.rest_digest, bool(told.broken)) == (
         before.handlers,
@@ -172,30 +162,12 @@ def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
         bool(before.broken),
     )
     try:
-        node.carry_out(plan_install(facts, options, trials))
+        node.install_and_ask(before, default=rng.random() < 0.4, drop_in=drop_in)
     except InstallerError:
         counts["refused"] += 1
         assert node.files() == untouched
         return
     counts["installed"] += 1
-    served = node.truth()
-    assert not served.broken
-    assert not served.undefined
-    assert [*find_disturbances(before, served, OURS)] == []
-    assert served.handlers.keys() >= OURS
-    assert served.default == ("nvidia" if options.set_as_default else before.default)
-    default = before.handlers.get(before.default)
-    if default is not None and before.default in {"runc", "crun", "mine"}:
-        for name in OURS:
-            driver = served.handlers[name].table.get("options")
-            assert isinstance(driver, Mapping)
-            wanted = default.table.get("options")
-            assert bool(driver.get("SystemdCgroup")) == bool(
-                isinstance(wanted, Mapping) and wanted.get("SystemdCgroup")
-            )
-    facts, trials = node.facts(drop_in)
-    again = plan_install(facts, options, trials)
-    assert not [step for step in again.steps if isinstance(step, WriteConfig)]
     acts = rng.randint(0, 3)
     for _ in range(acts):
         act(rng, node, counts)
@@ -216,7 +188,7 @@ def take_back(node: Node, before: EffectiveConfig, lived: EffectiveConfig, count
     assert [*find_disturbances(lived, left, OURS)] == []
     if plan.needed:
         counts["kept what was needed"] += 1
-        names_another_default(random.Random(0), node)  # noqa: S311
+        names_another_default(node)
         if node.truth().undefined:
             return  # what he named is read from another file, or under another id
         if node.uninstall().needed:
@@ -229,7 +201,7 @@ def take_back(node: Node, before: EffectiveConfig, lived: EffectiveConfig, count
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_is_in_force_differs_by_what_is_ours_and_by_nothing_after_the_undo(
-    containerd: tuple[Path, tuple[int, ...]],
+    containerd: Containerd,
     part: int,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
