@@ -13,18 +13,15 @@ import pytest
 
 from tests.engines import debs
 from tests.engines.cache import locked
-from tests.engines.configs import CONTAINERD, VERSION_2
 from tests.engines.cri import Cri
-from tests.engines.crios import STATE, crio_booted
-from tests.engines.faked import BEHAVIOUR, FAKE
-from tests.engines.nodes import PYTHON, Node, boot
+from tests.engines.nodes import Node, boot
 from tests.engines.roots import Roots, prepared
-from tests.engines.told import snapshot
 from tests.engines.versions import EngineSet, Today, engine_sets, today
 
 HERE = Path(__file__).parent
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd", "docker_engines": "docker"}
-COVERED = "what containerds made of random configs"
+COVERED = "random configs that real containerds were asked about"
+Containerd = tuple[Path, tuple[int, ...]]  # a program and its version
 Boot = Callable[..., AbstractContextManager[Node]]
 
 
@@ -98,14 +95,14 @@ def _told(terminalreporter: pytest.TerminalReporter, kind: str) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Tests run in other processes: what they have to tell comes with their reports.
     if missing() is None:
         terminalreporter.section("engines that Debian carries today")
         for row in engine_sets(on_the_day()):
             terminalreporter.write_line(f"{row.suite:<10}{row}")
-    # Tests run in other processes: what they have to tell comes with their reports.
-    if covered := _told(terminalreporter, COVERED):
-        terminalreporter.section("random configs that real containerds were asked about")
-        for line in sorted(covered):
+    if told := _told(terminalreporter, COVERED):
+        terminalreporter.section(COVERED)
+        for line in sorted(told):
             terminalreporter.write_line(line)
 
 
@@ -135,24 +132,6 @@ def booted(roots: Roots) -> Boot:
     return boot_one
 
 
-@pytest.fixture(scope="module")
-def crio_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
-    """Boot the node of the fake CRI-O."""
-    with crio_booted(booted, engines_today) as node:
-        yield node
-
-
-@pytest.fixture
-def crio(crio_node: Node) -> Iterator[Node]:
-    """Return the node of the fake CRI-O, as it was; a test may leave nothing behind."""
-    files = snapshot(crio_node)
-    yield crio_node
-    crio_node.run(["rm", "-rf", STATE])
-    crio_node.installer("uninstall", check=True)
-    assert snapshot(crio_node) == files
-    assert crio_node.show("crio", "ActiveState") == "active"
-
-
 @pytest.fixture
 def docker_engines(request: pytest.FixtureRequest) -> EngineSet:
     """Return the engines of every node that has a dockerd, for who starts that alone."""
@@ -161,26 +140,14 @@ def docker_engines(request: pytest.FixtureRequest) -> EngineSet:
 
 
 def _fresh(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """Boot a node, its engines started: of every kind that Debian carries today, or one for each of an engine."""
     with boot(request.getfixturevalue("roots"), request.param) as booted_node:
         yield booted_node
 
 
-@pytest.fixture
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """Boot a node of every kind that Debian carries today, its engines started."""
-    yield from _fresh(request)
-
-
-@pytest.fixture
-def docker_node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """Boot a node for every dockerd."""
-    yield from _fresh(request)
-
-
-@pytest.fixture
-def containerd_node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """Boot a node for every containerd that serves CRI."""
-    yield from _fresh(request)
+node = pytest.fixture(_fresh, name="node")
+docker_node = pytest.fixture(_fresh, name="docker_node")
+containerd_node = pytest.fixture(_fresh, name="containerd_node")
 
 
 @pytest.fixture
@@ -190,7 +157,7 @@ def cri(containerd_node: Node) -> Cri:
 
 
 @pytest.fixture(scope="session")
-def containerds(roots: Roots, engines_today: list[EngineSet]) -> dict[str, tuple[Path, tuple[int, ...]]]:
+def containerds(roots: Roots, engines_today: list[EngineSet]) -> dict[str, Containerd]:
     """Return the program of each containerd that a suite carries of its own, and its version."""
     return {
         row.suite: (
@@ -203,38 +170,8 @@ def containerds(roots: Roots, engines_today: list[EngineSet]) -> dict[str, tuple
 
 
 @pytest.fixture(params=["bookworm", "trixie", "sid"])
-def containerd(
-    request: pytest.FixtureRequest, containerds: dict[str, tuple[Path, tuple[int, ...]]]
-) -> tuple[Path, tuple[int, ...]]:
+def containerd(request: pytest.FixtureRequest, containerds: dict[str, Containerd]) -> Containerd:
     """Return the program of each containerd, and its version."""
     if request.param not in containerds:
         pytest.skip(f"{request.param} carries no containerd of its own today")
     return containerds[request.param]
-
-
-@pytest.fixture(scope="module")
-def fake_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
-    """Boot one node, its containerd replaced by the fake."""
-    with booted(next(engines for engines in engines_today if not engines.docker), start=False) as node:
-        node.write("/run/fake/containerd.py", FAKE)
-        node.write(BEHAVIOUR, "")
-        node.write(CONTAINERD, VERSION_2)
-        node.run(["mkdir", "-p", "/run/containerd"])
-        node.write(
-            "/run/systemd/system/containerd.service.d/fake.conf",
-            f"[Service]\nExecStartPre=\nExecStart=\nExecStart={PYTHON} /run/fake/containerd.py\nRestartSec=60\n",
-        )
-        node.run(["systemctl", "daemon-reload"])
-        node.run(["systemctl", "start", "containerd"])
-        yield node
-
-
-@pytest.fixture
-def faked(fake_node: Node) -> Iterator[Node]:
-    """Return the node of the fake, well and as it was."""
-    files = snapshot(fake_node)
-    yield fake_node
-    fake_node.write(BEHAVIOUR, "")
-    fake_node.installer("uninstall", check=True)
-    assert snapshot(fake_node) == files
-    assert fake_node.show("containerd", "ActiveState") == "active"

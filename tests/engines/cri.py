@@ -27,17 +27,15 @@ class CriError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The engine's own account; ``config`` is what it has loaded, ``handlers`` only 2.x tells."""
+    """The engine's own account; ``config`` is what it has loaded."""
 
     conditions: dict[str, bool]
     config: dict[str, Any]
-    handlers: tuple[str, ...]
 
     @property
     def runtimes(self) -> dict[str, Any]:
         """Return the configured handlers by name."""
-        found: dict[str, Any] = self.config.get("containerd", {}).get("runtimes") or {}
-        return found
+        return self.config.get("containerd", {}).get("runtimes") or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,6 @@ class Container:
     devices: tuple[str, ...] = ()  # by their CDI names, as a kubelet hands them on
 
     def encoded(self) -> bytes:
-        """Return the ContainerConfig."""
         name = self.name or f"container-{uuid.uuid4().hex[:8]}"
         return message(
             (1, message((1, name))),
@@ -166,22 +163,18 @@ class Cri:
             time.sleep(0.02)
 
     def version(self) -> str:
-        """Return the engine's version."""
         return _text(self.call("RuntimeService/Version"), 3)
 
     def status(self) -> Status:
         """Return the verbose Status; raises CriError UNIMPLEMENTED where CRI did not load."""
-        answer = list(_fields(self.call("RuntimeService/Status", message((1, 1)))))
-        conditions, info, handlers = {}, {}, []
-        for field, value in answer:
+        conditions, info = {}, {}
+        for field, value in _fields(self.call("RuntimeService/Status", message((1, 1)))):
             if field == 1:
                 for _, condition in _fields(value):
                     conditions[_text(condition, 1)] = bool(dict(_fields(condition)).get(2, 0))
             elif field == 2:
                 info[_text(value, 1)] = _text(value, 2)
-            elif field == 3:
-                handlers.append(_text(value, 1))
-        return Status(conditions, json.loads(info.get("config", "{}")), tuple(handlers))
+        return Status(conditions, json.loads(info.get("config", "{}")))
 
     def run_pod(  # noqa: PLR0913 - a pod has many sides
         self,
@@ -224,21 +217,17 @@ class Cri:
         return self.start(pod, Container(command=command or ("/bin/sleep", "100000"), mounts=bound, **more))
 
     def create(self, pod: Pod, wanted: Container) -> str:
-        """Create what is wanted in ``pod``, without a start, and return its id."""
         return _text(self.call("RuntimeService/CreateContainer", self.creation(pod, wanted)), 1)
 
     def creation(self, pod: Pod, wanted: Container) -> bytes:
-        """Return the request that creates what is wanted."""
         return message((1, pod.id), (2, wanted.encoded()), (3, pod.config))
 
     def start(self, pod: Pod, wanted: Container) -> str:
-        """Create and start what is wanted in ``pod`` and return its id."""
         container = self.create(pod, wanted)
         self.call("RuntimeService/StartContainer", message((1, container)))
         return container
 
     def exec(self, container: str, *command: str) -> Executed:
-        """Run a command in a running container."""
         request = message((1, container), *((2, word) for word in command), (3, TIMEOUT_S))
         answer = self.call("RuntimeService/ExecSync", request)
         code = dict(_fields(answer)).get(3, 0)
@@ -255,17 +244,12 @@ class Cri:
         return int(said.get(3, 0)), int(said.get(7, 0))
 
     def remove_container(self, container: str) -> None:
-        """Remove a container."""
         self.call("RuntimeService/RemoveContainer", message((1, container)))
-
-    def stop_pod(self, pod: Pod) -> None:
-        """Stop a pod and its containers."""
-        self.call("RuntimeService/StopPodSandbox", message((1, pod.id)))
 
     def remove_pod(self, pod: Pod) -> None:
         """Stop and remove a pod with all its containers."""
-        self.stop_pod(pod)
-        self.call("RuntimeService/RemovePodSandbox", message((1, pod.id)))
+        for method in ("StopPodSandbox", "RemovePodSandbox"):
+            self.call(f"RuntimeService/{method}", message((1, pod.id)))
 
     def pods(self) -> dict[str, str]:
         """Return the handler of each ready pod by its id."""

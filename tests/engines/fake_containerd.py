@@ -18,24 +18,12 @@ from typing import Any
 
 import grpc
 
+from tests.host.servers import message  # the project is where the node's Python looks
+
 SOCKET = "/run/containerd/containerd.sock"
 CONFIG = "/etc/containerd/config.toml"
 PLUGIN = "io.containerd.grpc.v1.cri"
 PR_SET_NAME = 15
-
-
-def number(field: int, value: int) -> bytes:
-    return bytes([field << 3, value])
-
-
-def text(field: int, value: bytes | str) -> bytes:
-    content = value.encode() if isinstance(value, str) else value
-    size = len(content)
-    length = bytearray()
-    while size > 127:
-        length.append(size & 127 | 128)
-        size >>= 7
-    return bytes([field << 3 | 2, *length, size]) + content
 
 
 class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
@@ -58,10 +46,10 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
         return said
 
     def Version(self) -> bytes:  # noqa: N802 - CRI's name
-        return text(1, "0.1.0") + text(2, "containerd") + text(3, "1.7.24") + text(4, "v1")
+        return message((1, "0.1.0"), (2, "containerd"), (3, "1.7.24"), (4, "v1"))
 
     def Status(self) -> bytes:  # noqa: N802
-        ready = text(1, text(1, "RuntimeReady") + number(2, int(self.behaviour != "unready")))
+        ready = message((1, message((1, "RuntimeReady"), (2, self.behaviour != "unready"))))
         config = {
             "containerd": {"runtimes": {}, "defaultRuntimeName": self.containerd["default_runtime_name"]}
         }
@@ -72,13 +60,13 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
                 "runtimeType": runtime["runtime_type"],
                 "options": runtime.get("options") or {},
             }
-        return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
+        return message((1, ready), (2, message((1, "config"), (2, json.dumps(config)))))
 
     def ListContainers(self) -> bytes:  # noqa: N802
         return b""
 
     def Plugins(self) -> bytes:  # noqa: N802
-        return text(1, text(1, "io.containerd.grpc.v1") + text(2, "cri"))
+        return message((1, message((1, "io.containerd.grpc.v1"), (2, "cri"))))
 
 
 def main() -> None:

@@ -28,29 +28,14 @@ from typing import Any
 import grpc
 import tomlkit
 
+from tests.host.servers import message  # the project is where the node's Python looks
+
 SOCKET = Path("/run/crio/crio.sock")
 INNER = "/run/crio/grpc.sock"
 CONFIG, DROP_INS = Path("/etc/crio/crio.conf"), Path("/etc/crio/crio.conf.d")
 DEFAULTS, RELOADED = Path("/run/fake/default.toml"), Path("/run/fake/reloaded.toml")
 EXEC = Path("/run/fake/exec.json")
 PR_SET_NAME = 15
-
-
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*encoded, value])
-
-
-def text(field: int, value: bytes | str) -> bytes:
-    content = value.encode() if isinstance(value, str) else value
-    return varint(field << 3 | 2) + varint(len(content)) + content
 
 
 def merged(base: Path = DEFAULTS) -> dict[str, Any]:
@@ -114,17 +99,17 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
             self.said = merged(RELOADED)
 
     def Version(self, _: bytes, __: Any) -> bytes:  # noqa: N802 - CRI's name
-        return text(1, "0.1.0") + text(2, "cri-o") + text(3, "1.37.0") + text(4, "v1")
+        return message((1, "0.1.0"), (2, "cri-o"), (3, "1.37.0"), (4, "v1"))
 
     def Status(self, _: bytes, __: Any) -> bytes:  # noqa: N802
-        ready = text(1, text(1, "RuntimeReady") + number(2, 1))
+        ready = message((1, message((1, "RuntimeReady"), (2, 1))))
         runtime = self.said["crio"]["runtime"]
         told = {
             name: {"RuntimePath": one["runtime_path"], "RuntimeType": one.get("runtime_type", "")}
             for name, one in runtime["runtimes"].items()
         }
         config = {"crio": {"Runtimes": told, "DefaultRuntime": runtime["default_runtime"]}}
-        return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
+        return message((1, ready), (2, message((1, "config"), (2, json.dumps(config)))))
 
     def ListContainers(self, _: bytes, __: Any) -> bytes:  # noqa: N802
         return b""
@@ -138,12 +123,12 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
                 grpc.StatusCode.UNKNOWN,
                 f"failed to find runtime handler {handler} from runtime list map[{names}]",
             )
-        return text(1, "pod")
+        return message((1, "pod"))
 
     def ExecSync(self, _: bytes, __: Any) -> bytes:  # noqa: N802
         """Have a conmon of its own, which is ended with the service."""
         ended = subprocess.run(json.loads(EXEC.read_text())["cmdline"].split("\0")[:-1], check=False)
-        return number(3, ended.returncode % 256)
+        return message((3, ended.returncode % 256))
 
     def StopContainer(self, request: bytes, _: Any) -> bytes:  # noqa: N802
         """Take an id (field 1) and, in its last byte, the seconds of grace (field 2)."""

@@ -1,24 +1,50 @@
-"""CRI-O: a fake one under a real systemd, which says and does what a real one was recorded to."""
+"""CRI-O, and its owner, who reloads it, execs, and names handlers, defaults and conmons: all verbs say the same of it.
 
+A fake one under a real systemd and the unit that a real one comes with; it says and does what that was recorded to.
+"""
+
+import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-import grpc
 import pytest
 
-from tests.engines.crios import (
-    ASKED,
-    DROP_INS,
-    OURS,
-    SANDBOX,
-    STATE,
-    bundle,
-    reload,
-    run_pod,
-    stop_container,
-)
-from tests.engines.nodes import Node, Running
-from tests.engines.told import but_the_ledger, sentence, snapshot, starts
+from tests.engines.conftest import Boot
+from tests.engines.cri import Cri, CriError
+from tests.engines.nodes import PYTHON, SOURCE, Node, Running
+from tests.engines.told import bad, but_the_ledger, doctor, sentence, snapshot, starts, warned
+from tests.engines.versions import EngineSet
+from tests.host.servers import message
 
+ASKED = ("--runtime", "crio", *SOURCE)
+STATE = "/run/containers/storage/overlay-containers"
+DROP_INS = "/etc/crio/crio.conf.d"
+OURS = f"{DROP_INS}/99-nvidia.toml"
+SANDBOX = "415635d5fdde8b8339d4"
+CONF = '# Written by the bootstrap of the machine.\n[crio.runtime]\ndefault_runtime = "crun"\n'
+HERE = Path(__file__).parent
+RECORDED = {
+    "default.toml": "config.toml",
+    "reloaded.toml": "config-reloaded.toml",
+    "exec.json": "exec-in-flight.json",
+}
+# A conmon that ends when it is told to, or in the end; its name is what it was started by.
+PROGRAMS = {"crun": "", "runc": "", "conmon": "sleep 20\n", "pinns": ""}
+# What a start looks for that no config names (engine-facts.md#crio-conmon).
+IN_PATH = ("crun", "conmon", "pinns")
+# As cri-o's contrib/systemd/crio.service, but for the program; @ gives it the name that a real one has.
+UNIT = f"""\
+[Service]
+Type=notify
+Environment=PYTHONHOME=/usr
+ExecStart=@{PYTHON} crio /run/fake/crio.py
+ExecReload=/bin/kill -s HUP $MAINPID
+Restart=on-failure
+RestartSec=10
+"""
 TOOLKIT = "/usr/local/nvidia/toolkit"
 HOOK_FILE = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 ID = "c5996a2ef532b1118cb5"
@@ -31,6 +57,85 @@ exec setpriv --bounding-set=-all,+chown,+dac_override,+fowner,+sys_chroot --inh-
     /usr/bin/python3 -m installer "$@"
 """
 WORDS = ("run", *ASKED, "--host-root", "/run/container/host", "--set-as-default")
+OWNERS = f"{DROP_INS}/50-owner.conf"
+COMMENT = "# ours: ask the platform team\n"
+
+
+def cri(node: Node) -> Cri:
+    """Return a client of CRI-O, as the kubelet is one."""
+    return Cri(node.root / "run/crio/crio.sock")
+
+
+def calling(node: Node, method: str, request: bytes = b"") -> threading.Thread:
+    """Call CRI-O and go on meanwhile.
+
+    It may be restarted in the moment in which it answers; a kubelet then asks again, and finds it done.
+    """
+
+    def call() -> None:
+        try:
+            cri(node).call(f"RuntimeService/{method}", request)
+        except CriError as error:
+            if error.code != "UNAVAILABLE":
+                raise
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def stop_container(node: Node, name: str, grace_s: int) -> threading.Thread:
+    """Have a container ended, and go on meanwhile."""
+    return calling(node, "StopContainer", message((1, name), (2, grace_s)))
+
+
+def run_pod(node: Node, handler: str) -> None:
+    """Start a pod on a handler."""
+    cri(node).call("RuntimeService/RunPodSandbox", message((2, handler)))
+
+
+def reload(node: Node) -> None:
+    node.run(["systemctl", "reload", "crio"])
+    time.sleep(0.2)
+
+
+def bundle(node: Node, name: str, annotations: dict[str, str], pid: int | None = None) -> None:
+    """Write what CRI-O keeps of a container."""
+    said = {f"io.kubernetes.cri-o.{key}": value for key, value in annotations.items()}
+    node.write(f"{STATE}/{name}/userdata/config.json", json.dumps({"annotations": said}))
+    if pid is not None:
+        node.write(f"{STATE}/{name}/userdata/pidfile", str(pid))
+
+
+@pytest.fixture(scope="module")
+def crio_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot a node with the fake CRI-O and no other engine."""
+    with booted(next(engines for engines in engines_today if not engines.docker), start=False) as node:
+        node.write("/run/fake/crio.py", (HERE / "fake_crio.py").read_text())
+        for name, recorded in RECORDED.items():
+            node.write(f"/run/fake/{name}", (HERE / "crio" / recorded).read_text())
+        node.write("/etc/crio/crio.conf", CONF)
+        for name, text in PROGRAMS.items():
+            node.write(f"/usr/libexec/crio/{name}", f"#!/bin/sh\n{text}")
+            node.run(["chmod", "755", f"/usr/libexec/crio/{name}"])
+        for name in IN_PATH:
+            node.run(["ln", "-s", f"/usr/libexec/crio/{name}", f"/usr/bin/{name}"])
+        node.run(["mkdir", "-p", DROP_INS, STATE, "/etc/cdi", "/usr/share/containers/oci/hooks.d"])
+        node.write("/run/systemd/system/crio.service", UNIT)
+        node.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "start", "crio"])
+        yield node
+
+
+@pytest.fixture
+def crio(crio_node: Node) -> Iterator[Node]:
+    """Return the node of the fake CRI-O, as it was; a test may leave nothing behind."""
+    files = snapshot(crio_node)
+    yield crio_node
+    crio_node.run(["rm", "-rf", STATE])
+    crio_node.installer("uninstall", check=True)
+    assert snapshot(crio_node) == files
+    assert crio_node.show("crio", "ActiveState") == "active"
 
 
 def test_it_is_installed_and_undone_with_one_restart_each(crio: Node) -> None:
@@ -49,7 +154,7 @@ def test_it_is_installed_and_undone_with_one_restart_each(crio: Node) -> None:
     assert undone.returncode == 0, undone.stderr
     assert starts(crio, "crio") == count + 2
     assert snapshot(crio) == files
-    with pytest.raises(grpc.RpcError, match="failed to find runtime handler nvidia"):
+    with pytest.raises(CriError, match="failed to find runtime handler nvidia"):
         run_pod(crio, "nvidia")
 
 
@@ -146,3 +251,193 @@ def test_containers_that_are_being_made_run_our_hook_before_it_goes(crio: Node) 
     crio.write(f"{STATE}/{ID}/userdata/pidfile", "186")
     assert undo.wait() == 0, undo.log
     assert snapshot(crio) == files
+
+
+@contextmanager
+def exec_in_flight(node: Node) -> Iterator[None]:
+    """Have an exec run during the block: it ends with the engine, as a probe's does at each restart."""
+
+    thread = calling(node, "ExecSync")
+    node.wait_for("conmon", ["sh", "-c", "cat /proc/[0-9]*/comm"])
+    try:
+        yield
+    finally:
+        node.run(["pkill", "-x", "conmon"], check=False)
+        thread.join()
+
+
+def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node) -> None:
+    count = starts(crio, "crio")
+
+    for number, words in enumerate((("install", *ASKED), ("uninstall",)), start=1):
+        with exec_in_flight(crio):
+            done = crio.installer(*words)
+
+        assert done.returncode == 0, done.stderr
+        assert starts(crio, "crio") == count + number
+
+
+@contextmanager
+def waiting(node: Node, *words: str) -> Iterator[Running]:
+    """Have a run wait during the block, and undo all after it."""
+    process = node.start_run(*ASKED, *words)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait() == 0, process.log
+
+
+def test_a_hook_comes_and_goes_without_a_restart_and_is_ready_where_crio_reads_its_directory(
+    crio: Node,
+) -> None:
+    count, files = starts(crio, "crio"), snapshot(crio)
+    with waiting(crio, "--crio-hook"):
+        ready, plan = crio.installer("status", "--ready"), crio.installer("plan", *ASKED, "--crio-hook")
+        well, (_, checks) = crio.installer("status"), doctor(crio)
+        crio.write(OWNERS, '[crio.runtime]\nhooks_dir = ["/opt/hooks"]\n')
+        crio.installer("reconcile")
+        later, told = crio.installer("status", "--ready"), crio.installer("status")
+        crio.run(["rm", OWNERS])
+
+    assert (ready.returncode, plan.returncode) == (0, 0), ready.stdout
+    assert "runs our OCI hook, since" in well.stdout
+    assert {**bad(checks), **warned(checks)}.keys() == {"driver-libraries"}, "the node has a module alone"
+    assert (later.returncode, told.returncode) == (0, 1), "it reads the directory until its restart"
+    assert "(it looks for hooks in /opt/hooks)" in told.stdout
+    assert (starts(crio, "crio"), snapshot(crio)) == (count, files)
+
+
+def test_a_run_stays_ready_over_what_changes_nothing_and_writes_a_removed_drop_in_again(crio: Node) -> None:
+    with waiting(crio) as process:
+        count, text = starts(crio, "crio"), crio.read(OURS)
+        codes = []
+        for edit in (["touch", OURS], ["sh", "-c", f"echo '{COMMENT}' >> {OURS}"]):
+            crio.run(edit)
+            reload(crio)
+            crio.installer("reconcile", check=True)
+            codes += [crio.installer(*words).returncode for words in (["status"], ["status", "--ready"])]
+        codes.append(crio.installer("plan", *ASKED).returncode)
+        crio.restart("crio")
+        codes.append(crio.installer("reconcile").returncode)
+        crio.write(OURS, text)
+        crio.installer("reconcile", check=True)
+        crio.run(["rm", OURS])
+
+        crio.wait_for(text, ["cat", OURS], timeout_s=20)
+
+        process.wait_for("drift repaired")
+        assert crio.installer("status", "--ready").returncode == 0
+        assert codes == [0] * 6
+        assert starts(crio, "crio") == count + 1, "which the owner made"
+
+
+def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(crio: Node) -> None:
+    name = f"{DROP_INS}/90-owner.conf"
+    crio.write(name, '[crio.runtime]\ndefault_runtime = "nvidia"\n')
+    crio.run(["systemctl", "restart", "crio"], check=False)  # which fails
+
+    plan = crio.installer("plan", *ASKED)
+    done = crio.installer("install", *ASKED)
+    run_pod(crio, "")
+    told, again = crio.installer("status"), crio.installer("plan", *ASKED)
+    kept = crio.installer("uninstall")
+
+    crio.restart("crio")
+    run_pod(crio, "nvidia")
+    crio.run(["rm", name])
+    assert (plan.returncode, done.returncode) == (10, 0), done.stderr
+    assert (told.returncode, again.returncode, kept.returncode) == (0, 0, 4), (again.stdout, kept.stderr)
+    assert f"(it was made the default in {name})" in kept.stderr
+    assert crio.installer("uninstall").returncode == 0
+
+
+MINE = '[crio.runtime.runtimes.mine]\nruntime_path = "/usr/libexec/crio/runc"\n{}\n'
+
+
+def test_a_runtime_is_not_missed_as_it_was_that_its_owner_wrote_anew_since_the_start(crio: Node) -> None:
+    crio.write(OWNERS, MINE.format('runtime_root = "/run/mine"'))
+    crio.restart("crio")
+    crio.installer("install", *ASKED, check=True)
+    crio.write(OWNERS, MINE.format('container_min_memory = "13MiB"'))
+    count = starts(crio, "crio")
+
+    done = crio.installer("uninstall")
+
+    crio.run(["rm", OWNERS])
+    assert done.returncode == 0, done.stderr
+    assert starts(crio, "crio") == count + 1
+
+
+OLD, NEW = "/usr/libexec/crio/conmon", "/opt/crio/conmon"
+ELSEWHERE = "".join(
+    f'[crio.runtime.runtimes.{name}]\nruntime_path = "/usr/libexec/crio/{name}"\nmonitor_path = "{NEW}"\n'
+    'runtime_root = "/run/other"\n'
+    for name in ("crun", "runc")
+)
+
+
+@pytest.fixture
+def with_conmon(crio: Node) -> Iterator[Node]:
+    """Return the node; whatever an owner has done to its conmon is as it was afterwards."""
+    yield crio
+    crio.run(["ln", "-sf", OLD, "/usr/bin/conmon"])
+    crio.installer("uninstall", check=True)
+    crio.run(["sh", "-c", f"test -e {OLD} || mv {NEW} {OLD}; rm -rf /opt/crio {OWNERS}"])
+    crio.run(["systemctl", "reset-failed"])
+    crio.restart("crio")
+
+
+def test_all_verbs_tell_of_a_program_that_is_gone_and_none_restarts(with_conmon: Node) -> None:
+    crio, why = with_conmon, "conmon, is not in its PATH"
+    other = '[crio.runtime.runtimes.other]\nruntime_path = "/usr/libexec/crio/runc"\n'
+    crio.write(OWNERS, other)
+    crio.run(["rm", "/usr/bin/conmon"])
+    untouched, count = snapshot(crio), starts(crio, "crio")
+    plan, refused = crio.installer("plan", *ASKED), crio.installer("install", *ASKED)
+    assert (plan.returncode, refused.returncode) == (1, 1)
+    assert why in sentence(refused.stderr)
+    assert sentence(refused.stderr) in plan.stdout
+    assert (starts(crio, "crio"), snapshot(crio)) == (count, untouched)
+    crio.run(["rm", OWNERS])
+    crio.run(["ln", "-s", OLD, "/usr/bin/conmon"])
+    crio.installer("install", *ASKED, check=True)
+    crio.write(OWNERS, other)
+    crio.run(["rm", "/usr/bin/conmon"])
+    count = starts(crio, "crio")
+
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+    again = crio.installer("install", *ASKED)
+    default = crio.installer("install", *ASKED, "--set-as-default")
+    kept = crio.installer("uninstall")
+
+    assert (told.returncode, why in told.stdout) == (1, True), told.stdout
+    assert (plan.returncode, why in plan.stdout) == (0, True), plan.stdout
+    assert (again.returncode, default.returncode) == (0, 1), (again.stderr, default.stderr)
+    assert kept.returncode == 4, kept.stderr
+    assert why in sentence(kept.stderr)
+    assert starts(crio, "crio") == count
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["before crio is restarted", "that keeps crio down"])
+def test_an_install_follows_an_owner_who_moves_conmon(with_conmon: Node, *, down: bool) -> None:
+    crio = with_conmon
+    crio.installer("install", *ASKED, check=True)
+    root = next(line for line in crio.read(OURS).splitlines() if line.startswith("runtime_root"))
+    crio.write(OWNERS, ELSEWHERE)
+    crio.run(["sh", "-c", f"mkdir -p /opt/crio; mv {OLD} {NEW}"])
+    if down:
+        crio.run(["systemctl", "restart", "crio"], check=False)
+
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+    done = crio.installer("install", *ASKED)
+    after, again = crio.installer("status"), crio.installer("plan", *ASKED)
+
+    text = crio.read(OURS)
+    crio.run(["systemctl", "restart", "crio"], check=False)
+    assert (told.returncode, plan.returncode) == (1, 10), plan.stdout
+    assert down or f"the monitor_path of nvidia, {OLD}, is no program" in told.stdout
+    assert done.returncode == 0, done.stderr
+    assert (after.returncode, again.returncode) == (0, 0), after.stdout
+    assert (NEW in text, OLD in text, text.count(root)) == (True, False, 3)
+    assert crio.show("crio", "ActiveState") == "active"

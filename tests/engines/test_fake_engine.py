@@ -1,12 +1,53 @@
 """What real engines do rarely: a fake containerd under a real systemd hangs, dies or lies."""
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.engines.faked import BEHAVIOUR, INSTALL, LEFT
-from tests.engines.nodes import Node
+from tests.engines.configs import CONTAINERD, VERSION_2
+from tests.engines.conftest import Boot
+from tests.engines.nodes import PYTHON, SOURCE, Node
 from tests.engines.told import sentence, snapshot, starts
+from tests.engines.versions import EngineSet
+
+BEHAVIOUR = "/run/fake/behaviour"
+INSTALL = ("install", "--runtime", "containerd", *SOURCE, "--timeout", "5")
+LEFT = {
+    "/usr/local/nvidia",
+    "/usr/local/nvidia/.toolkit-installer",
+    "/usr/local/nvidia/.toolkit-installer/ledger",
+    "/usr/local/nvidia/.toolkit-installer/lock",
+}
+
+
+@pytest.fixture(scope="module")
+def fake_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot one node, its containerd replaced by the fake."""
+    with booted(next(engines for engines in engines_today if not engines.docker), start=False) as node:
+        node.write("/run/fake/containerd.py", Path(__file__).with_name("fake_containerd.py").read_text())
+        node.write(BEHAVIOUR, "")
+        node.write(CONTAINERD, VERSION_2)
+        node.run(["mkdir", "-p", "/run/containerd"])
+        node.write(
+            "/run/systemd/system/containerd.service.d/fake.conf",
+            f"[Service]\nExecStartPre=\nExecStart=\nExecStart={PYTHON} /run/fake/containerd.py\nRestartSec=60\n",
+        )
+        node.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "start", "containerd"])
+        yield node
+
+
+@pytest.fixture
+def faked(fake_node: Node) -> Iterator[Node]:
+    """Return the node of the fake, well and as it was."""
+    files = snapshot(fake_node)
+    yield fake_node
+    fake_node.write(BEHAVIOUR, "")
+    fake_node.installer("uninstall", check=True)
+    assert snapshot(fake_node) == files
+    assert fake_node.show("containerd", "ActiveState") == "active"
 
 
 @pytest.mark.parametrize(
