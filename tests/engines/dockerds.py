@@ -17,6 +17,7 @@ from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig
 from tests.engines import debs
 from tests.engines.cache import build_once, cache, key_of, locked
+from tests.engines.spawn import start_logged
 from tests.engines.versions import BASE
 
 # dockerd does not run on an overlay: its data gets a directory beside it. It is pid 1 of its namespace.
@@ -48,15 +49,7 @@ ASK_S = 5.0
 
 def _contained(root: Path, config: Path, log: Path, *words: str) -> "subprocess.Popen[bytes]":
     environment = {"PATH": os.environ["PATH"], "LOWER": str(root), "CONFIG": str(config), "INSIDE": PATH}
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [*CONTAIN, *words],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    return start_logged([*CONTAIN, *words], environment, log)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -109,8 +102,10 @@ class Dockerd:
             if self._process.poll() is not None:
                 return None
             self._pid = self._inside()
-            if self._pid and self.socket.exists() and self._answers():
-                return self.serving
+            if self._pid and self.socket.exists():
+                with suppress(InstallerError):
+                    if (serving := self.serving).default:
+                        return serving
             time.sleep(0.02)
         raise AssertionError(f"dockerd neither serves nor ends: {self.log}")
 
@@ -119,22 +114,14 @@ class Dockerd:
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         for child in children:
-            try:
+            with suppress(OSError):
                 if Path(f"/proc/{child}/comm").read_text() == "dockerd\n":
                     return int(child)
-            except OSError:
-                continue
         return 0
 
     @property
     def serving(self) -> EffectiveConfig:
         return dockerd.ask_info(self.socket, timeout_s=ASK_S).serving
-
-    def _answers(self) -> bool:
-        try:
-            return bool(self.serving.default)
-        except InstallerError:
-            return False
 
     def _told_since(self, moment_s: float) -> bool:
         """Tell whether it has made the event of a reload; by hand, for it may die in the middle of its answer."""
@@ -172,12 +159,9 @@ class Dockerd:
         raise AssertionError(f"dockerd says nothing of its reload: {self.log[before:]}")
 
     def stop(self) -> None:
-        """Kill it and all that is below it."""
-        if self._process is None:
-            return
-        _end(self._process)
-        self._process = None
-        self._pid = 0
+        if self._process is not None:
+            _end(self._process)
+        self._process, self._pid = None, 0
 
 
 @contextmanager

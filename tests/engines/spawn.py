@@ -49,13 +49,18 @@ def spawn(roots: Roots, suite: str, name: str, cgroups: list[Path], log: Path) -
         "CGROUPS": " ".join(str(cgroup) for cgroup in cgroups),
         "SYSTEMD_SECCOMP": "0",  # nspawn's filter would refuse runc's session keyring
     }
-    with log.open("wb") as console:
+    return start_logged(command, environment, log)
+
+
+def start_logged(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own; what it says goes into a file."""
+    with log.open("wb") as output:
         return subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=console,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
 

@@ -1,4 +1,4 @@
-"""What dockerd has in force beside its daemon.json: kept defaults, runtimes and defaults of others, texts it refuses."""
+"""What dockerd has in force beside its daemon.json: kept defaults, runtimes and defaults of others, a default that keeps it down."""
 
 import json
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.engines.configs import DAEMON_JSON, DOCKER
-from tests.engines.nodes import PYTHON, Node
+from tests.engines.nodes import OURS, PYTHON, SOURCE, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.told import sentence, served, snapshot
 
-SOURCE = ("--toolkit-source", ARTIFACTS)
-OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 OWN = "--userland-proxy-path=/opt/own/docker-proxy"
 UNIT = "/run/systemd/system/docker.service.d/own.conf"
+NAMED = ("install", "--runtime", "docker", *SOURCE)
+LEFT = '{"default-runtime": "nvidia", "debug": true}'  # by a toolkit that was removed by hand
 OTHER = {"other": {"path": "/usr/sbin/runc", "runtimeArgs": ["--debug"]}}
 
 
@@ -85,19 +85,6 @@ def test_the_runtimes_of_others_are_served_as_before_and_so_is_a_default_that_th
     node.installer("uninstall", check=True)
     assert node.pid_of("docker") == pid
     assert (served(node), node.read(DOCKER)) == (({"runc"}, "runc"), DAEMON_JSON)
-
-
-@pytest.mark.any_version
-def test_an_undo_does_not_need_the_directory_of_a_config_that_somebody_has_removed(docker_node: Node) -> None:
-    told, pid = served(docker_node), docker_node.pid_of("docker")
-    docker_node.installer("install", *SOURCE, check=True)
-    docker_node.run(["rm", "-rf", "/etc/docker"])
-
-    done = docker_node.installer("uninstall")
-
-    assert done.returncode == 0, done.stderr
-    assert (served(docker_node), docker_node.pid_of("docker")) == (told, pid)
-    assert not [path for path in snapshot(docker_node) if path.startswith("/etc/docker")]
 
 
 def _started_with(node: Node, flags: str, *settings: str, restart: bool = True) -> None:
@@ -255,3 +242,55 @@ def test_an_install_looks_at_the_flags_of_the_next_start(docker_node: Node) -> N
     assert done.returncode == 1
     assert "(its unit starts it with --default-runtime, " in sentence(done.stderr)
     assert snapshot(docker_node) == files
+
+
+@pytest.fixture
+def dead(docker_node: Node) -> Node:
+    """Return a node whose dockerd has failed, and is not tried again."""
+    docker_node.write(DOCKER, LEFT)
+    docker_node.run(["systemctl", "restart", "docker"], check=False)
+    docker_node.wait_for("failed", ["systemctl", "show", "-P", "ActiveState", "docker"])
+    return docker_node
+
+
+def test_a_dockerd_that_failed_for_want_of_our_runtime_is_started_with_it(dead: Node) -> None:
+    assert dead.installer("plan", *NAMED[1:]).returncode == 10
+
+    dead.installer(*NAMED, check=True)
+
+    assert served(dead) == ({"runc"} | OURS, "nvidia")
+    assert dead.installer("status").returncode == 0
+    assert dead.installer("plan", *SOURCE).returncode == 0
+    assert dead.installer("uninstall").returncode == 4, "it would not start without its default"
+    dead.write(DOCKER, dead.read(DOCKER).replace('"default-runtime": "nvidia", ', ""))
+    dead.installer("uninstall", check=True)
+    assert served(dead) == ({"runc"}, "runc")
+    assert dead.read(DOCKER) == '{"debug": true}'
+
+
+@pytest.mark.any_version
+def test_a_dockerd_that_an_install_may_not_start_is_left_as_it_was(dead: Node) -> None:
+    def refused(*words: str) -> str:
+        files = snapshot(dead)
+        done = dead.installer(*words)
+        assert done.returncode == 1, done.stderr
+        assert snapshot(dead) == files
+        return sentence(done.stderr)
+
+    unnamed = refused("install", *SOURCE)
+    assert "docker.service is failed/failed" in unnamed
+    assert "--runtime" in unnamed
+
+    dead.write(UNIT, "[Service]\nExecStartPre=/bin/false\n")
+    dead.run(["systemctl", "daemon-reload"])
+    files = snapshot(dead)
+    other_reason = dead.installer(*NAMED)
+    assert (other_reason.returncode, dead.read(DOCKER)) == (1, LEFT), other_reason.stderr
+    assert "restart docker.service" in other_reason.stderr
+    dead.installer("uninstall", check=True)
+    assert snapshot(dead) == files
+
+    dead.run(["systemctl", "stop", "docker.service", "docker.socket"])
+    dead.run(["systemctl", "reset-failed", "docker.service", "docker.socket"], check=False)
+    assert "docker.service was stopped" in refused(*NAMED)
+    assert dead.show("docker", "ActiveState") == "inactive"

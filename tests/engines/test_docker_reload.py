@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from installer.config_text import Value
 from installer.engines.docker.config import DockerdModel, Refused, has_same_runtimes
@@ -92,8 +93,8 @@ def dockerd(docker_engines: EngineSet, roots: Roots) -> Iterator[Dockerd]:
 
 
 @pytest.fixture
-def version(docker_engines: EngineSet) -> tuple[int, ...]:
-    return parse_version(docker_engines.docker or "")
+def model(docker_engines: EngineSet) -> DockerdModel:
+    return DockerdModel(PATH, parse_version(docker_engines.docker or ""))
 
 
 def _file(text: bytes | None) -> File | None:
@@ -137,31 +138,34 @@ def _takes(dockerd: Dockerd, first: File | None, wanted: EffectiveConfig) -> Non
     assert has_same_runtimes(dockerd.serving, wanted), (first, dockerd.serving, wanted)
 
 
-def test_a_start_gives_what_the_model_says(dockerd: Dockerd, version: tuple[int, ...]) -> None:
+def test_a_start_gives_what_the_model_says(dockerd: Dockerd, model: DockerdModel) -> None:
     for text in TEXTS[:: max(1, STRIDE // 3)]:
-        _starts_as(dockerd, DockerdModel(PATH, version), text)
+        _starts_as(dockerd, model, text)
 
 
-def test_a_reload_from_any_state_does_what_the_model_says(dockerd: Dockerd, version: tuple[int, ...]) -> None:
+def test_a_reload_from_any_state_does_what_the_model_says(dockerd: Dockerd, model: DockerdModel) -> None:
     for (default, runtimes), text in PAIRS[::STRIDE]:
-        _reloads_as(dockerd, DockerdModel(PATH, version), _brought_to(dockerd, default, runtimes), text)
+        _reloads_as(dockerd, model, _brought_to(dockerd, default, runtimes), text)
 
 
 def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
-    dockerd: Dockerd, version: tuple[int, ...]
+    dockerd: Dockerd, model: DockerdModel
 ) -> None:
     ways = 0
 
     for (default, runtimes), text in PAIRS[::STRIDE]:
-        wanted = DockerdModel(PATH, version).start(_file(text))
+        wanted = model.start(_file(text))
         if wanted.broken:
             continue
         live = _brought_to(dockerd, default, runtimes)
         try:
-            texts = DockerdModel(PATH, version).find_route(live, _file(text))
+            texts = model.find_route(live, _file(text))
         except InstallerError:
             # Said before anything is done: 20.10 has no way at all to a shim as its default.
-            assert (version < (23,), wanted.default.startswith("io.containerd.")) == (True, True)
+            assert ((model.version or ()) < (23,), wanted.default.startswith("io.containerd.")) == (
+                True,
+                True,
+            )
             continue
 
         _takes(dockerd, texts[0], wanted)
@@ -169,25 +173,6 @@ def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
         ways += 1
 
     assert ways
-
-
-def test_a_default_that_only_a_start_can_give_is_kept_or_refused(
-    dockerd: Dockerd, version: tuple[int, ...]
-) -> None:
-    text = json.dumps({"default-runtime": SHIM}).encode()
-    ours = json.dumps({"default-runtime": SHIM, "runtimes": {"a": A}}).encode()
-    live = dockerd.start(text)
-    assert live is not None
-
-    if version < (23,):
-        with pytest.raises(InstallerError, match="dockerd would crash"):
-            DockerdModel(PATH, version).find_route(live, File(ours))
-        assert dockerd.reload(ours) == "died"
-        return
-
-    assert DockerdModel(PATH, version).find_route(live, File(ours)) == (File(ours),)
-    assert dockerd.reload(ours) == "taken"
-    assert dockerd.serving.default == SHIM
 
 
 FLAGS: Final = [
@@ -199,9 +184,9 @@ FLAGS: Final = [
 @pytest.mark.parametrize(("words", "flags"), FLAGS)
 @pytest.mark.night
 def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
-    dockerd: Dockerd, version: tuple[int, ...], words: tuple[str, ...], flags: Flags
+    dockerd: Dockerd, model: DockerdModel, words: tuple[str, ...], flags: Flags
 ) -> None:
-    model = DockerdModel(PATH, version, flags)
+    model = replace(model, flags=flags)
     said: list[dict[str, Value]] = [{}, {"runtimes": {}}, {"runtimes": {"a": A}}, {"default-runtime": "runc"}]
     said += [{"default-runtime": "runc", "runtimes": {"a": A}}, {"debug": True}, {"runtimes": {"b": B}}]
     texts = [json.dumps(one).encode() for one in said]

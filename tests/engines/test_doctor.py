@@ -8,13 +8,10 @@ import pytest
 from tests.engines.cri import CONTAINER, NODE, Cri
 from tests.engines.images import IMAGE
 from tests.engines.inside import MOUNTS
-from tests.engines.nodes import PYTHON, Node
-from tests.engines.payload import ARTIFACTS
+from tests.engines.nodes import PYTHON, SOURCE, Node
 from tests.engines.told import bad, doctor, snapshot, warned
 
 pytestmark = pytest.mark.any_version
-
-SOURCE = ("--toolkit-source", ARTIFACTS)
 
 
 def give_driver(node: Node) -> None:

@@ -4,41 +4,39 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.configs import CONTAINERD
 from tests.engines.images import IMAGE
-from tests.engines.nodes import Node, Running
-from tests.engines.payload import ARTIFACTS
+from tests.engines.nodes import OURS, SOURCE, Node, Running
 from tests.engines.told import served, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
-OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 TITLES = {"docker": "Docker", "containerd": "containerd"}
 STATE = "/run/nvidia/toolkit/toolkit.pid.state"
 REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the rest is for a busy machine
 
 
-def config_of(node: Node) -> str:
-    return DOCKER if node.engine == "docker" else CONTAINERD
-
-
 @contextmanager
 def running(node: Node, *more: str) -> Iterator[Running]:
-    process = node.start_installer("run", "--toolkit-source", ARTIFACTS, *more)
-    process.wait_for("waiting for a signal")
-    until(lambda: ready(node), lambda: why(node))
+    process = node.start_run(*SOURCE, *more)
+    until(node.is_ready, lambda: why(node))
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def end(process: Running) -> None:
+    process.terminate()
+    assert process.wait() == 0, process.log
 
 
 def look(node: Node) -> Any:
@@ -49,76 +47,66 @@ def why(node: Node) -> str:
     return node.installer("status", "--ready").stdout.strip()
 
 
-def ready(node: Node) -> bool:
-    return node.installer("status", "--ready").returncode == 0
-
-
 def serves_by_now(node: Node) -> bool:
     """Tell whether the process that runs by now was seen to serve, and no earlier one."""
     (engine,) = (each for each in look(node)["engines"] if each["name"] == node.engine)
-    return bool(engine["serves"] and engine["process"] == f"/proc/{node.pid_of(f'{node.engine}.service')}")
-
-
-def times_s(done: Callable[[], bool], said: Callable[[], str]) -> float:
-    began = time.monotonic()
-    until(done, said)
-    return time.monotonic() - began
+    return bool(engine["serves"] and engine["process"] == f"/proc/{node.pid_of()}")
 
 
 class Starts:
     """How often an engine has been started since this was made, less what the test itself asked for."""
 
     def __init__(self, node: Node) -> None:
-        self.unit, self.node = f"{node.engine}.service", node
-        self._last, self._seen = node.pid_of(self.unit), 0
+        self.node = node
+        self._last, self._seen = node.pid_of(), 0
 
     def restart(self) -> None:
         self.ours()
-        self.node.restart(self.unit)
-        self._last = self.node.pid_of(self.unit)
+        self.node.restart(self.node.unit)
+        self._last = self.node.pid_of()
 
     def ours(self) -> int:
         """Return how many processes were not the one before; to be asked often."""
-        if (now := self.node.pid_of(self.unit)) != self._last:
+        if (now := self.node.pid_of()) != self._last:
             self._seen, self._last = self._seen + 1, now
         return self._seen
 
 
 def bootstrap(node: Node, before: str) -> None:
     """Do what a bootstrap script does: write the config anew, without our keys."""
-    path = config_of(node)
-    node.write(f"{path}.new", before)
-    node.run(["mv", f"{path}.new", path])
+    node.write(f"{node.config}.new", before)
+    node.run(["mv", f"{node.config}.new", node.config])
 
 
 def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_restarted(node: Node) -> None:
-    files, before, names = snapshot(node), node.read(config_of(node)), served(node)
-    program = node.run(["readlink", f"/proc/{node.pid_of(f'{node.engine}.service')}/exe"]).stdout.strip()
+    files, before, names = snapshot(node), node.read(node.config), served(node)
+    program = node.run(["readlink", f"/proc/{node.pid_of()}/exe"]).stdout.strip()
     with running(node) as process:
-        starts, wanted = Starts(node), node.read(config_of(node))
+        starts, wanted = Starts(node), node.read(node.config)
         bootstrap(node, before)
-        took = times_s(lambda: node.read(config_of(node)) == wanted, lambda: process.log)
-        until(lambda: ready(node), lambda: why(node))
+        began = time.monotonic()
+        until(lambda: node.read(node.config) == wanted, lambda: process.log)
+        took = time.monotonic() - began
+        until(node.is_ready, lambda: why(node))
 
         assert took < REPAIR_S
         assert served(node)[0] >= OURS
         assert starts.ours() == 0
-        assert list(look(node)["repairs"]) == [config_of(node)]
+        assert list(look(node)["repairs"]) == [node.config]
         said = process.log
         node.run(["sh", "-c", f"cp -a {program} {program}.new && mv {program}.new {program}"])  # an upgrade
         starts.restart()
         until(lambda: serves_by_now(node), lambda: _story(node, process))
-        assert ready(node), why(node)
+        assert node.is_ready(), why(node)
         assert starts.ours() == 0
         assert "drift" not in process.log.removeprefix(said)
-        process.terminate()
-        assert process.wait() == 0, process.log
+        end(process)
     assert snapshot(node) == files
     assert served(node) == names
 
 
 def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node) -> None:
-    before = node.read(config_of(node))
+    before = node.read(node.config)
     with running(node) as process:
         starts = Starts(node)
         bootstrap(node, before)
@@ -132,23 +120,22 @@ def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node)
         assert "toolkit-installer reconcile" in sentence
         assert (told.returncode, "ready: no" in told.stdout) == (1, True)
         assert not (node.root / "run/nvidia/toolkit/ready").exists()
-        assert node.read(config_of(node)) == before
+        assert node.read(node.config) == before
         assert starts.ours() == 0
         done = node.installer("reconcile")
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "repaired"), done.stderr
         assert served(node)[0] >= OURS
-        assert ready(node)
+        assert node.is_ready()
         assert starts.ours() == int(node.engine == "containerd")
 
 
 def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) -> None:
-    before, never = node.read(config_of(node)), ("--restart-mode", "none")
-    process = node.start_installer("run", "--toolkit-source", ARTIFACTS, *never)
-    process.wait_for("waiting for a signal")
+    before, never = node.read(node.config), ("--restart-mode", "none")
+    process = node.start_run(*SOURCE, *never)
     starts, first, asked = Starts(node), node.installer("status"), node.installer("reconcile")
     sentence = why(node)
     starts.restart()
-    until(lambda: ready(node), lambda: _story(node, process))
+    until(node.is_ready, lambda: _story(node, process))
 
     assert served(node)[0] >= OURS
     assert starts.ours() == 0
@@ -156,26 +143,26 @@ def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) ->
     assert "--restart-mode none leaves that to you" in sentence
     codes = [told.returncode for told in (first, asked, node.installer("status"))]
     assert codes == [1, 1, 0], (first.stdout, asked.stdout)
-    process.terminate()
-    assert process.wait() == 0, process.log
-    assert node.read(config_of(node)) == before
+    end(process)
+    assert node.read(node.config) == before
 
 
 def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(node: Node) -> None:
-    files, before = snapshot(node), node.read(config_of(node))
+    files, before = snapshot(node), node.read(node.config)
     with running(node, "--drift", "repair") as process:
         starts = Starts(node)
         bootstrap(node, before)
         starts.restart()
-        took = times_s(lambda: serves_by_now(node), lambda: f"{why(node)} {process.log}")
+        began = time.monotonic()
+        until(lambda: serves_by_now(node), lambda: f"{why(node)} {process.log}")
+        took = time.monotonic() - began
 
         assert served(node)[0] >= OURS
         assert took < 2 * REPAIR_S
         time.sleep(4)
         assert starts.ours() == int(node.engine == "containerd")
-        assert ready(node)
-        process.terminate()
-        assert process.wait() == 0, process.log
+        assert node.is_ready()
+        end(process)
     assert snapshot(node) == files
 
 
@@ -192,7 +179,7 @@ def test_a_docker_that_is_stopped_is_never_ok_nor_started_by_its_socket_and_read
     with running(node) as process:
         node.run(["systemctl", "stop", "docker.service"])
         until(lambda: "does not run" in why(node), lambda: why(node))
-        for verb in (("reconcile",), ("plan", "--toolkit-source", ARTIFACTS), ("doctor",)):
+        for verb in (("reconcile",), ("plan", *SOURCE), ("doctor",)):
             node.installer(*verb)
         verified = node.installer("verify")
 
@@ -201,7 +188,7 @@ def test_a_docker_that_is_stopped_is_never_ok_nor_started_by_its_socket_and_read
         assert node.show("docker.service", "ActiveState") == "inactive"
         assert node.show("docker.socket", "ActiveState") == "active"
         node.run(["systemctl", "start", "docker.service"])
-        until(lambda: ready(node), lambda: why(node))
+        until(node.is_ready, lambda: why(node))
         assert process.running
 
 
@@ -233,14 +220,14 @@ def test_a_docker_that_answers_and_can_start_no_container_is_never_ok(docker_nod
         until(lambda: "containerd-shim-runc-v2, which holds each container" in why(node), lambda: why(node))
         assert "engine-below" in node.installer("doctor").stdout
         node.run(["mv", f"{shim}.moved", shim])
-        until(lambda: ready(node), lambda: why(node))
+        until(node.is_ready, lambda: why(node))
 
         node.run(["systemctl", "kill", "--signal", "STOP", "containerd"])
         assert node.installer("reconcile").returncode == 1
         assert "its containerd hangs" in why(node)
         node.run(["systemctl", "kill", "--signal", "CONT", "containerd"])
         assert node.installer("reconcile").returncode == 0
-        assert ready(node)
+        assert node.is_ready()
         assert process.running
 
 
