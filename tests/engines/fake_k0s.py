@@ -11,7 +11,6 @@ Called as ``k0s [merging]``, with both waits in its environment. Every event is 
 """
 
 import ctypes
-import json
 import os
 import select
 import shutil
@@ -24,6 +23,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+
 ROOT = Path("/etc/k0s/containerd.toml")
 DROP_INS = Path("/etc/k0s/containerd.d")
 RUN = Path("/run/k0s")
@@ -35,19 +36,6 @@ OLD, NEW, IMAGES = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime", 
 WATCHED = 0x2 | 0x40 | 0x80 | 0x100 | 0x200
 MARK = "# k0s_managed=true\n"
 Tree = dict[str, Any]
-
-
-def written(tree: Tree, above: str = "") -> str:
-    """Return a tree as TOML."""
-    values = [f"{json.dumps(k)} = {inline(v)}" for k, v in tree.items() if not isinstance(v, dict)]
-    tables = [(f"{above}{json.dumps(k)}", v) for k, v in tree.items() if isinstance(v, dict)]
-    return "\n".join([*values, *(f"[{name}]\n{written(table, f'{name}.')}" for name, table in tables)])
-
-
-def inline(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(k)} = {inline(v)}" for k, v in value.items()) + "}"
-    return "[" + ", ".join(map(inline, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
 def merge(under: Tree, over: Tree) -> Tree:
@@ -65,7 +53,7 @@ def configure(*, merging: bool) -> None:
     if not merging:
         cri = {IMAGES: {"pinned_images": {"sandbox": SANDBOX}}, NEW: {"restrict_oom_score_adj": True}}
         root = {"version": 3, "imports": [f"{DROP_INS}/*.toml"], "plugins": cri}
-        ROOT.write_text(MARK + written(root))
+        ROOT.write_text(MARK + tomlkit.dumps(root))
         return
     said = subprocess.run([BIN, "config", "default"], capture_output=True, check=True).stdout
     cri = tomllib.loads(said.decode())["plugins"][OLD]
@@ -80,8 +68,8 @@ def configure(*, merging: bool) -> None:
             tree = merge(tree, drop_in)
         else:
             imports.append(str(path))
-    MERGED.write_text(written(tree))
-    ROOT.write_text(MARK + written({"version": 2, "imports": [*imports, str(MERGED)]}))
+    MERGED.write_text(tomlkit.dumps(tree))
+    ROOT.write_text(MARK + tomlkit.dumps({"version": 2, "imports": [*imports, str(MERGED)]}))
 
 
 def refuse_old_schema() -> None:

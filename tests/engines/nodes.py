@@ -73,11 +73,9 @@ class Running:
             self._nsenter.send_signal(SIGCONT)
 
     def terminate(self) -> None:
-        """Ask it to stop."""
         self.signal(SIGTERM)
 
     def kill(self) -> None:
-        """Stop it as a crash would."""
         self.signal(SIGKILL)
 
     def wait(self, timeout_s: float = 120) -> int:
@@ -121,7 +119,6 @@ class Node:
 
     @property
     def config(self) -> str:
-        """Return the path of the engine's config."""
         return DOCKER if self.engine == "docker" else CONTAINERD
 
     @property
@@ -175,19 +172,32 @@ class Node:
         """Start the installer in the node and return when it is a process there."""
         return self.start([PYTHON, "-m", "installer", *args], env=env)
 
+    def start_run(self, *args: str) -> Running:
+        """Start ``run`` in the node and return once it waits."""
+        process = self.start_installer("run", *args)
+        process.wait_for("waiting for a signal")
+        return process
+
+    def is_ready(self) -> bool:
+        """Tell what a kubelet is told of ``run``."""
+        return self.installer("status", "--ready").returncode == 0
+
     def start(self, args: Sequence[str], *, env: Mapping[str, str] | None = None) -> Running:
         """Start a command in the node; what still runs at the end dies with the node."""
         return Running(self._command(args, env), self._scratch / f"{uuid.uuid4().hex[:8]}.log")
 
+    def path(self, path: str) -> Path:
+        """Return where a path of the node is from here."""
+        return self.root / path.lstrip("/")
+
     def write(self, path: str, text: str) -> None:
         """Write a file of the node, its directory included."""
-        file = self.root / path.lstrip("/")
+        file = self.path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
     def read(self, path: str) -> str:
-        """Return the text of a file of the node."""
-        return (self.root / path.lstrip("/")).read_text()
+        return self.path(path).read_text()
 
     def restart(self, unit: str) -> None:
         """Restart a unit; tests do so more often than a unit's start limit allows."""
@@ -210,7 +220,7 @@ class Node:
         return int(self.show(unit or self.unit, "MainPID"))
 
     def has(self, path: str) -> bool:
-        return (self.root / path.lstrip("/")).exists()
+        return self.path(path).exists()
 
     def journal(self, unit: str) -> str:
         """Return what the unit logged since boot."""
@@ -263,28 +273,24 @@ class Node:
 
     @property
     def cri(self) -> Cri:
-        """Return a client of the node's containerd."""
         return Cri(self.root / "run/containerd/containerd.sock")
 
     def marks(self) -> list[str]:
         """Return the commands that reached a stand-in of the payload: its name, then its arguments."""
-        file = self.root / MARK.lstrip("/")
-        return file.read_text().splitlines() if file.exists() else []
+        return self.read(MARK).splitlines() if self.has(MARK) else []
 
     def forget_marks(self) -> None:
-        """Begin a new list of marks."""
-        (self.root / MARK.lstrip("/")).unlink(missing_ok=True)
+        self.path(MARK).unlink(missing_ok=True)
 
     def add_payload(self, path: str, version: str) -> None:
         """Put another version of the payload at ``path`` of the node."""
-        mark_payload(self.root / path.lstrip("/"), self.root / STAND_IN.lstrip("/"), version)
+        mark_payload(self.path(path), self.path(STAND_IN), version)
 
     def load_fake_nvidia_module(self) -> None:
         """Make the driver look loaded, as it does from boot on."""
         (self.root / "sys/module/nvidia").mkdir(parents=True, exist_ok=True)
 
     def unload_fake_nvidia_module(self) -> None:
-        """Make the driver look absent."""
         with suppress(FileNotFoundError):
             (self.root / "sys/module/nvidia").rmdir()
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -52,10 +52,6 @@ def containerd_2(module_node: Node) -> Iterator[Node]:
     assert not (module_node.root / "run/cdi").exists()
 
 
-def unit(node: Node) -> str:
-    return f"{node.engine}.service"
-
-
 def seen_in_a_container(node: Node, device: str = GPU) -> str:
     """Return what a container that asks for a device by its CDI name says of it."""
     if node.engine == "docker":
@@ -70,14 +66,9 @@ def seen_in_a_container(node: Node, device: str = GPU) -> str:
 
 
 def _running(node: Node, *more: str) -> Running:
-    process = node.start_installer("run", *MODE, *more)
-    process.wait_for("waiting for a signal")
-    until(lambda: _ready(node), lambda: node.installer("status").stdout)
+    process = node.start_run(*MODE, *more)
+    until(node.is_ready, lambda: node.installer("status").stdout)
     return process
-
-
-def _ready(node: Node) -> bool:
-    return node.installer("status", "--ready").returncode == 0
 
 
 def _specification(node: Node) -> str:
@@ -87,7 +78,7 @@ def _specification(node: Node) -> str:
 
 def test_a_container_gets_its_gpu_and_the_engine_is_never_changed_or_unreachable(with_cdi: Node) -> None:
     node = with_cdi
-    files, before, pid = snapshot(node), served(node), node.pid_of(unit(node))
+    files, before, pid = snapshot(node), served(node), node.pid_of()
 
     with Client(partial(answers, node)) as client:
         node.installer("install", *MODE, check=True)
@@ -110,7 +101,7 @@ def test_a_container_gets_its_gpu_and_the_engine_is_never_changed_or_unreachable
     assert status.returncode == 0, status.stdout
     assert f"{node.engine}  " in status.stdout
     assert "takes devices by CDI" in status.stdout
-    assert node.pid_of(unit(node)) == pid
+    assert node.pid_of() == pid
     assert served(node) == before
     assert snapshot(node) == files
     assert not (node.root / "run/cdi").exists()
@@ -127,13 +118,13 @@ def test_an_engine_without_cdi_is_told_so_with_the_version_that_has_it(
     assert not has_cdi(engines)
     with booted(engines) as node:
         driver(node, "550.1")
-        files, pid = snapshot(node), node.pid_of(unit(node))
+        files, pid = snapshot(node), node.pid_of()
 
         refused = sentence(node.installer("install", *MODE).stderr)
         auto = node.installer("plan", *MODE[:2], "--mode", "auto")
 
         assert snapshot(node) == files
-        assert node.pid_of(unit(node)) == pid
+        assert node.pid_of() == pid
         assert f"! note: mode runtime: {title} takes no devices by CDI" in auto.stdout, auto.stderr
         why = "it has no CDI" if suite == "bookworm" else "it says that CDI is switched off"
         assert refused.startswith(
@@ -142,30 +133,26 @@ def test_an_engine_without_cdi_is_told_so_with_the_version_that_has_it(
         assert since in refused
 
 
-def test_a_specification_follows_the_driver_within_seconds_and_goes_with_it(
-    containerd_2: Node, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_specification_follows_the_driver_within_seconds_and_goes_with_it(containerd_2: Node) -> None:
     node = containerd_2
-    pid, made = node.pid_of(unit(node)), list[str]()
-    with Client(partial(answers, node)) as client, Client(partial(_creates, node, made)) as creator:
+    pid, made = node.pid_of(), list[str]()
+    with Client(partial(answers, node)) as client, Client(partial(_creates, node, made)):
         process = _running(node)
         took = []
         for version in ("560.2", "570.3"):
             driver(node, version)
-            took.append(_replaced_s(node, partial(_names, node, f"libcuda.so.{version}")))
+            took.append(_until(node, f"libcuda.so.{version}"))
         node.run(["mknod", "-m", "666", "/dev/nvidia1", "c", "1", "3"])
-        took.append(_replaced_s(node, partial(_names, node, "/dev/nvidia1")))
+        took.append(_until(node, "/dev/nvidia1"))
         node.run(["rm", "-rf", LIBRARIES])
-        took.append(_replaced_s(node, lambda: not _specification(node)))
+        took.append(_until(node))
         without = node.installer("status")
         driver(node, "580.4")
-        took.append(_replaced_s(node, partial(_names, node, "libcuda.so.580.4")))
+        took.append(_until(node, "libcuda.so.580.4"))
         last = seen_in_a_container(node)
         process.terminate()
         assert process.wait() == 0, process.log
 
-    record_property("replaced within s", took)
-    record_property("containers made, refused meanwhile", [creator.answered, creator.refused])
     assert max(took) < REPLACED_S, took
     assert last.split() == ["void", "libcuda.so.580.4", "device"]
     assert all("libcuda.so." in said and "device" in said for said in made), "what starts has its GPU"
@@ -173,11 +160,7 @@ def test_a_specification_follows_the_driver_within_seconds_and_goes_with_it(
     assert without.returncode == 0
     assert client.refused == 0
     assert "drift found" not in process.log
-    assert node.pid_of(unit(node)) == pid
-
-
-def _names(node: Node, word: str) -> bool:
-    return word in _specification(node)
+    assert node.pid_of() == pid
 
 
 def _creates(node: Node, made: list[str]) -> bool:
@@ -187,10 +170,13 @@ def _creates(node: Node, made: list[str]) -> bool:
     return False
 
 
-def _replaced_s(node: Node, done: Callable[[], bool]) -> float:
-    """Return after how many seconds a specification was ``done``."""
+def _until(node: Node, *words: str) -> float:
+    """Return after how many seconds the specification has these words; without any, until there is none."""
     began = time.monotonic()
-    until(done, lambda: node.installer("status").stdout)
+    until(
+        lambda: all(word in _specification(node) for word in words) if words else not _specification(node),
+        lambda: node.installer("status").stdout,
+    )
     return time.monotonic() - began
 
 
@@ -204,13 +190,13 @@ def test_a_specification_of_somebody_else_has_its_devices_and_ours_comes_back_af
     process = _running(node, "--drift", "ignore")  # neither a driver that comes nor theirs is drift
     without, status = _specification(node), node.installer("status")
     driver(node, "550.1")
-    until(lambda: bool(_specification(node)), lambda: node.installer("status").stdout)
+    _until(node, GPU.partition("=")[0])
     node.write(theirs, text)
-    until(lambda: not _specification(node), lambda: node.installer("status").stdout)
+    _until(node)
     given_way = seen_of(node)
     told = node.installer("status").stdout
     node.run(["rm", theirs])
-    until(lambda: bool(_specification(node)), lambda: node.installer("status").stdout)
+    _until(node, GPU.partition("=")[0])
     back = seen_of(node)
     node.write(theirs, text.replace('"0"', '"team-a"'))
     looked = node.installer("reconcile")
@@ -242,23 +228,3 @@ def test_a_drivers_root_behind_a_link_loses_no_library(containerd_2: Node) -> No
     assert seen_in_a_container(containerd_2).split() == ["void", "libcuda.so.550.1", "device"]
     containerd_2.installer("uninstall", check=True)
     containerd_2.run(["rm", "/opt/link"])
-
-
-def test_runtimes_take_the_place_of_a_specification_and_not_the_other_way_round(containerd_2: Node) -> None:
-    before = served(containerd_2)
-    containerd_2.installer("install", *MODE, check=True)
-
-    containerd_2.installer("install", *MODE[:2], check=True)
-    names, left = served(containerd_2)[0], _specification(containerd_2)
-    files = snapshot(containerd_2)
-    refused = containerd_2.installer("install", *MODE)
-
-    assert names >= {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-    assert left == ""
-    assert snapshot(containerd_2) == files
-    assert sentence(refused.stderr).startswith(
-        "cannot use CDI alone for containerd (an earlier install gave it our runtimes); run toolkit-installer "
-        "uninstall first"
-    )
-    containerd_2.installer("uninstall", check=True)
-    assert served(containerd_2) == before

@@ -10,9 +10,8 @@ import pytest
 
 from tests.engines.by_cdi import GPU, MODE, Client, answers, driver
 from tests.engines.cri import NODE, Container, CriError, Pod
-from tests.engines.inside import GRACE_S, LOG
+from tests.engines.inside import CDI, COMMON, GRACE_S, LOG, OPERATORS_MOUNTS
 from tests.engines.nodes import PYTHON, Node, boot
-from tests.engines.operator import CDI, COMMON, MOUNTS
 from tests.engines.roots import Roots
 from tests.engines.told import bad, doctor, served, snapshot
 from tests.engines.versions import EngineSet
@@ -88,7 +87,7 @@ def test_what_a_killed_pod_leaves_keeps_no_engine_and_no_container_from_starting
 
 
 def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(with_nri: Node) -> None:
-    for path in (*MOUNTS.values(), "/run/nvidia/driver/dev"):  # as the kubelet does
+    for path in (*OPERATORS_MOUNTS.values(), "/run/nvidia/driver/dev"):  # as the kubelet does
         (with_nri.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
     files, before, pid = snapshot(with_nri), served(with_nri), with_nri.pid_of("containerd")
     log = with_nri.root / f"run/podlogs/{LOG}"
@@ -99,7 +98,7 @@ def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(wi
         toolkit = with_nri.cri.start_container(
             pod,
             *(PYTHON, *NVIDIAS),
-            mounts=MOUNTS | {"/runtime/nri-sock-dir": "/run/nri"},
+            mounts=OPERATORS_MOUNTS | {"/runtime/nri-sock-dir": "/run/nri"},
             pid=NODE,
             log=LOG,
             env=COMMON | CDI | SWITCHED_ON,

@@ -6,13 +6,11 @@ import pytest
 
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Container, Cri
-from tests.engines.nodes import Node
-from tests.engines.payload import ARTIFACTS
+from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import but_the_ledger, sentence, snapshot
 
 pytestmark = pytest.mark.any_version
 
-SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/site.conf"
 EDITS = {
     "[Service]\nEnvironmentFile=/opt/flag\n": "its EnvironmentFile /opt/flag is not there",

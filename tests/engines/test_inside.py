@@ -3,8 +3,8 @@
 import pytest
 
 from tests.engines.images import IMAGE
-from tests.engines.inside import GRACE_S, MOUNTS, OURS
-from tests.engines.nodes import PYTHON, SOURCE, Node
+from tests.engines.inside import GRACE_S, MOUNTS
+from tests.engines.nodes import OURS, PYTHON, SOURCE, Node
 from tests.engines.told import served, snapshot
 from tests.support.waiting import until
 
