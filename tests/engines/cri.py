@@ -1,15 +1,16 @@
 """What the kubelet asks of an engine, over the socket of a node, without generated stubs."""
 
 import json
-import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.engines.images import IMAGE
 from tests.host.servers import message
+from tests.support.waiting import until
 
 TIMEOUT_S = 60  # a busy machine was seen to take more than 20 s for a pod
 NODE = 2  # NamespaceMode: pods without a network of their own need no CNI
@@ -144,23 +145,20 @@ class Cri:
             raise CriError(error.code().name, error.details() or "") from error
         return answer
 
-    def wait(self, timeout_s: float = 60) -> Status:
+    def wait(self) -> Status:
         """Return the Status once CRI knows the test image.
 
         systemd calls containerd started while CRI 1.6 still says "server is not initialized yet",
         and an import reaches CRI as an event, later.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                if IMAGE.encode() in self.call("ImageService/ListImages"):
-                    return self.status()
-                problem = "CRI never saw the test image"
-            except CriError as error:
-                problem = str(error)
-            if time.monotonic() > deadline:
-                raise AssertionError(problem)
-            time.sleep(0.02)
+
+        def knows_the_image() -> bool:
+            with suppress(CriError):
+                return IMAGE.encode() in self.call("ImageService/ListImages")
+            return False
+
+        until(knows_the_image, lambda: "CRI never saw the test image")
+        return self.status()
 
     def version(self) -> str:
         return _text(self.call("RuntimeService/Version"), 3)

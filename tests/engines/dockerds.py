@@ -19,6 +19,7 @@ from tests.engines import debs
 from tests.engines.cache import build_once, cache, key_of, locked
 from tests.engines.spawn import start_logged
 from tests.engines.versions import BASE
+from tests.support.waiting import until
 
 # dockerd does not run on an overlay: its data gets a directory beside it. It is pid 1 of its namespace.
 ENTER = """\
@@ -189,11 +190,7 @@ def podman_on(base: Path, config: Path) -> Iterator[Path]:
     words = ("env", "STORAGE_DRIVER=vfs", "podman", "system", "service", "--time=0")
     process = _contained(root, config, config / "log", *words, "unix:///etc/docker/docker.sock")
     try:
-        deadline = time.monotonic() + WAIT_S
-        while not (config / "docker.sock").exists():
-            if time.monotonic() > deadline or process.poll() is not None:
-                raise AssertionError(f"podman does not serve: {(config / 'log').read_text()}")
-            time.sleep(0.02)
+        until((config / "docker.sock").exists, (config / "log").read_text)
         yield config / "docker.sock"
     finally:
         _end(process)

@@ -18,6 +18,7 @@ from tests.engines.payload import ARTIFACTS, MARK, STAND_IN, mark_payload
 from tests.engines.roots import Roots
 from tests.engines.spawn import end, make_cgroups, remove_cgroups, spawn
 from tests.engines.versions import EngineSet
+from tests.support.waiting import until
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -82,13 +83,10 @@ class Running:
         """Return the exit code; minus the number of the signal that ended it."""
         return self._nsenter.wait(timeout_s)
 
-    def wait_for(self, text: str, timeout_s: float = 90) -> None:
+    def wait_for(self, text: str) -> None:
         """Return as soon as the log holds ``text``."""
-        deadline = time.monotonic() + timeout_s
-        while text not in self.log:
-            if time.monotonic() > deadline or not self.running:
-                raise AssertionError(f"never said {text!r}: {self.log}")
-            time.sleep(0.01)
+        until(lambda: text in self.log or not self.running, lambda: f"never said {text!r}: {self.log}")
+        assert text in self.log, f"ended without {text!r}: {self.log}"
 
 
 class Node:
@@ -150,13 +148,9 @@ class Node:
             raise AssertionError(f"{' '.join(args)} gave {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
-    def wait_for(self, text: str, args: Sequence[str], *, timeout_s: float = 60) -> None:
+    def wait_for(self, text: str, args: Sequence[str]) -> None:
         """Return as soon as a command in the node says ``text``."""
-        deadline = time.monotonic() + timeout_s
-        while text not in (said := self.run(args, check=False).stdout):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{' '.join(args)} never said {text!r}, but {said}")
-            time.sleep(0.02)
+        until(lambda: text in self.run(args, check=False).stdout, lambda: f"{args} never said {text!r}")
 
     def installer(
         self,

@@ -20,7 +20,6 @@ from tests.support.waiting import until
 
 KIND = GPU.partition("=")[0]
 ALLOW = ("--nri-allow", f"default={KIND}")
-WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
 WORDS = (*MODE[:2], "--mode", "nri", *MODE[4:], *ALLOW)
 PIDFILE = "/run/nvidia/toolkit/toolkit.pid"
 SOME = 10

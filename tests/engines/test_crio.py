@@ -324,7 +324,7 @@ def test_a_run_stays_ready_over_what_changes_nothing_and_writes_a_removed_drop_i
         crio.installer("reconcile", check=True)
         crio.run(["rm", OURS])
 
-        crio.wait_for(text, ["cat", OURS], timeout_s=20)
+        crio.wait_for(text, ["cat", OURS])
 
         process.wait_for("drift repaired")
         assert crio.installer("status", "--ready").returncode == 0

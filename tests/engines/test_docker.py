@@ -1,7 +1,6 @@
 """What dockerd has in force beside its daemon.json: kept defaults, runtimes and defaults of others, a default that keeps it down."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -121,111 +120,73 @@ def test_dockerd_validates_as_it_was_started(
     assert served(docker_node)[0] > OURS
 
 
-def _by_its_file(node: Node, default: str) -> None:
-    node.write(DOCKER, json.dumps(json.loads(node.read(DOCKER)) | {"default-runtime": default}))
-    node.restart("docker")
-
-
-def _by_a_flag(node: Node, default: str) -> None:
-    _started_with(node, f"{OWN} --default-runtime {default}")
-
-
-@pytest.mark.parametrize(
-    ("name_default", "words"),
-    [
-        pytest.param(_by_its_file, f"(it was made the default in {DOCKER})", id="file"),
-        pytest.param(
-            _by_a_flag,
-            "it was started with --default-runtime nvidia); start Docker without that",
-            id="flag",
-        ),
-    ],
-)
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_a_runtime_that_an_admin_made_the_default_stays_until_he_names_another(
-    docker_node: Node, name_default: Callable[[Node, str], None], words: str, *, stopped: bool
+    docker_node: Node, *, stopped: bool
 ) -> None:
-    node, before = docker_node, served(docker_node)
-    _started_with(node, OWN)
-    files = snapshot(node)
+    def make_default(name: str) -> None:
+        node.write(DOCKER, json.dumps(json.loads(node.read(DOCKER)) | {"default-runtime": name}))
+        node.restart("docker")
+
+    node, before, files = docker_node, served(docker_node), snapshot(docker_node)
     node.installer("install", *SOURCE, check=True)
-    name_default(node, "nvidia")
-    pid = node.pid_of("docker")
+    make_default("nvidia")
+    pid = node.pid_of()
     if stopped:
         node.run(["systemctl", "stop", "docker.service", "docker.socket"])
 
     kept, again = node.installer("uninstall"), node.installer("uninstall")
 
     assert (kept.returncode, again.returncode) == (4, 4), kept.stderr
-    assert words in sentence(kept.stderr)
+    assert f"(it was made the default in {DOCKER})" in sentence(kept.stderr)
     assert json.loads(node.read(DOCKER))["runtimes"].keys() == OURS
-    assert stopped or node.pid_of("docker") == pid
+    assert stopped or node.pid_of() == pid
     node.restart("docker")
     assert served(node) == ({"runc"} | OURS, "nvidia")
-    name_default(node, "runc")
+    make_default("runc")
     assert node.installer("uninstall").returncode == 0
     assert served(node) == before
-    for path in (DOCKER, UNIT):
-        files.pop(path, "")
+    files.pop(DOCKER)
     assert snapshot(node).items() >= files.items()
 
 
-def test_a_runtime_of_a_flag_outlives_our_undo_and_its_program_with_it(docker_node: Node) -> None:
-    node = docker_node
-    node.installer("install", *SOURCE, check=True)
-    flag = "gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime"
-    _started_with(node, f"{OWN} --add-runtime {flag} --add-runtime other=/usr/sbin/runc")
-    pid = node.pid_of("docker")
-
-    kept = node.installer("uninstall")
-
-    assert kept.returncode == 4, kept.stderr
-    assert "Docker was started with a flag for gpu" in sentence(kept.stderr)
-    assert served(node) == ({"runc", "gpu", "other"}, "runc")
-    assert node.pid_of("docker") == pid
-    assert node.read(DOCKER) == DAEMON_JSON
-    assert (node.root / "usr/local/nvidia/toolkit/nvidia-container-runtime").exists()
-    _started_with(node, f"{OWN} --add-runtime other=/usr/sbin/runc")
-    assert node.installer("uninstall").returncode == 0
-    assert served(node) == ({"runc", "other"}, "runc")
-    assert not (node.root / "usr/local/nvidia").exists()
+DEFAULT = "--default-runtime nvidia"
+GPU = "--add-runtime gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime"
 
 
 @pytest.mark.any_version
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "live", "words"),
     [
-        pytest.param(
-            "--default-runtime nvidia", "its unit starts it with --default-runtime nvidia", id="default"
-        ),
-        pytest.param(
-            "--add-runtime gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime",
-            "Docker will be started by its unit with a flag for gpu",
-            id="runtime",
-        ),
-        pytest.param("--config-file /root/other.json", "(/root/other.json names ", id="config"),
+        (DEFAULT, True, f"it was started with {DEFAULT})"),
+        (GPU, True, "Docker was started with a flag for gpu"),
+        (DEFAULT, False, f"its unit starts it with {DEFAULT}"),
+        (GPU, False, "Docker will be started by its unit with a flag for gpu"),
+        ("--config-file /root/other.json", False, "(/root/other.json names "),
     ],
+    ids=["default", "runtime", "default at its next start", "runtime at its next start", "config"],
 )
-def test_flags_that_only_the_next_start_brings_count_already(
-    docker_node: Node, flags: str, words: str
+def test_what_a_flag_names_outlives_our_undo_until_docker_is_started_without_it(
+    docker_node: Node, flags: str, words: str, *, live: bool
 ) -> None:
     node = docker_node
     _started_with(node, OWN)
     files = snapshot(node)
     node.installer("install", *SOURCE, check=True)
     node.write("/root/other.json", node.read(DOCKER))
-    _started_with(node, f"{OWN} {flags}", restart=False)
+    _started_with(node, f"{OWN} {flags}", restart=live)
+    pid = node.pid_of()
 
     kept = node.installer("uninstall")
 
     assert kept.returncode == 4, kept.stderr
     assert words in kept.stderr
+    assert node.pid_of() == pid
     node.run(["systemctl", "daemon-reload"])
     node.restart("docker")
     for name, entry in _runtimes(node).items():
-        program = entry["path"]
-        assert name == "runc" or (node.root / program.lstrip("/")).exists()
-    (node.root / "root/other.json").unlink()
+        assert name == "runc" or node.has(entry["path"])
+    node.path("/root/other.json").unlink()
     _started_with(node, OWN)
     assert node.installer("uninstall").returncode == 0
     assert served(node) == ({"runc"}, "runc")

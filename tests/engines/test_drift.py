@@ -18,7 +18,6 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
-TITLES = {"docker": "Docker", "containerd": "containerd"}
 STATE = "/run/nvidia/toolkit/toolkit.pid.state"
 REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the rest is for a busy machine
 
@@ -26,7 +25,7 @@ REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the res
 @contextmanager
 def running(node: Node, *more: str) -> Iterator[Running]:
     process = node.start_run(*SOURCE, *more)
-    until(node.is_ready, lambda: why(node))
+    until_ready(node)
     try:
         yield process
     finally:
@@ -45,6 +44,14 @@ def look(node: Node) -> Any:
 
 def why(node: Node) -> str:
     return node.installer("status", "--ready").stdout.strip()
+
+
+def until_ready(node: Node) -> None:
+    until(node.is_ready, lambda: why(node))
+
+
+def until_told(node: Node, words: str) -> None:
+    until(lambda: words in why(node), lambda: why(node))
 
 
 def serves_by_now(node: Node) -> bool:
@@ -87,7 +94,7 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
         began = time.monotonic()
         until(lambda: node.read(node.config) == wanted, lambda: process.log)
         took = time.monotonic() - began
-        until(node.is_ready, lambda: why(node))
+        until_ready(node)
 
         assert took < REPAIR_S
         assert served(node)[0] >= OURS
@@ -107,15 +114,18 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
 
 def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node) -> None:
     before = node.read(node.config)
-    with running(node) as process:
+    with running(node):
         starts = Starts(node)
         bootstrap(node, before)
         starts.restart()
-        until(lambda: "without being asked" in why(node), lambda: f"{why(node)} {process.log}")
+        until_told(node, "without being asked")
         told, sentence = node.installer("status"), why(node)
 
-        verb = "reloaded" if node.engine == "docker" else "restarted"
-        assert f"{TITLES[node.engine]} would have to be {verb}" in sentence
+        needs = {
+            "docker": "Docker would have to be reloaded",
+            "containerd": "containerd would have to be restarted",
+        }
+        assert needs[node.engine] in sentence
         assert "it does not serve nvidia" in sentence
         assert "toolkit-installer reconcile" in sentence
         assert (told.returncode, "ready: no" in told.stdout) == (1, True)
@@ -178,7 +188,7 @@ def test_a_docker_that_is_stopped_is_never_ok_nor_started_by_its_socket_and_read
     node = docker_node
     with running(node) as process:
         node.run(["systemctl", "stop", "docker.service"])
-        until(lambda: "does not run" in why(node), lambda: why(node))
+        until_told(node, "does not run")
         for verb in (("reconcile",), ("plan", *SOURCE), ("doctor",)):
             node.installer(*verb)
         verified = node.installer("verify")
@@ -188,7 +198,7 @@ def test_a_docker_that_is_stopped_is_never_ok_nor_started_by_its_socket_and_read
         assert node.show("docker.service", "ActiveState") == "inactive"
         assert node.show("docker.socket", "ActiveState") == "active"
         node.run(["systemctl", "start", "docker.service"])
-        until(node.is_ready, lambda: why(node))
+        until_ready(node)
         assert process.running
 
 
@@ -217,10 +227,10 @@ def test_a_docker_that_answers_and_can_start_no_container_is_never_ok(docker_nod
     node, shim = docker_node, "/usr/bin/containerd-shim-runc-v2"
     with running(node) as process:
         node.run(["mv", shim, f"{shim}.moved"])
-        until(lambda: "containerd-shim-runc-v2, which holds each container" in why(node), lambda: why(node))
+        until_told(node, "containerd-shim-runc-v2, which holds each container")
         assert "engine-below" in node.installer("doctor").stdout
         node.run(["mv", f"{shim}.moved", shim])
-        until(node.is_ready, lambda: why(node))
+        until_ready(node)
 
         node.run(["systemctl", "kill", "--signal", "STOP", "containerd"])
         assert node.installer("reconcile").returncode == 1

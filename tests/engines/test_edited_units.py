@@ -1,13 +1,12 @@
 """An engine's unit that was edited since its start: we do not stop what systemd would not start again."""
 
-import time
-
 import pytest
 
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import but_the_ledger, sentence, snapshot
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
@@ -29,29 +28,24 @@ def edit(node: Node, text: str) -> None:
 
 def test_an_engine_that_would_not_start_again_is_not_restarted(containerd_node: Node, cri: Cri) -> None:
     node = containerd_node
-    files, pid = snapshot(node), node.pid_of("containerd")
+    files = snapshot(node)
 
-    for text, reason in EDITS.items():
-        edit(node, text)
-        refused = node.installer("install", *SOURCE)
+    def refuses(code: int, *words: str) -> None:
+        files, pid = snapshot(node), node.pid_of()
+        for text, reason in EDITS.items():
+            edit(node, text)
+            done = node.installer(*words)
+            assert done.returncode == code, done.stderr
+            assert f"containerd.service would not start it again: {reason})" in sentence(done.stderr)
+            assert but_the_ledger(snapshot(node)) == but_the_ledger(files)
+            assert node.pid_of() == pid
 
-        assert refused.returncode == 1, refused.stderr
-        assert f"containerd.service would not start it again: {reason})" in sentence(refused.stderr)
-        assert snapshot(node) == files
-        assert node.pid_of("containerd") == pid
-
+    refuses(1, "install", *SOURCE)
+    assert snapshot(node) == files
     edit(node, HARMLESS)
     node.installer("install", *SOURCE, check=True)
-    installed, pid = snapshot(node), node.pid_of("containerd")
-    for text, reason in EDITS.items():
-        edit(node, text)
-        kept = node.installer("uninstall")
-
-        assert kept.returncode == 4, kept.stderr
-        assert reason in sentence(kept.stderr)
-        assert but_the_ledger(snapshot(node)) == but_the_ledger(installed)
-        assert node.pid_of("containerd") == pid
-        assert "nvidia" in cri.status().runtimes
+    refuses(4, "uninstall")
+    assert "nvidia" in cri.status().runtimes
 
     node.run(["rm", "-r", DROP_IN.rpartition("/")[0]])
     node.run(["systemctl", "daemon-reload"])
@@ -69,17 +63,14 @@ def test_a_unit_that_is_edited_right_before_the_restart_is_seen(
     files = snapshot(node)
     pod = cri.run_pod()
     cri.create(pod, Container())  # a restart waits for what is created and not started yet
-    pid, before = node.pid_of("containerd"), node.read(CONTAINERD)
+    pid, before = node.pid_of(), node.read(CONTAINERD)
     running = node.start_installer(verb, *(SOURCE if verb == "install" else ()))
-    deadline = time.monotonic() + 10
-    while node.read(CONTAINERD) == before:
-        assert time.monotonic() < deadline, running.log
-        time.sleep(0.005)
+    until(lambda: node.read(CONTAINERD) != before, lambda: running.log)
     edit(node, "[Service]\nEnvironmentFile=/opt/flag\n")
 
     returncode = running.wait()
 
     assert returncode == {"install": 1, "uninstall": 4}[verb], running.log
     assert "its EnvironmentFile /opt/flag is not there" in sentence(running.log)
-    assert node.pid_of("containerd") == pid
+    assert node.pid_of() == pid
     assert verb == "uninstall" or snapshot(node) == files

@@ -21,7 +21,7 @@ from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, find_disturbances
 from installer.model.facts import Record
 from tests.engines.conftest import COVERED, Containerd
-from tests.engines.dumps import OURS, Node
+from tests.engines.dumps import OURS, Node, a_node
 
 EXAMPLES = int(os.environ.get("EFFECTS", "50"))
 PARTS = 5
@@ -52,11 +52,12 @@ def a_table(rng: Rng, key: tuple[str, ...]) -> Iterator[Want]:
         yield Want((*key[:-1], "sandbox_image"), "registry.local/pause:3")
 
 
-def a_file(rng: Rng, newest: int, *, root: bool) -> str:
+def a_file(rng: Rng, newest: int, *imports: str, root: bool) -> str:
     """Return one config: any schema up to the newest, either id of the plugin, or both."""
     schema = rng.choice((None, 1, 2, 2, 2, 3, 3)) if root else rng.choice((None, None, 2, 3))
     schema = min(schema, newest) if schema else None
     wants = [Want(("version",), schema)] if schema else []
+    wants += [Want(("imports",), [*imports])] if imports else []
     plugin = {1: "cri", 2: V2_PLUGIN, 3: V3_PLUGIN}.get(schema or (1 if root else 2), V2_PLUGIN)
     plugins = [plugin] if rng.random() < 0.9 else [V2_PLUGIN, V3_PLUGIN]
     for each in plugins if rng.random() < 0.85 else ():
@@ -65,28 +66,16 @@ def a_file(rng: Rng, newest: int, *, root: bool) -> str:
     return text
 
 
-def a_node(rng: Rng, program: Path, version: tuple[int, ...], directory: Path) -> Node:
-    node = Node(program, version, directory)
-    node.config.parent.mkdir(parents=True)
-    imports: list[str] = []
-    newest = 3 if version >= (2,) else 2
+def configs(rng: Rng, newest: int) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each config of a node."""
+    imports = []
     for number in range(rng.choice((0, 0, 1, 2))):
-        path = node.config.parent / f"conf.d/{number}0-site.toml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(a_file(rng, newest, root=False))
-        imports = [rng.choice((f"{path.parent}/*.toml", str(path), f"{directory}/etc/*.d/*.toml"))]
-        if rng.random() < 0.25:
-            nested = node.config.parent / f"more/{number}.toml"
-            nested.parent.mkdir(exist_ok=True)
-            nested.write_text(a_file(rng, newest, root=False))
-            node.edit(path, Want(("imports",), [str(nested)]))
-    if rng.random() < 0.95:
-        node.config.write_text(a_file(rng, newest, root=True))
-        if imports:
-            node.edit(node.config, Want(("imports",), imports))
-    else:
-        node.config.write_text("")
-    return node
+        nested = [f"@/more/{number}.toml"] if rng.random() < 0.25 else []
+        if nested:
+            yield f"more__{number}", a_file(rng, newest, root=False)
+        yield f"conf.d__{number}0-site", a_file(rng, newest, *nested, root=False)
+        imports = [rng.choice(("@/conf.d/*.toml", f"@/conf.d/{number}0-site.toml", "@/*.d/*.toml"))]
+    yield "config", a_file(rng, newest, *imports, root=True) if rng.random() < 0.95 else ""
 
 
 def makes_ours_the_default(node: Node) -> None:
@@ -206,18 +195,18 @@ def test_what_is_in_force_differs_by_what_is_ours_and_by_nothing_after_the_undo(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    program, version = containerd
     counts: Counter[str] = Counter()
     numbers = range(part, EXAMPLES, PARTS)
     for number in numbers:
         rng = random.Random(f"{SEED} {number}")  # noqa: S311 - to be repeated
         directory = tmp_path / str(number)
         try:
-            live(rng, a_node(rng, program, version, directory), counts)
+            files = dict(configs(rng, 3 if containerd[1] >= (2,) else 2))
+            live(rng, a_node(containerd, directory, **files), counts)
         except AssertionError as error:
             raise AssertionError(f"SEED={SEED}, example {number}, {directory}: {error}") from error
         shutil.rmtree(directory)
     acts = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
-    release = ".".join(map(str, version))
+    release = ".".join(map(str, containerd[1]))
     record_property(COVERED, f"containerd {release:<8}{len(numbers):>5} configs, SEED={SEED}: {acts}")
     assert counts["installed"] > len(numbers) // 4
