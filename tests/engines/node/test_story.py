@@ -9,12 +9,12 @@ from tests.deploy.rendered import kustomized, pod_of
 from tests.documents import starting
 from tests.engines.by_cdi import GPU, TELLS, Client, answers, driver
 from tests.engines.cri import NODE, Container, Mount
+from tests.engines.inside import CDI, COMMON, ENGINES, OPERATORS_MOUNTS, PLACES
 from tests.engines.live import run_through_us, start
 from tests.engines.node.conftest import load
 from tests.engines.node.kubelet import TAG, announce, apply, begin, daemon_set, forget, on_disk, probe
 from tests.engines.node.kubelet import start as start_pod
 from tests.engines.nodes import OURS, Node
-from tests.engines.inside import CDI, COMMON, ENGINES, OPERATORS_MOUNTS, PLACES
 from tests.engines.told import served, snapshot, starts
 from tests.support.waiting import until
 
@@ -207,7 +207,9 @@ exec nvidia-toolkit
 @pytest.mark.night
 def test_the_operators_pod_installs_and_gives_back(containerd_with_images: Node) -> None:
     node, image = containerd_with_images, f"localhost/node-toolkit-installer:{TAG}"
-    places = {here: there for here, there in OPERATORS_MOUNTS.items() if here in OPERATORS} | PLACES["containerd"]
+    places = {here: there for here, there in OPERATORS_MOUNTS.items() if here in OPERATORS} | PLACES[
+        "containerd"
+    ]
     # The kubelet, the operator's validator and the driver container make these ahead of the pod.
     for path in (*places.values(), DEVICES):
         (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
