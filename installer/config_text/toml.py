@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from installer.config_text import MOVED, Branch, Key, Number, Pair, TextError, Value, cut_pair
 
+_REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 # A key of so many parts; tomllib keeps every beginning of a key, which takes the square of it.
 DEEP: Final = re.compile(
     r"(?<![A-Za-z0-9_-])"
@@ -277,21 +278,46 @@ def insert(text: str, key: Key, literal: str) -> str:
 
 
 def add_element(array: str, element: str) -> str:
-    """Return the literal ``array`` with ``element`` behind its last one."""
+    """Return the literal ``array`` with ``element`` at its end."""
     spans = items(array, 0)
-    at, comma = (spans[-1][1], ", ") if spans else (1, "")
-    return f"{array[:at]}{comma}{element}{array[at:]}"
+    if not spans:
+        head, newline, tail = array[:-1].rpartition("\n")
+        if not newline:
+            return f"[{element}{array[1:]}"
+        eol = "\r\n" if head.endswith("\r") else "\n"
+        head = head.removesuffix("\r")
+        return f"{head}{eol}{tail}  {element},{eol}{tail}]"
+    start, end = spans[-1]
+    head, newline, tail = array[spans[-2][1] if len(spans) > 1 else 1 : start].rpartition("\n")
+    line_start = ("\r\n" if head.endswith("\r") else "\n") + re.sub(r"[^ \t].*", "", tail)
+    comma = comma_after(array, end)
+    added = (line_start if newline else " ") + element
+    at = end if comma is None else comma + 1
+    if newline and (rest := _REST_OF_LINE.match(array, at)):  # nothing or a comment: it stays on its line
+        at = rest.end()
+    if comma is None:
+        return f"{array[:end]},{array[end:at]}{added}{array[at:]}"
+    return f"{array[:at]}{added},{array[at:]}"
 
 
 def remove_element(array: str, index: int) -> str:
-    """Return the literal ``array`` without its element ``index`` and one comma beside it."""
+    """Return the literal ``array`` without its element ``index``, its comma and its line."""
     spans = items(array, 0)
     start, end = spans[index]
-    before = spans[index - 1][1] if index else start
-    if array[before:start].strip() == ",":
-        return array[:before] + array[end:]
     comma = comma_after(array, end)
-    return array[:start] + (array[end:] if comma is None else array[comma + 1 :].lstrip(" \t"))
+    if comma is not None:
+        array = array[:end] + array[end:comma].strip(" \t") + array[comma + 1 :]
+    elif index:
+        comma = comma_after(array, spans[index - 1][1])
+        if comma is not None:
+            array = array[:comma] + array[comma + 1 :]
+            start, end = start - 1, end - 1
+    head, tail = array[:start].rstrip(" \t"), array[end:].lstrip(" \t")
+    if head.endswith("\n") and tail.startswith(("\n", "\r\n")):
+        return head.removesuffix("\n").removesuffix("\r") + tail
+    if comma is not None and index == len(spans) - 1:
+        return head + array[end:]
+    return array[:start] + tail
 
 
 def unopened(text: str, key: Key) -> bool:

@@ -69,7 +69,7 @@ def test_a_want_is_written_like_its_neighbours_in_json(text: str, want: Want, ex
         pytest.param("x = 1\n", Want(("a",), {}), "x = 1\n\n[a]\n", id="an empty table is a header"),
         pytest.param("", Want(("a",), 'é"\\\n\x7f'), 'a = "é\\"\\\\\\n\\u007F"\n', id="escaped if need be"),
         pytest.param("", Want(("a",), [True, {"b c": 1.5}]), 'a = [true, { "b c" = 1.5 }]\n', id="in lists"),
-        pytest.param("imports = [\r\n]", IMPORT, 'imports = ["/ours"\r\n]', id="an open array"),
+        pytest.param("imports = [\r\n]", IMPORT, 'imports = [\r\n  "/ours",\r\n]', id="an open array"),
     ],
 )
 def test_a_want_is_written_where_toml_allows_it(text: str, want: Want, expected: str) -> None:
@@ -236,9 +236,9 @@ def test_an_undo_of_toml_removes_only_what_is_still_ours(
     [
         pytest.param("", "imports = ['/b', \"/ours\", '/c']\n", "imports = ['/b', '/c']\n", id="between"),
         pytest.param("", "imports = ['/ours' , '/c']\n", "imports = ['/c']\n", id="quoted otherwise"),
-        pytest.param("imports = []", "imports = [\n'/ours' # c\n]", "imports = [\n # c\n]", id="comment"),
+        pytest.param("imports = []", "imports = [\n'/ours' # c\n]", "imports = [\n# c\n]", id="comment"),
         pytest.param(
-            *("imports = ['a']", "imports = [\n'a', # a\n'/ours'\n]", "imports = [\n'a', # a\n\n]"),
+            *("imports = ['a']", "imports = [\n'a', # a\n'/ours'\n]", "imports = [\n'a' # a\n]"),
             id="the comma and the line go with it",
         ),
     ],
