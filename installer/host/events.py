@@ -178,11 +178,6 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
     def finish() -> bool:
         sys.stdout.flush()
-        try:
-            os.close(os.dup(STDOUT))  # NFS tells only now that there was no room
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                stdout.failure = stdout.failure or error
         if stdout.failure is not None:
             reason = (stdout.failure.strerror or str(stdout.failure)).lower()
             sys.stderr.write(f"toolkit-installer: cannot write to standard output ({reason}); {REMEDY}\n")
@@ -196,10 +191,7 @@ def _open_closed(fd: int) -> bool:
     try:
         os.fstat(fd)
     except OSError:
-        try:
-            os.open(os.devnull, os.O_RDWR)
-        except OSError:  # there is nothing in /dev
-            os.memfd_create("closed")
+        os.open(os.devnull, os.O_RDWR)
         os.set_inheritable(fd, True)  # noqa: FBT003 - no name to give it
         return True
     return False

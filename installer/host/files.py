@@ -8,7 +8,6 @@ an absolute link in a mounted host root must not lead into our own image.
 import errno
 import os
 import stat
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -398,11 +397,7 @@ def text(host: Host, path: PurePosixPath) -> str:
 
 def text_of(file: File | None) -> str:
     """Return the text of a file that was read; "" where there is none."""
-    if file is None:
-        return ""
-    # As engines read their specifications.
-    encoding = "utf-16" if file.content[:2] in {BOM_UTF16_LE, BOM_UTF16_BE} else "utf-8"
-    return file.content.decode(encoding, errors="replace")
+    return file.content.decode(errors="replace") if file else ""
 
 
 def read_json_of_root(host: Host, path: PurePosixPath, kind: type[T]) -> T | None:
