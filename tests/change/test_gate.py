@@ -25,6 +25,7 @@ from tests.change.golden import (
     case_of,
     final_of,
     installed,
+    reloads_of,
     served,
     undo_facts,
     undoing,
@@ -322,6 +323,15 @@ def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> N
 
     assert content_of(left, DAEMON_JSON) == '{"log-level": "info"}\n'
     assert again.notes == ()
+
+
+def test_runtimes_of_an_earlier_run_that_the_last_one_did_not_name_are_seen_to_go() -> None:
+    facts = undoing(DOCKER, serving=served({"runc": "runc", **binaries_of(DOCKER.options)}, "runc"))
+    row = replace(facts.held.engines[0], runtimes={"nvidia": PurePosixPath(PROGRAM)})
+
+    back = plan_undo(replace(facts, held=replace(facts.held, engines=(row,))), RESTARTS)
+
+    assert {entry.name for reload in reloads_of(back) for entry in reload.absent} == OURS
 
 
 def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> None:

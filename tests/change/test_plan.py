@@ -125,6 +125,13 @@ def test_an_engine_that_cannot_be_asked_is_started_or_mended_unless_nothing_is_t
     assert (unasked.obstacles, unasked.unproven) == ((), ("containerd",))
 
 
+def test_a_restart_that_is_left_to_its_owner_is_pending_until_the_engine_serves_us() -> None:
+    for serving, pending in ((served({"runc": ""}, "runc"), True), (SERVING, False), (None, False)):
+        (row,) = final_of(plan_install(_facts(serving), CASE.options)).engines
+
+        assert ("leaves to you" in row.pending) is pending
+
+
 def test_the_name_of_a_second_runtime_chooses_the_default_alone() -> None:
     entries = entries_for(Options(runtime_name="nvidia-cdi", set_as_default=True))
 
