@@ -28,7 +28,10 @@ def test_a_live_container_outlives_an_undo(node: Node, in_use: str) -> None:
     assert live.exec() == "alive\n"
     link, handlers = (node.root / RUNTIME.lstrip("/")).is_symlink(), served(node)[0]
     if in_use == "force":
-        _each_starts_containers(node, handlers)
+        needs = node.engine == "containerd" and node.containerd_version.startswith("2.")
+        assert ("nvidia-cdi" in handlers) == needs
+        for handler in handlers:
+            run_through_us(node, handler)
     live.end()
     assert (idle.returncode, undone.returncode) == (0, 4)
     assert f"{live.name} (" in sentence(undone.stderr)
@@ -36,15 +39,6 @@ def test_a_live_container_outlives_an_undo(node: Node, in_use: str) -> None:
     assert served(node)[1] == before[1]
     node.installer("uninstall", "--in-use", in_use, check=True)
     assert (snapshot(node), served(node)) == (files, before)
-
-
-def _each_starts_containers(node: Node, handlers: set[str]) -> None:
-    needs = node.engine == "containerd" and node.containerd_version.startswith("2.")
-    assert ("nvidia-cdi" in handlers) == needs
-    for handler in handlers:
-        new = start(node, handler, name="new")
-        assert new.exec() == "alive\n"
-        new.end()
 
 
 def test_a_live_container_of_the_default_runtime_outlives_undos_and_installs(node: Node) -> None:

@@ -38,44 +38,38 @@ def _beside(node: Node, *words: str) -> Iterator[None]:
         process.wait()
 
 
-def _life(node: Node, before: tuple[set[str], str], *, over_the_bus: bool) -> None:
-    """Install, uninstall, run and stop; each command has a minute."""
-    program = [*(OVER_THE_BUS if over_the_bus else ()), PYTHON, "-m", "installer"]
-    pids = [node.pid_of()]
-    for verb, serves in (("install", before[0] | OURS), ("uninstall", before[0])):
-        done = node.run([*program, verb, *(SOURCE if verb == "install" else ())], check=False)
-        assert done.returncode == 0, done.stderr
-        assert served(node)[0] == serves
-        pids.append(node.pid_of())
-    process = node.start([*program, "run", *SOURCE])
-    process.wait_for("waiting for a signal")
-    pids.append(node.pid_of())
-    process.terminate()
-    assert process.wait(60) == 0, process.log
-    assert served(node) == before
-    pids.append(node.pid_of())
-    assert node.show(node.unit, "NRestarts") == "0"
-    assert len({*pids}) == PROCESSES[node.engine]
-
-
-def _changes_nothing(node: Node, *, over_the_bus: bool) -> None:
-    files, before = snapshot(node), served(node)
+def _changes_nothing(node: Node, *over_the_bus: str) -> None:
+    """Install, uninstall, run and stop beside the neighbour; each command has a minute."""
+    files, before, pids = snapshot(node), served(node), [node.pid_of()]
+    program = [*over_the_bus, PYTHON, "-m", "installer"]
     (node.root / MOUNT_POINT.lstrip("/")).mkdir(parents=True)
     node.run(["mount", "-t", "tmpfs", "none", MOUNT_POINT])
 
     with _beside(node):
-        _life(node, before, over_the_bus=over_the_bus)
+        for verb, serves in (("install", before[0] | OURS), ("uninstall", before[0])):
+            node.run([*program, verb, *(SOURCE if verb == "install" else ())])
+            assert served(node)[0] == serves
+            pids.append(node.pid_of())
+        process = node.start([*program, "run", *SOURCE])
+        process.wait_for("waiting for a signal")
+        pids.append(node.pid_of())
+        process.terminate()
+        assert process.wait(60) == 0, process.log
+        assert served(node) == before
+        pids.append(node.pid_of())
 
+    assert node.show(node.unit, "NRestarts") == "0"
+    assert len({*pids}) == PROCESSES[node.engine]
     assert (snapshot(node), served(node)) == (files, before)
 
 
 def test_a_neighbour_without_root_changes_nothing(node: Node) -> None:
-    _changes_nothing(node, over_the_bus=False)
+    _changes_nothing(node)
 
 
 def test_a_neighbour_on_the_system_bus_changes_nothing(containerd_node: Node) -> None:
     """Those that systemd restarts for us; dockerd is signalled."""
-    _changes_nothing(containerd_node, over_the_bus=True)
+    _changes_nothing(containerd_node, *OVER_THE_BUS)
 
 
 def test_a_stop_is_obeyed_while_somebody_keeps_systemd_from_restarting_anything(

@@ -48,18 +48,12 @@ def read(archive: Path) -> Image:
 def _is_by_time(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
     if not (member.isfile() and member.name.endswith(".pyc")):
         return False
-    return _content(layer, member).read(8)[4:] == bytes(4)  # PEP 552
+    return _member(layer, member).read(8)[4:] == bytes(4)  # PEP 552
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+def _member(tar: tarfile.TarFile, member: str | tarfile.TarInfo) -> IO[bytes]:
     file = tar.extractfile(member)
-    assert file is not None
-    return file
-
-
-def _member(tar: tarfile.TarFile, name: str) -> Any:
-    file = tar.extractfile(name)
-    assert file is not None, f"{name} is no file"
+    assert file is not None, f"{member} is no file"
     return file
 
 
@@ -72,23 +66,16 @@ def _laid_over(below: set[str], members: list[tarfile.TarInfo]) -> set[str]:
     return kept | names - marks
 
 
-def _badly_compiled(image: Image) -> Iterator[str]:
-    for file in sorted(image.by_time):
-        # All files get one time, so what was compiled for another one is compiled again at each start.
-        yield f"{file} is compiled for a source of another time"
-    for file in sorted(image.files):
-        folder, _, name = file.rpartition("/")
-        if file.startswith(PROGRAM) and name.endswith(".py"):
-            compiled = rf"{re.escape(folder)}/__pycache__/{re.escape(name[:-3])}\.cpython-\d+\.pyc"
-            if not any(re.fullmatch(compiled, other) for other in image.files if other.startswith(folder)):
-                yield f"{file} is not compiled"
-
-
 def problems(image: Image) -> Iterator[str]:
     """Yield what is in the image and should not be, and what is not and should be."""
-    yield from _badly_compiled(image)
+    # All files get one time, so what was compiled for another one is compiled again at each start.
+    yield from (f"{file} is compiled for a source of another time" for file in sorted(image.by_time))
+    pattern = re.compile(r"__pycache__/(.*)\.cpython-\d+\.pyc")
+    compiled = {pattern.sub(r"\1.py", file) for file in image.files if pattern.search(file)}
     for file in sorted(image.files):
         folder, _, name = file.rpartition("/")
+        if file.startswith(PROGRAM) and name.endswith(".py") and file not in compiled:
+            yield f"{file} is not compiled"
         if folder.endswith("bin") and COMPILERS.fullmatch(name):
             yield f"{file} is a compiler"
         if PIP.fullmatch(file):

@@ -17,8 +17,8 @@ POD_LOGS = "var/log/pods"
 SUFFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
-def _wanted(pod: Manifest, tag: str, name: str, drop: str) -> Container:
-    """Translate the one container of a pod; ``tag`` is the image's, ``drop`` a capability that it does not get.
+def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> "Running":
+    """Start a pod of deploy/ of one container; ``tag`` is the image's, ``drop`` a capability that it does not get.
 
     The nodes have no CNI: the pod is on the node's network, which is all that is not the manifest's. Its name is that
     of its host, as of all that have a network of their own.
@@ -34,7 +34,7 @@ def _wanted(pod: Manifest, tag: str, name: str, drop: str) -> Container:
     limit = container.get("resources", {}).get("limits", {}).get("memory", "0Mi")
     assert security["capabilities"]["drop"] == ["ALL"]
     assert not pod.get("hostPID")
-    return Container(
+    wanted = Container(
         command=tuple(container["command"]),
         args=tuple(container["args"]),
         image=f"localhost/{container['image'].partition(':')[0]}:{tag}",
@@ -49,6 +49,7 @@ def _wanted(pod: Manifest, tag: str, name: str, drop: str) -> Container:
         apparmor=False,
         selinux_type=security["seLinuxOptions"]["type"],
     )
+    return start(node, name, wanted, pod["terminationGracePeriodSeconds"])
 
 
 @dataclass
@@ -105,11 +106,6 @@ class Running:
         return True
 
 
-def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> Running:
-    """Start a pod of deploy/ on a node."""
-    return start(node, name, _wanted(pod, tag, name, drop), pod["terminationGracePeriodSeconds"])
-
-
 def announce(node: Node, name: str) -> None:
     """Make the directory for a pod's logs, as the kubelet does right before it asks for the pod's sandbox."""
     (node.root / POD_LOGS / f"node-toolkit-installer_{name}_uid-{name}").mkdir(parents=True)
@@ -153,13 +149,13 @@ def probe(pod: Running, manifest: Manifest, kind: str) -> int:
 def begin(node: Node, name: str, manifest: Manifest, tag: str = TAG, drop: str = "") -> Running:
     """Start a pod, without a capability if one is named, and return as soon as it is ready."""
     pod = apply(node, name, manifest, tag, drop)
-    until(lambda: _ready(pod, manifest), pod.log)
+
+    def is_ready() -> bool:
+        assert pod.runs(), pod.log()
+        return probe(pod, manifest, "readinessProbe") == 0
+
+    until(is_ready, pod.log)
     return pod
-
-
-def _ready(pod: Running, manifest: Manifest) -> bool:
-    assert pod.runs(), pod.log()
-    return probe(pod, manifest, "readinessProbe") == 0
 
 
 def on_disk(files: dict[str, str]) -> dict[str, str]:

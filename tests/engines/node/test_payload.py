@@ -138,18 +138,11 @@ def archive(made: tuple[Builder, Path]) -> Iterator[Archive]:
     with tempfile.TemporaryDirectory(dir=cache()) as directory:
         given = Path(directory) / "given"
         shutil.copytree(original, given)
-        handler = partial(Silent, directory=str(given / "archive"))
+        handler = partial(SimpleHTTPRequestHandler, directory=str(given / "archive"))
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             yield Archive(builder, given, f"http://127.0.0.1:{server.server_port}")
             server.shutdown()
-
-
-class Silent(SimpleHTTPRequestHandler):
-    """A web server that says nothing of what it is asked."""
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def test_what_is_signed_is_unpacked_for_both_families_with_the_sums_of_all_files(archive: Archive) -> None:
