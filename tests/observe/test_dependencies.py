@@ -171,11 +171,9 @@ STATE, FILES = "where each container has its state", "where the files of contain
 @pytest.mark.parametrize(
     ("said", "full"),
     [
-        pytest.param({}, True, id="32 KiB: runc cannot store its state"),
-        pytest.param({"f_blocks": 0, "f_bfree": 0}, False, id="no limit"),
-        pytest.param(
-            {"f_bfree": 1000, "f_files": 900, "f_ffree": 6}, True, id="6 inodes: no pipe for a shim"
-        ),
+        ({}, True),  # 32 KiB: runc cannot store its state
+        ({"f_blocks": 0, "f_bfree": 0}, False),  # no limit
+        ({"f_bfree": 1000, "f_files": 900, "f_ffree": 6}, True),  # 6 inodes: no pipe for a shim
     ],
 )
 @pytest.mark.parametrize("place", ["/run/containerd", "/var/lib/containerd"])
@@ -185,15 +183,14 @@ def test_a_place_without_room_is_told(
     (tmp_path / place[1:]).mkdir(parents=True)
     statvfs, told = os.statvfs, SimpleNamespace(**FULL | said | {"f_flag": 0})
     monkeypatch.setattr(os, "statvfs", lambda path: told if str(path).endswith(place) else statvfs(path))
-    state = place.startswith("/run/")
+    state, engine = place.startswith("/run/"), _engine("containerd")
 
     crowded = [*below.list_crowded(Host.under(PurePosixPath(tmp_path)), ("containerd",))]
 
     assert crowded == ([PurePosixPath(place)] if full and state else [])
     if full:
-        assert f"({place}, {STATE if state else FILES}, is full); make room there" in _why(
-            tmp_path, _engine("containerd")
-        )
+        what = f"{place}, {STATE if state else FILES}"
+        assert f"({what}, is full); make room there" in _why(tmp_path, engine)
 
 
 @pytest.mark.parametrize(

@@ -186,20 +186,16 @@ def test_only_one_of_the_ledger_whose_socket_nobody_names_is_looked_for(
 
 @pytest.mark.parametrize(
     ("active", "path", "asked"),
-    [
-        pytest.param("active", SOCKET, True, id="its process holds it"),
-        pytest.param("failed", SOCKET, False, id="not active"),
-        pytest.param("active", "/nri.sock", False, id="that of NRI, where who asks is a plugin"),
-    ],
+    # Who asks on NRI's is a plugin.
+    [("active", SOCKET, True), ("failed", SOCKET, False), ("active", "/nri.sock", False)],
 )
 def test_what_the_process_of_its_unit_listens_on_is_asked(
     tmp_path: Path, active: str, path: object, *, asked: bool
 ) -> None:
     # As the kernel's net/unix/af_unix.c writes it.
-    table = "Num       RefCount Protocol Flags    Type St Inode Path\n"
-    table += f"0000000000000000: 00000002 00000000 00010000 0001 01 99 {path}\n"
-    put(tmp_path, {"proc/61/net/unix": table})
-    (tmp_path / "proc/61/fd").mkdir()
+    head = "Num       RefCount Protocol Flags    Type St Inode Path\n"
+    row = f"0000000000000000: 00000002 00000000 00010000 0001 01 99 {path}\n"
+    put(tmp_path, {"proc/61/net/unix": head + row, "proc/61/fd/1": ""})
     (tmp_path / "proc/61/fd/3").symlink_to("socket:[99]")
     (tmp_path / "nri.sock").symlink_to(SOCKET.name)
     with live(tmp_path) as there:

@@ -20,7 +20,7 @@ MINE, THEIRS = Runtime(str(OURS)), Runtime("/opt/theirs", {"path": "/opt/theirs"
 WANTED, GONE = Reload("containerd", (ENTRY,)), Reload("containerd", (), (ENTRY,))
 THREE = replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS)))
 DEMOTED = replace(GONE, demoted=frozenset({"nvidia"}))
-WELL = "its config is restored"
+WELL, OTHERWISE = "its config is restored", "it serves nvidia otherwise than asked for"
 
 
 def engine(name: str, serving: EffectiveConfig | None, **more: Any) -> EngineState:
@@ -39,17 +39,13 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
         (WANTED, engine("containerd", None, silence="x"), "it is not known what it serves (x)"),
         (WANTED, serves(nvidia=MINE), WELL),
         (WANTED, serves(), "it does not serve nvidia"),
-        (WANTED, serves(nvidia=THEIRS), "it serves nvidia otherwise than asked for"),
+        (WANTED, serves(nvidia=THEIRS), OTHERWISE),
         (GONE, serves(nvidia=MINE), "it still serves nvidia"),
         (DEMOTED, serves("nvidia"), "its default runtime is nvidia"),
         (replace(GONE, cdi=True), serves("runc", False), "it does not serve CDI devices"),
         (GONE, serves("runc", False), WELL),
         (WANTED, replace(serves(nvidia=MINE), outdated=True), "its config was changed after its start"),
-        (
-            THREE,
-            serves(nvidia=THEIRS),
-            "it does not serve a, b and it serves nvidia otherwise than asked for",
-        ),
+        (THREE, serves(nvidia=THEIRS), f"it does not serve a, b and {OTHERWISE}"),
     ],
 )
 def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -> None:
@@ -82,12 +78,10 @@ TABLE = {"theirs": {"path": "/opt/theirs"}}
 @pytest.mark.parametrize(
     ("default", "config", "told"),
     [
-        pytest.param("theirs", {}, DEFAULT.format("theirs", "runc"), id="kept"),
-        pytest.param(
-            "runc", {"default-runtime": "theirs"}, DEFAULT.format("runc", "theirs"), id="not taken up"
-        ),
-        pytest.param("nvidia", {}, "", id="ours comes and goes with us"),
-        pytest.param("theirs", {"runtimes": {"runc": {"path": "/x"}}}, "", id="dockerd would not start"),
+        ("theirs", {}, DEFAULT.format("theirs", "runc")),  # it is kept
+        ("runc", {"default-runtime": "theirs"}, DEFAULT.format("runc", "theirs")),  # it is not taken up
+        ("nvidia", {}, ""),  # ours comes and goes with us
+        ("theirs", {"runtimes": {"runc": {"path": "/x"}}}, ""),  # dockerd would not start
     ],
 )
 def test_a_default_that_the_file_does_not_say_is_told(
@@ -99,10 +93,9 @@ def test_a_default_that_the_file_does_not_say_is_told(
     contents = {docker.config: File(text.encode())}
     facts = Facts((docker,), contents, {}, frozenset(), ToolkitFacts(), held)
 
-    lines = [
-        line for line in reloading.explain_stale_state(docker, facts, (ENTRY,)) if "default runtime" in line
-    ]
+    found = reloading.explain_stale_state(docker, facts, (ENTRY,))
 
+    lines = [line for line in found if "default runtime" in line]
     assert len(lines) == bool(told)
     assert all(line.startswith(told) for line in lines)
 
