@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from installer.model.nri import Nri
-from installer.nri.state import describe_plugin, read_state
+from installer.nri.state import NAMED, describe_plugin, read_state
 from tests.support.files import put
 
 NRI = Nri(PurePosixPath("/nri/nri.sock"))
@@ -56,3 +56,18 @@ def test_what_is_no_state_tells_nothing(tmp_path: Path, said: str) -> None:
 
     assert read_state(host, NRI.state) is None
     assert [*describe_plugin(host, NRI, None)] == []
+
+
+@pytest.mark.parametrize(("listed", "in_all"), [(NAMED, NAMED), (NAMED + 1, NAMED + 1), (2, 200)])
+def test_what_it_has_missed_is_told_with_the_first_names(tmp_path: Path, listed: int, in_all: int) -> None:
+    missed = [
+        {"namespace": "n", "pod": "p", "container": f"c{number}", "asked": ""} for number in range(listed)
+    ]
+    host = put(tmp_path, {NRI.state: json.dumps(STATE | {"missed": missed, "missed_in_all": in_all})})
+
+    (state,) = (each[1] for each in describe_plugin(host, NRI, None) if "run without" in each[1])
+
+    shown = min(listed, NAMED)
+    names = ", ".join(f"n/p/c{number}" for number in range(shown)) + (", ..." if in_all > shown else "")
+    assert state.startswith(f"{in_all} containers run without the devices")
+    assert f"({names}): " in state
