@@ -53,9 +53,9 @@ def _said(path: Path) -> Iterator[str]:
     """Yield the codes that a module gives: by ``code=``, ``usual =`` for a class, in a row of a table."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
-            case ast.keyword(arg="code", value=ast.Constant(str(code))) | ast.Assign(
-                [ast.Name("usual")], ast.Constant(str(code))
-            ):
+            case ast.keyword(
+                arg="code", value=ast.Constant(str(code)) | ast.IfExp(body=ast.Constant(str(code)))
+            ) | ast.Assign([ast.Name("usual")], ast.Constant(str(code))):
                 yield code
             case ast.Tuple([_, _, ast.Constant(str(code))]):  # reason, remedy, code
                 yield code
