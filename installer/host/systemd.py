@@ -32,9 +32,7 @@ PRIVATE: Final = "private"  # systemd's own socket: no daemon between, so no Hel
 CONNECT_S: Final = 5.0
 MAX_GREETING_BYTES: Final = 4096
 # What the bus says of a service that is not there; of one that has gone, as systemd at a daemon-reexec.
-ABSENT: Final = frozenset(
-    f"org.freedesktop.DBus.Error.{name}" for name in ("NameHasNoOwner", "ServiceUnknown")
-)
+ABSENT: Final = {f"org.freedesktop.DBus.Error.{name}" for name in ("NameHasNoOwner", "ServiceUnknown")}
 GONE: Final = "org.freedesktop.DBus.Error.NoReply"
 # What jeepney raises where a message is not what its signature says.
 MALFORMED: Final = (

@@ -153,9 +153,8 @@ class _Check:
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
 
     def find_refusal(self, plan: Plan, drifted: drift.Drifted) -> drift.Refusal | None:
-        refusal = drift.find_refusal(
-            self.options.drift, drifted, self.now.repairs, monotonic(), readiness.clock
-        )
+        policy, repairs = self.options.drift, self.now.repairs
+        refusal = drift.find_refusal(policy, drifted, repairs, monotonic(), readiness.clock)
         if refusal is None and (drifted.things or plan.reloaded) and node_stops(self.host):
             reason, remedy = "repair the node (it is going down)", "look again after its boot"
             return drift.Refusal(InstallerError(reason, remedy=remedy, code="drifted"))

@@ -146,9 +146,8 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def served(self) -> tuple[str, ...]:
         """The engines that serve what is installed, changed for it or not."""
-        return tuple(
-            dict.fromkeys((*(row.name for row in self.engines), *(self.cdi.engines if self.cdi else ())))
-        )
+        unchanged = self.cdi.engines if self.cdi else ()
+        return tuple(dict.fromkeys((*(row.name for row in self.engines), *unchanged)))
 
     @property
     def empty(self) -> bool:
