@@ -25,6 +25,7 @@ from installer.model.engine_spec import EffectiveConfig, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
+from installer.watch import KEPT
 from installer.watch import fingerprint as signature
 from tests.support.cri import PLUGINS, SKIPPED, plugins
 from tests.support.files import put
@@ -288,15 +289,16 @@ def test_what_is_watched(tmp_path: Path) -> None:
     row = ConfigRow("docker", STEP.path, None, None, (), ())
     held = Record(engines=(OF_DOCKER,), configs=(row,), toolkit=ToolkitRow("1", None, ""))
 
-    def places(record: Record, runtime: str = "") -> set[str]:
-        found = check.list_places(host, Options(), record, seen.LastCheck(hands_over_to=runtime))
-        return {path.removeprefix(str(tmp_path)) for path in found}
+    def places(record: Record, runtime: str = "", *engines: str) -> set[str]:
+        last = seen.LastCheck(hands_over_to=runtime, engines=tuple(map(seen.EngineCheck, engines)))
+        return {path.replace(str(tmp_path), "") for path in check.list_places(host, Options(), record, last)}
 
     ours = {str(STEP.path), f"{layout.version('1')}/", str(OF_DOCKER.socket)}
     always = {str(path) for path in (layout.toolkit, layout.config, layout.ledger)}
     assert places(held) >= ours | always | {"/etc/docker/", "/etc/docker/conf.d/"}
     assert places(Record()).isdisjoint(ours)
     assert places(held, "/usr/bin/runc") - places(held) == {"/usr/bin/runc"}
+    assert f"{KEPT}/var/lib/docker" in places(held, "", "docker")
 
 
 def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(tmp_path: Path) -> None:
