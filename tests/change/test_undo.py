@@ -15,7 +15,14 @@ from installer.errors import InstallerError
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode
-from installer.model.steps import InstallVersion, ProveUnused, Reload, RemoveVersion, SwitchToolkit
+from installer.model.steps import (
+    InstallVersion,
+    ProveUnused,
+    Reload,
+    RemoveDirectory,
+    RemoveVersion,
+    SwitchToolkit,
+)
 from tests.change.golden import (
     Case,
     Disk,
@@ -76,7 +83,7 @@ def check_undo_in_two(case: Case) -> None:
     after = written(disk, kept)
     assert list(_defaults(case.engine, after)) == list(_defaults(case.engine, case.before))
     assert kept.in_use
-    assert final_of(kept).toolkit == held.toolkit
+    assert (final_of(kept).toolkit, final_of(kept).finished) == (held.toolkit, True)
     assert [file for file in after.values() if file and str(OURS).encode() in file.content]
     later = undo_facts(case, after, final_of(kept))
     assert plan_undo(_live(later, case.engine), options).steps == ()
@@ -149,6 +156,15 @@ def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
     kinds = [type(step) for step in plan_undo(facts, _auto(CONTAINERD.options)).steps]
 
     assert kinds.index(Reload) < kinds.index(ProveUnused) < kinds.index(SwitchToolkit)
+
+
+def test_directories_that_we_made_go_and_those_above_the_ledger_with_it() -> None:
+    facts, drop_ins = undoing(CONTAINERD), PurePosixPath("/etc/containerd/conf.d")
+    held = replace(facts.held, directories=(PurePosixPath("/usr/local/nvidia"), drop_ins))
+
+    plan = plan_undo(replace(facts, held=held), CONTAINERD.options)
+
+    assert [step.path for step in plan.steps if isinstance(step, RemoveDirectory)] == [drop_ins]
 
 
 def test_a_roll_back_leaves_containers_that_have_just_been_started_what_they_need() -> None:
