@@ -86,6 +86,18 @@ def test_a_runtime_that_has_another_shim_stays_and_so_does_the_program_that_it_n
     assert not (installed.root / "usr/local/nvidia").exists()
 
 
+def test_a_runtime_whose_options_have_lost_their_header_goes_whole(site: Site) -> None:
+    before = _tree(site, CONTAINERD)
+    site.install()
+    lines = site.read(CONTAINERD).splitlines(keepends=True)
+    site.write(CONTAINERD, "".join(line for line in lines if "runtimes.nvidia.options]" not in line))
+
+    site.uninstall()
+
+    assert _tree(site, CONTAINERD) == before
+    assert not (site.root / "usr/local/nvidia").exists()
+
+
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:
     options = '{"BinaryName": "/usr/bin/nvidia-container-runtime"}'
     theirs = f'{{"nvidia": {{"runtimeType": "io.containerd.runc.v2", "options": {options}}}}}'

@@ -334,4 +334,17 @@ def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
     moved: dict[Key, Key] = {}
     if there:
         moved = {("plugins", name): ("plugins", there[-1]) for name in PLUGIN_IDS if name not in there}
-    return tuple(replace(edit, key=moved.get(edit.key[:2], edit.key[:2]) + edit.key[2:]) for edit in edits)
+    edits = tuple(replace(edit, key=moved.get(edit.key[:2], edit.key[:2]) + edit.key[2:]) for edit in edits)
+    return tuple(_lift(edit, tree) for edit in edits)
+
+
+def _lift(edit: Edit, tree: Tree) -> Edit:
+    """Return an edit of an option below its runtime, where the header of the options was deleted."""
+    *above, options, name = ("", "", *edit.key)
+    runtime = value_at(tree, tuple(above[2:]))
+    if options != "options" or edit.after is None or not isinstance(runtime, Mapping):
+        return edit
+    if options in runtime or name not in runtime:
+        return edit
+    ours = runtime[name] == parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
+    return replace(edit, key=(*above[2:], name)) if ours else edit
