@@ -168,7 +168,9 @@ def test_a_stop_that_ends_live_containers_is_refused(host: Host, proc: Path, mod
     assert not reason(host, KillMode=mode)
 
 
-FLAG, TEXT, PROGRAM, LINK = (f"/opt/site/{name}" for name in ("flag", "text", "program", "link"))
+FLAG, TEXT, EMPTY, PROGRAM, LINK = (
+    f"/opt/site/{name}" for name in ("flag", "text", "empty", "program", "link")
+)
 
 
 def condition(kind: str, path: str = TEXT, *, negated: bool = False) -> dict[str, Any]:
@@ -197,6 +199,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "no path": (condition("PathExists", negated=True), fails("ConditionPathExists", f"!{TEXT}")),
     "the service's own lock": (condition("PathExists", "/run/lock", negated=True), ""),
     "one of two": (TWO, ""),
+    "a file with a text": (condition("FileNotEmpty", EMPTY), fails("ConditionFileNotEmpty", EMPTY)),
     "an executable file": (condition("FileIsExecutable"), fails("ConditionFileIsExecutable")),
     "what is not about a path": (condition("KernelCommandLine", "nogpu"), ""),
 }
@@ -207,7 +210,7 @@ def test_what_a_unit_needs_and_would_not_find_is_told_and_the_rest_left_alone(
     host: Host, tmp_path: Path, changed: dict[str, Any], lack: str
 ) -> None:
     put(tmp_path, {PROGRAM: "#!/bin/sh\n"}, 0o755)
-    put(tmp_path, {TEXT: "text", "/run/lock": ""})
+    put(tmp_path, {TEXT: "text", EMPTY: "", "/run/lock": ""})
     (tmp_path / LINK[1:]).symlink_to(TEXT)
 
     found = reason(host, **changed)
