@@ -125,11 +125,12 @@ def test_random_history_then_uninstall_leaves_only_foreign_edits(engine: str, tm
 
 
 class Node(Site):
-    """A node on which no engine runs, as one golden case starts."""
+    """A node on which no engine runs, as one golden case starts; as its owner has it where there is none."""
 
     def __init__(self, directory: Path, before: Path, chance: random.Random) -> None:
         super().__init__(directory)
-        shutil.copytree(before, self.root, dirs_exist_ok=True)
+        if before.is_dir():
+            shutil.copytree(before, self.root, dirs_exist_ok=True)
         self.more = ["--set-as-default"] if chance.random() < 0.5 else []
 
     def says(self, verb: str) -> int:
@@ -201,8 +202,8 @@ def _live(node: Node, engine: str, chance: random.Random, acts: tuple[Act, ...])
     "before",
     [
         pytest.param(path, id=str(path.parent.relative_to(GOLDEN)))
-        for paths in BEFORE.values()
-        for path in paths
+        for each in BEFORE.values()
+        for path in each
     ],
 )
 def test_status_plan_and_a_second_install_never_contradict_one_another(before: Path, tmp_path: Path) -> None:
@@ -211,7 +212,16 @@ def test_status_plan_and_a_second_install_never_contradict_one_another(before: P
         node = Node(tmp_path / str(sequence), before, chance)
         if node.says("install") != OK:
             pytest.skip("the case is refused, or depends on the engine's release, and none runs here")
-        _live(node, before.parents[1].name, chance, (*ACTS, *OF_OURS))
+        _live(node, before.parents[1].name, chance, ACTS)
+
+
+@pytest.mark.parametrize("engine", CONFIG)
+def test_nor_where_somebody_also_spoils_what_is_ours_alone(engine: str, tmp_path: Path) -> None:
+    for sequence in range(SEQUENCES):
+        chance = random.Random(f"{SEED} {engine} {sequence}")  # noqa: S311 - lives, not secrets
+        node = Node(tmp_path / str(sequence), tmp_path / "nothing", chance)
+        assert node.says("install") == OK
+        _live(node, engine, chance, (*ACTS, *OF_OURS))
 
 
 @pytest.mark.parametrize("act", OF_OURS)

@@ -203,7 +203,11 @@ def test_the_job_of_a_node_with_a_long_name_has_a_name_that_its_pods_can_have(va
     assert len({*names}) == len(nodes)
     assert all(len(name) <= 63 and name[-1].isalnum() for name in names)
     for node, job in zip(nodes, jobs, strict=True):
-        assert node in json.dumps(job["spec"]["template"]["spec"]["affinity"])
+        pod = job["spec"]["template"]["spec"]
+        selector = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        named = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+        assert selector["nodeSelectorTerms"] == [{"matchFields": named}]
+        assert "nodeName" not in pod, "the scheduler places it"
 
 
 @OF_A_NODE

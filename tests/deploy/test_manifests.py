@@ -248,17 +248,6 @@ def test_an_uninstall_keeps_how_a_layer_has_changed_the_daemon_set(layer: Layer)
     assert "toolkit-installer uninstall" in pod["containers"][0]["args"][0]
 
 
-@pytest.mark.parametrize("node", ["gpu-1", "gpu-2.example.com"])
-def test_each_node_has_an_uninstall_job_of_its_own_that_the_scheduler_places(node: str) -> None:
-    (job,) = of_kind(charted(f"uninstallNode={node}"), "Job")
-
-    assert job["metadata"]["name"] == f"toolkit-uninstall-{node}"
-    assert "nodeName" not in job["spec"]["template"]["spec"]
-    selector = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-    (term,) = selector["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": [node]}]
-
-
 @pytest.mark.parametrize("name", ["undo", "keep"])
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_and_a_policy_set_their_variable_whatever_stands_before_it(
