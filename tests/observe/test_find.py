@@ -181,7 +181,7 @@ def test_only_one_of_the_ledger_whose_socket_nobody_names_is_looked_for(
         there.systemd.units[UNIT] = CRASHES
         (found,) = observe.find_engines(there.host, replace(options, engines=("containerd",)), record).engines
 
-    assert found.stopped is not asks
+    assert (found.stopped, found.crashing) == (not asks, asks)
 
 
 @pytest.mark.parametrize(
