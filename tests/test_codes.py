@@ -10,34 +10,6 @@ from installer.errors import Code, InstallerError, UndoIncompleteError
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(get_args(Code))
-# Errors of any kind: who raises one names its code. The other classes stand for one kind each.
-OF_ANY_KIND = frozenset({"InstallerError", "UndoIncompleteError"})
-# What an engine's module or an edit cannot do is always about a config, as the code says that they get.
-OF_CONFIGS = (
-    "config_text/*",
-    "engines/containerd/*",
-    "engines/crio.py",
-    "engines/docker/config.py",
-    *(f"engines/{name}.py" for name in ("k0s", "microk8s")),
-    "model/engine_spec.py",
-)
-
-
-def _errors(path: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OF_ANY_KIND:
-            yield node
-
-
-def _without_code(path: Path) -> list[int]:
-    return [call.lineno for call in _errors(path) if "code" not in {each.arg for each in call.keywords}]
-
-
-def test_whoever_raises_an_error_of_any_kind_names_its_code() -> None:
-    paths = sorted((ROOT / "installer").rglob("*.py"))
-    named = [path for path in paths if not any(path.match(f"installer/{each}") for each in OF_CONFIGS)]
-
-    assert [f"{path}:{line}" for path in named for line in _without_code(path)] == []
 
 
 def test_the_docs_list_each_code_and_no_other() -> None:

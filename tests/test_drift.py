@@ -342,23 +342,3 @@ def test_a_probe_says_in_one_line_what_is_wrong_and_what_to_do(site: Site) -> No
         told = site.status()
     assert "the runtime nvidia is not defined in its configs: correct /z.toml\n" in told.stdout
     assert "reconcile" not in told.stdout, "it is not promised beside its refusal"
-
-
-def test_a_probe_says_why_a_node_is_not_ready_that_has_no_bad_line(site: Site) -> None:
-    nothing = site.status("--ready")
-    site.install()
-    installed = site.status("--ready")
-    with site.running():
-        unasked = site.status("--ready")
-        seeded(site, engines=[NOT_SERVED])
-    killed, as_json = site.status(), site.status("--json")
-
-    assert [each.returncode for each in (nothing, installed, unasked)] == [1, 1, 1]
-    assert nothing.stdout == "nothing is installed: use install or run\n"
-    assert installed.stdout.startswith("no toolkit-installer run waits (")
-    assert "/run/nvidia/toolkit/toolkit.pid is not locked" in installed.stdout
-    assert unasked.stdout.startswith("it is not known what docker or containerd or crio serves")
-    assert "by a run that has ended" in killed.stdout
-    assert "no run watches this node" in killed.stdout
-    assert "does not serve" not in killed.stdout
-    assert json.loads(as_json.stdout)["look"]["current"] is False

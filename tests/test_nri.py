@@ -144,26 +144,6 @@ def test_an_engine_that_drops_devices_ends_it_in_a_sentence(place: Place) -> Non
     assert said["problem"] in place.call("status").stdout
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
-        pytest.param(b"", id="nothing"),
-    ],
-)
-def test_an_engine_that_talks_nonsense_is_tried_again(place: Place, nonsense: bytes) -> None:
-    with Engine(place.socket) as engine, place.plugin() as child:
-        plugin = engine.accept()
-        plugin.send(nonsense)
-        if not nonsense:
-            plugin.hang_up()
-        again = engine.plugged()
-
-        assert again.create(WISH)["payload"]
-        assert child.poll() is None
-    assert _events(place)[:2] == ["NRI plugin not registered", "NRI plugin registered"]
-
-
 def test_a_socket_that_is_not_roots_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nri_plugin, "trusted_uids", lambda: frozenset({12345}))
 

@@ -116,19 +116,3 @@ def test_a_single_key_of_ours_that_is_gone_is_drift(installed: Site) -> None:
     in_docker(lambda said: said["runtimes"]["nvidia"].pop("args"))(installed)
 
     assert "drifted: runtimes.nvidia.args changed after the install" in installed.status().stdout
-
-
-def test_an_undo_that_could_not_end_is_told_until_there_is_an_install(installed: Site) -> None:
-    hook = '{"hooks": [{"path": "/usr/local/nvidia/toolkit/nvidia-cdi-hook"}]}\n'
-    specification = installed.write("etc/cdi/plugin.json", hook)
-    installed.uninstall(code=4)
-
-    kept = installed.status()
-
-    assert kept.returncode == 1
-    assert "incomplete, cannot remove the toolkit (/etc/cdi/plugin.json names " in kept.stdout
-    installed.install()
-    assert "did not give" not in installed.status().stdout
-    specification.unlink()
-    installed.uninstall()
-    assert installed.status().returncode == 3

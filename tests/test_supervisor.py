@@ -125,22 +125,6 @@ def test_a_terminal_interrupts_again_and_again_and_everything_is_undone(clean: S
     assert said.count("undo complete") == 1
 
 
-def test_as_pid_1_it_reaps_whatever_is_left_to_it_and_undoes(clean: Site) -> None:
-    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *clean.command("run")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT) as outer:
-        waits(outer)
-        (inner,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-        until_it_sleeps(int(inner))
-        orphan = "(sleep 0.1; true) & true"
-        subprocess.run(["nsenter", "--target", inner, "--pid", "sh", "-c", orphan], check=True)
-        time.sleep(0.5)
-        left = Path(f"/proc/{inner}/task/{inner}/children").read_text().split()
-        os.kill(int(inner), signal.SIGTERM)
-
-        assert outer.wait(30) == 0
-    assert left == []
-
-
 def test_a_stop_that_keeps_leaves_everything_but_pidfile_and_readiness(site: Site) -> None:
     with site.running("--on-exit", "keep") as child:
         during = site.tree()
