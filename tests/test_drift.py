@@ -163,17 +163,14 @@ def test_drift_that_is_ignored_is_left_without_a_word_and_told_to_who_asks(site:
         (site.root / TOOLKIT / "nvidia-ctk.real").unlink()
         assert site.status("--ready").returncode == 1, "that is no config: containers fail"
         site.write(DAEMON_JSON, "{garbage")
-        refused, as_json = asked(site), asked(site, "--json")
+        refused = asked(site, "--json")
         site.write(DAEMON_JSON, "{}")
         events = {json.loads(line)["event"] for line in ended(child).splitlines()}
     assert "drift not repaired" not in events
     assert (done.returncode, done.stdout) == (0, "done: edit /etc/docker/daemon.json\nrepaired\n")
-    said = json.loads(refused.stderr.splitlines()[-1])
-    assert (refused.returncode, as_json.returncode) == (1, 1)
-    assert said["problem"].startswith("cannot read /etc/docker/daemon.json as JSON")
-    assert said["remedy"]
-    jsonschema.validate(json.loads(as_json.stdout), SCHEMA["properties"]["look"])
-    assert json.loads(as_json.stdout)["problem"] == said["problem"]
+    assert refused.returncode == 1
+    jsonschema.validate(json.loads(refused.stdout), SCHEMA["properties"]["look"])
+    assert json.loads(refused.stdout)["problem"].startswith("cannot read /etc/docker/daemon.json as JSON")
 
 
 def test_whoever_changes_it_again_and_again_is_told_loudly_and_wins(site: Site) -> None:

@@ -125,18 +125,10 @@ def test_a_label_that_is_refused_is_noted_and_the_file_is_written(
     assert "security.selinux" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("said", "understood"),
-    [
-        pytest.param("v1.6.20~ds1", (1, 6, 20), id="Debian's"),
-        pytest.param("28.5.2+dfsg4", (28, 5, 2), id="Debian's dockerd"),
-        pytest.param("v2.4.0-beta.0", (2, 4, 0), id="ahead of a release"),
-        pytest.param("v2.4.0-beta+unknown", (2, 4, 0), id="of a branch"),
-        pytest.param("unknown", (), id="none"),
-    ],
-)
-def test_a_version_is_its_numbers(said: str, understood: tuple[int, ...]) -> None:
-    assert parse_version(said) == understood
+def test_a_version_is_its_numbers() -> None:
+    said = ("v1.6.20~ds1", "28.5.2+dfsg4", "v2.4.0-beta.0", "v2.4.0-beta+unknown", "unknown")
+
+    assert [*map(parse_version, said)] == [(1, 6, 20), (28, 5, 2), (2, 4, 0), (2, 4, 0), ()]
 
 
 @pytest.mark.parametrize("name", ["Talos", "Bottlerocket"])
