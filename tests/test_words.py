@@ -41,7 +41,7 @@ def figures(document: str) -> tuple[int, float, int]:
 # Words of the whole file. A number goes up only where another goes down.
 WORDS = {
     "README.md": 750,
-    "CONTRIBUTING.md": 1760,
+    "CONTRIBUTING.md": 1790,
     "docs/compatibility.md": 1795,
     "docs/deploy.md": 2890,
     "docs/doctor.md": 1825,
@@ -54,7 +54,7 @@ WORDS = {
     "docs/reference.md": 2980,
     "docs/security-host.md": 700,
     "docs/security.md": 1000,
-    "docs/troubleshooting.md": 3700,
+    "docs/troubleshooting.md": 3670,
     "docs/verify.md": 250,
 }
 
