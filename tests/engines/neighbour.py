@@ -42,18 +42,6 @@ def signals(results: tuple[str, ...] = ("failed", "done", "canceled")) -> None:
         job = (job + 40) % 4000
 
 
-def questions() -> None:
-    """Ask systemd without end what takes it longest, as everybody may: it runs no job while it has to answer."""
-    from jeepney import DBusAddress, new_method_call
-    from jeepney.io.blocking import open_dbus_connection
-
-    name = "org.freedesktop.systemd1"
-    manager = DBusAddress("/org/freedesktop/systemd1", bus_name=name, interface=f"{name}.Manager")
-    connection = open_dbus_connection("SYSTEM")
-    while True:
-        connection.send_and_get_reply(new_method_call(manager, "ListUnitFiles"))
-
-
 def _send(connection: object, message: object, name: str) -> None:
     from jeepney import HeaderFields
 
@@ -103,17 +91,16 @@ ACTS = (signals, locks, names)
 
 
 def main() -> None:
-    """Become nobody, and begin, at everybody's priority; with ``ask`` it keeps systemd busy, and nothing else."""
+    """Become nobody, and begin, at everybody's priority."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    acts = (questions,) * 2 if "ask" in sys.argv else ACTS
-    for act in acts:
+    for act in ACTS:
         threading.Thread(target=act, daemon=True).start()
     time.sleep(1)
     sys.stdout.write("at work\n")
     sys.stdout.flush()
-    while threading.active_count() > len(acts):
+    while threading.active_count() > len(ACTS):
         time.sleep(0.2)
     sys.exit("one of them has ended")
 

@@ -1,7 +1,6 @@
 """Nobody without root can stop, mislead or hang us: the same outcome with such a neighbour as without."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +24,10 @@ OVER_THE_BUS = (
 
 
 @contextmanager
-def _beside(node: Node, *words: str) -> Iterator[None]:
+def _beside(node: Node) -> Iterator[None]:
     """Let the neighbour work."""
     node.write("/run/neighbour.py", Path(neighbour.__file__).read_text())
-    process = node.start([PYTHON, "/run/neighbour.py", *words])
+    process = node.start([PYTHON, "/run/neighbour.py"])
     process.wait_for("at work")
     try:
         yield
@@ -70,25 +69,3 @@ def test_a_neighbour_without_root_changes_nothing(node: Node) -> None:
 def test_a_neighbour_on_the_system_bus_changes_nothing(containerd_node: Node) -> None:
     """Those that systemd restarts for us; dockerd is signalled."""
     _changes_nothing(containerd_node, *OVER_THE_BUS)
-
-
-def test_a_stop_is_obeyed_while_somebody_keeps_systemd_from_restarting_anything(
-    containerd_node: Node,
-) -> None:
-    """systemd answers root's questions between theirs, but begins a job only when there is nothing to answer."""
-    node = containerd_node
-    files, before, started = snapshot(node), served(node), node.show(node.unit, "InvocationID")
-
-    with _beside(node, "ask"):
-        run = node.start_installer("run", *SOURCE)
-        run.wait_for("config written")
-        time.sleep(1)
-        run.terminate()
-        code = run.wait(timeout_s=120)
-
-    assert code == 0, run.log
-    assert snapshot(node) == files
-    assert "No jobs" in node.run(["systemctl", "list-jobs"]).stdout
-    # Between two questions it may have come to a restart: then there was another one, back.
-    assert served(node) == before
-    assert ('"event": "engine re' in run.log) == (node.show(node.unit, "InvocationID") != started)

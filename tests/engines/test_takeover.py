@@ -7,7 +7,6 @@ import pytest
 import tomlkit
 
 from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2
-from tests.engines.images import IMAGE
 from tests.engines.nodes import OURS, PYTHON, Node
 from tests.engines.payload import ARTIFACTS, EXECUTABLES, LIBRARIES
 from tests.engines.told import served, snapshot
@@ -18,13 +17,6 @@ CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 RUNTIMES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
 # For one installation by NVIDIA's entry point, our runtime as the default.
 ONCE = {"HOST_ROOT_MOUNT": "/", "TOOLKIT_SOURCE_ROOT": ARTIFACTS, "NO_DAEMON": "true"}
-
-
-def _leave_toolkit_and_configs(node: Node, *, default: bool = False) -> None:
-    """Leave its directory and its configs alone, and let the engine read them."""
-    _leave_toolkit(node)
-    (_leave_in_docker if node.engine == "docker" else _leave_in_containerd)(node, default=default)
-    node.restart_engine()
 
 
 def _leave_toolkit(node: Node) -> None:
@@ -76,22 +68,6 @@ def _binary(name: str) -> str:
     return f"{TOOLKIT}/nvidia-container-runtime{RUNTIMES[name]}"
 
 
-def taken_over(node: Node) -> tuple[int, tuple[set[str], str], str]:
-    """Install by NVIDIA's entry point and undo that; return its exit code, what was served and the toolkit's config."""
-    files, before = snapshot(node), served(node)
-    variables = ONCE | {"RUNTIME": node.engine}
-
-    done = node.run([PYTHON, *NVIDIAS], env=variables, check=False)
-    again = node.run([PYTHON, *NVIDIAS], env=variables, check=False)
-    during, config = served(node), node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml")
-    node.installer("uninstall", check=True)
-
-    assert again.returncode == done.returncode, again.stderr
-    assert "toolkit installed" not in again.stderr
-    assert (snapshot(node), served(node)) == (files, before)
-    return done.returncode, during, config
-
-
 @pytest.mark.any_version
 @pytest.mark.parametrize("default", [True, False], ids=["as the default already", "not as the default"])
 def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, default: bool) -> None:
@@ -99,41 +75,18 @@ def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, def
         # NVIDIA's tool copies what the engine dumps: schema 3 on 2.x, also beside a root file of schema 2.
         node.write(CONTAINERD, VERSION_2)
         node.restart_engine()
-    _leave_toolkit_and_configs(node, default=default)
-    before = served(node)[0]
-    assert before >= OURS
+    _leave_toolkit(node)
+    (_leave_in_docker if node.engine == "docker" else _leave_in_containerd)(node, default=default)
+    node.restart_engine()
+    files, before, variables = snapshot(node), served(node), ONCE | {"RUNTIME": node.engine}
+    assert before[0] >= OURS
 
-    code, during, config = taken_over(node)
+    node.run([PYTHON, *NVIDIAS], env=variables)
+    again = node.run([PYTHON, *NVIDIAS], env=variables)
 
-    assert (code, during) == (0, (before, "nvidia")), "the same handlers, served by our toolkit"
+    assert "toolkit installed" not in again.stderr
+    assert served(node) == (before[0], "nvidia"), "the same handlers, served by our toolkit"
+    config = node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml")
     assert "nvidia-ctk" in config, "ours"
-
-
-# As container-config's containerd command of 2021 left it with --use-legacy-config (a file of schema 1).
-OLD = f"""version = 1
-oom_score = 0
-
-[plugins.cri]
-  sandbox_image = "{IMAGE}"
-  restrict_oom_score_adj = true
-  [plugins.cri.containerd.default_runtime]
-    runtime_type = "io.containerd.runc.v2"
-    runtime_root = ""
-    runtime_engine = ""
-    privileged_without_host_devices = false
-    [plugins.cri.containerd.default_runtime.options]
-      BinaryName = "{TOOLKIT}/nvidia-container-runtime"
-      Runtime = "{TOOLKIT}/nvidia-container-runtime"
-"""
-
-
-def test_the_default_runtime_table_of_schema_1_gives_way_and_comes_back(containerd_node: Node) -> None:
-    # containerd 2.x ignores a file of schema 1: there it is refused, and nothing is changed.
-    wanted = (0, "nvidia") if containerd_node.containerd_version.startswith("1.") else (1, "runc")
-    _leave_toolkit_and_configs(containerd_node, default=False)
-    containerd_node.write(CONTAINERD, OLD)
-    containerd_node.restart_engine()
-
-    code, during, _ = taken_over(containerd_node)
-
-    assert (code, during[1]) == wanted
+    node.installer("uninstall", check=True)
+    assert (snapshot(node), served(node)) == (files, before)

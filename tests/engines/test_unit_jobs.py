@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.errors import InstallerError, NotBegunError, StoppedBeforeError, StoppedError
+from installer.errors import InstallerError, StoppedBeforeError, StoppedError
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
@@ -117,15 +117,6 @@ def waiting(on: Node) -> str:
     on.run(["systemctl", "start", Path(SLOW).name])
     on.run(["systemctl", "stop", "--no-block", Path(SLOW).name])
     return before
-
-
-def test_a_restart_that_is_cancelled_before_it_began_has_not_begun(on: Node) -> None:
-    before = waiting(on)
-
-    with meanwhile(on, "systemctl", "cancel"), pytest.raises(NotBegunError, match="cancelled"):
-        restart(on)
-
-    assert on.show(UNIT, "InvocationID") == before
 
 
 def test_a_restart_that_waits_is_taken_back_when_we_are_stopped(on: Node) -> None:

@@ -16,7 +16,6 @@ from random import Random
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -24,11 +23,8 @@ from installer.cdi.specification import named_paths, specification
 from installer.change.ledger import dumps, read_record
 from installer.change.plan import plan_install, plan_undo
 from installer.change.unrecorded import find_leftovers, find_toolkits
-from installer.cli import nvidia as compat
-from installer.cli import nvidia_flags as compat_words
 from installer.cli.app import _call as status
 from installer.cli.demo import CONFIGS
-from installer.cli.flags import FLAGS, options_from
 from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
 from installer.engines.config_edits import syntax_of, toolkit_runtimes
@@ -38,7 +34,7 @@ from installer.engines.dependencies import is_suse
 from installer.engines.docker import api as dockerd
 from installer.engines.startup import explain_overruling, find_place, path_of, value_of
 from installer.errors import InstallerError
-from installer.host import kubernetes, systemd
+from installer.host import systemd
 from installer.host.files import Host
 from installer.host.kernel import list_mounts
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
@@ -53,7 +49,6 @@ from installer.model.options import GPU_KIND, Options, RestartMode
 from installer.nri.session import Given, Message, Session, encoded
 from installer.nri.state import describe_plugin as nri_lines
 from installer.payload.config_toml import edited_keys
-from installer.report.untaint import KEY, find_ready_node, make_patch
 from tests.change.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
@@ -240,44 +235,17 @@ def _systemd(path: Path) -> Reader:
     return _socket(path, ask, serve)
 
 
-def _words(content: bytes) -> list[str]:
-    return content.decode(errors="surrogateescape").split("\0")
-
-
 def _cmdline(directory: Path) -> Reader:
     host = Host.under(PurePosixPath(directory))
 
     def read(content: bytes) -> object:
-        words = _words(content)
+        words = content.decode(errors="surrogateescape").split("\0")
         for name, row in ENGINES.items():
             find_place(host, row.state, words, row.config)
             list(explain_overruling(row, words, Options(engines=(name,))))
         return value_of(words, ("--config",)), path_of(words, ("-c",))
 
     return read
-
-
-def _compat(content: bytes) -> object:
-    words = [word for word in _words(content) if "/nonexistent" not in word]
-    pairs = (word.partition("=") for word in words)
-    asked = compat_words.read(words, {name: value for name, _, value in pairs if name})
-    return None if asked.special else compat.options_from(asked)
-
-
-def _flags(content: bytes) -> object:
-    values: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
-    for word in _words(content):
-        name, _, value = word.removeprefix("--").partition("=")
-        field = name.replace("-", "_")
-        if isinstance(values.get(field), str):
-            values[field] = value
-        elif isinstance(values.get(field), tuple):
-            values[field] = tuple(value.split(","))
-    for flag in FLAGS:  # click has looked at those
-        if flag.choices and isinstance(values[flag.field], str) and values[flag.field] not in flag.choices:
-            values[flag.field] = flag.default
-    values["runtime"] = [name for name in values["runtime"] if name in ENGINES] or ["auto"]
-    return options_from(values, frozenset())
 
 
 def _nri_honest() -> bytes:
@@ -313,25 +281,6 @@ def _nri(content: bytes) -> object:
     return heard
 
 
-def _kubernetes(content: bytes) -> object:
-    """Take what a watch of pods tells, and what the API has of a node."""
-    with kubernetes.report_answer("GET /x"):
-        told = list(kubernetes.read_events(content.splitlines(keepends=True)))
-    return [(quote(find_ready_node(each)), make_patch(each)) for each in told]
-
-
-WATCHED = (
-    {
-        "type": "ADDED",
-        "object": {
-            "metadata": {"uid": "0c5d", "deletionTimestamp": None},
-            "spec": {"nodeName": "gpu-7", "taints": [{"key": KEY, "effect": "NoSchedule"}]},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        },
-    },
-    {"type": "BOOKMARK", "object": {"kind": "Pod"}},
-    {"type": "ERROR", "object": {"code": 410}},
-)
 STATUS = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"options": {"BinaryName": ""}}}}}
 VERSION = message((1, "0.1.0"), (2, "containerd"), (3, "1.7.2"), (4, "v1"))
 READY = message((1, message((1, "RuntimeReady"), (2, 1))))
@@ -383,10 +332,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "pidfile": (b"4711\n", _pidfile(directory / "pidfile")),
         "mounts": (b"36 35 98:0 /a\\040b /mnt rw - ext3 /dev/x rw\n0::/x\n4:memory:/y\n", _file(directory / "mounts", "mountinfo", lambda _: list_mounts(directory / "mounts/mountinfo"))),
         "command line": (b"dockerd\0--config-file\0/etc/x\0-c=/y\0--add-runtime=a=b\0", _cmdline(directory)),
-        "NVIDIA's words": (
-            b"--runtime=docker\0--nvidia-runtime-name=x\0RUNTIME_ARGS=--socket /x\0ROOT=/a\0CDI_ENABLED=yes", _compat,
-        ),
-        "our words": (b"--install-dir=/x\0--config=docker=/a\0--mount=/a=/b\0--restart-mode=none\0--timeout=1", _flags),
         "config.toml": (
             b'[nvidia-container-runtime]\nruntimes = ["runc"]\nlog-level = "info"\n',
             lambda content: (
@@ -430,7 +375,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             f"{'0' * 64}  ./usr/bin/nvidia-ctk\n".encode() * 2,
             _file(directory / "sums", "source/SHA256SUMS", lambda _: sums_of(PurePosixPath(directory / "sums/source"))),
         ),
-        "Kubernetes' API": (b"".join(json.dumps(event).encode() + b"\n" for event in WATCHED), _kubernetes),
     }  # fmt: skip
 
 

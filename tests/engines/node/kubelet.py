@@ -49,7 +49,9 @@ def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> "Ru
         apparmor=False,
         selinux_type=security["seLinuxOptions"]["type"],
     )
-    return start(node, name, wanted, pod["terminationGracePeriodSeconds"])
+    sandbox = node.cri.run_pod(name=name)
+    started = node.cri.start(sandbox, wanted)
+    return Running(node, sandbox, started, wanted.log, pod["terminationGracePeriodSeconds"])
 
 
 @dataclass
@@ -116,12 +118,6 @@ def forget(node: Node) -> None:
     for directory in (node.root / POD_LOGS).iterdir():
         directory.rmdir()
     (node.root / POD_LOGS).rmdir()
-
-
-def start(node: Node, name: str, container: Container, grace_s: int) -> Running:
-    """Start a pod of one container."""
-    sandbox = node.cri.run_pod(name=name, pid=container.pid, privileged=container.privileged)
-    return Running(node, sandbox, node.cri.start(sandbox, container), container.log, grace_s)
 
 
 def problem(log: str) -> str:

@@ -1,7 +1,5 @@
 """The image's payload stage against an archive as NVIDIA's is laid out: what it believes, and what it does not."""
 
-import hashlib
-import re
 import shutil
 import subprocess
 import tempfile
@@ -213,44 +211,3 @@ def test_what_a_stranger_signs_is_not_believed_whatever_key_the_archive_offers(
     said = archive.fetch()
 
     assert "its signed index was not believed" in said or "does not offer the key" in said
-
-
-SKOPEO = """\
-#!/bin/sh
-case $3 in docker://redhat/*) [ ! -e /given/silent ] || exit 1 ;; esac
-echo "the list of architectures of ${3#docker://}"
-"""
-
-
-def _pin(archive: Archive) -> str:
-    """Run ``make pin`` against the archive; return what was said where it failed."""
-    (archive.given / "skopeo").write_text(SKOPEO)
-    (archive.given / "skopeo").chmod(0o755)
-    return archive.run("sh", "-c", "PATH=/given:$PATH /given/images/pin")
-
-
-def test_pin_writes_what_it_has_seen_and_nothing_where_a_registry_is_silent(archive: Archive) -> None:
-    images, silent = archive.scripts(), archive.given / "silent"
-    text = (images / "versions.env").read_text()
-    key = (archive.given / "nvidia").read_text().strip()
-    for name, value in {"ARCHIVE": archive.url, "VERSION": "1.0.0-1", "KEY": key}.items():
-        text = re.sub(rf"TOOLKIT_{name}=.*", f"TOOLKIT_{name}={value}", text)
-    (images / "versions.env").write_text(text)
-
-    silent.touch()
-    assert "cannot pin redhat/ubi8-minimal:8.10 (its registry does not answer)" in _pin(archive)
-    assert (images / "versions.env").read_text() == text
-    assert not (images / "payload.sha256").exists()
-
-    silent.unlink()
-    assert _pin(archive) == ""
-    bases = {*re.findall(r"_BASE=(.*)", text)}
-    assert len(bases) == 2
-    for base in bases:
-        digest = hashlib.sha256(f"the list of architectures of {base}\n".encode()).hexdigest()
-        text = text.replace(f"={base}\n", f"={base}@sha256:{digest}\n")
-    assert (images / "versions.env").read_text() == text
-    sums = (images / "payload.sha256").read_text().splitlines()
-    assert (len(sums), len({line.split()[1] for line in sums})) == (16, 16)
-    assert _pin(archive) == ""
-    assert (images / "versions.env").read_text() == text, "a pin replaces the digest of before"

@@ -8,12 +8,10 @@ import pytest
 from tests.deploy.rendered import kustomized, pod_of
 from tests.documents import starting
 from tests.engines.by_cdi import GPU, TELLS, Client, answers, driver
-from tests.engines.cri import NODE, Container, Mount
-from tests.engines.inside import CDI, COMMON, ENGINES, OPERATORS_MOUNTS, PLACES
+from tests.engines.cri import Container
 from tests.engines.live import run_through_us, start
 from tests.engines.node.conftest import load
 from tests.engines.node.kubelet import TAG, announce, apply, begin, daemon_set, forget, on_disk, probe
-from tests.engines.node.kubelet import start as start_pod
 from tests.engines.nodes import OURS, Node
 from tests.engines.told import served, snapshot, starts
 from tests.support.waiting import until
@@ -166,73 +164,3 @@ def test_a_container_of_dockers_installs_and_uninstalls_by_the_documents_command
     assert served(node) == (before[0] | OURS, before[1])
     node.run(uninstall.text.replace(f" {name} ", f" localhost/{name} ").split())
     assert (snapshot(node), served(node)) == (files, before)
-
-
-# The operator's DaemonSet as it is, with CDI on, our image in NVIDIA's place.
-SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
-READY = "/run/nvidia/validations/driver-ready"
-SCRIPT = "/run/operator/entrypoint.sh"
-DEVICES = "run/nvidia/driver/dev"
-DRIVER = (
-    *("IS_HOST_DRIVER", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH"),
-    *("NVIDIA_DEV_ROOT", "DEV_ROOT_CTR_PATH"),
-)
-OPERATORS = {
-    "/host",
-    "/usr/local/nvidia",
-    "/run/nvidia/toolkit",
-    "/run/nvidia/validations",
-    "/driver-root",
-    "/var/run/cdi",
-}
-# assets/state-container-toolkit/0400_configmap.yaml of the operator; it sleeps five seconds there.
-ENTRYPOINT = """\
-#!/bin/sh
-until [ -f /run/nvidia/validations/driver-ready ]
-do
-  echo "waiting for the driver validations to be ready..."
-  sleep 5
-done
-
-set -o allexport
-cat /run/nvidia/validations/driver-ready
-. /run/nvidia/validations/driver-ready
-
-sleep 1
-
-exec nvidia-toolkit
-"""
-
-
-@pytest.mark.night
-def test_the_operators_pod_installs_and_gives_back(containerd_with_images: Node) -> None:
-    node, image = containerd_with_images, f"localhost/node-toolkit-installer:{TAG}"
-    places = {here: there for here, there in OPERATORS_MOUNTS.items() if here in OPERATORS} | PLACES[
-        "containerd"
-    ]
-    # The kubelet, the operator's validator and the driver container make these ahead of the pod.
-    for path in (*places.values(), DEVICES):
-        (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
-    node.write(READY, "".join(f"{name}={COMMON[name]}\n" for name in DRIVER))
-    node.write(SCRIPT, ENTRYPOINT)
-    (node.root / SCRIPT.lstrip("/")).chmod(0o700)
-    files, before, specification = snapshot(node), served(node), node.root / SPECIFICATION
-    mounts = [Mount(here, there, here == "/host") for here, there in places.items()]
-    container = Container(
-        command=("/bin/sh", "-c", "/bin/entrypoint.sh"),
-        image=image,
-        mounts=(*mounts, Mount("/bin/entrypoint.sh", SCRIPT, read_only=True)),
-        env={key: value for key, value in COMMON.items() if key not in DRIVER} | ENGINES["containerd"] | CDI,
-        log="operator.log",
-        pid=NODE,
-        privileged=True,
-    )
-
-    pod = start_pod(node, "operator", container, 30)
-    until(lambda: "Waiting for signal" in pod.log(), pod.log)
-    assert served(node) == (before[0] | OURS, before[1])
-    assert "hostPath: /run/nvidia/driver/dev/nvidiactl\n" in specification.read_text()
-    assert len([*(node.root / DEVICES).iterdir()]) == 4
-    assert pod.delete() == 0
-    assert (snapshot(node), served(node)) == (files, before)
-    assert not specification.exists()
