@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,12 +26,12 @@ from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import KEPT
 from installer.watch import fingerprint as signature
-from tests.support.cri import PLUGINS, SKIPPED, plugins
 from tests.support.files import put
 from tests.support.live import SOCKET as CONTAINERD
-from tests.support.live import STATUS, live
+from tests.support.tree import tree
 
 TEXTFILE = PurePosixPath("/prom/toolkit.prom")
+READY, PIDFILE = PurePosixPath("/ready"), PurePosixPath("/toolkit.pid")
 
 
 def test_a_damaged_state_file_is_none(tmp_path: Path) -> None:
@@ -40,6 +39,22 @@ def test_a_damaged_state_file_is_none(tmp_path: Path) -> None:
         host = put(tmp_path, {"state": text})
 
         assert seen.read_check(host, PurePosixPath("/state")) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"pid": 1}', "[" * 100_000, '["boot_id", "pid", "plan", "engines", "time"]', None]
+)
+def test_what_somebody_else_calls_ready_stays_as_it_is(tmp_path: Path, text: str | None) -> None:
+    host, place = Host.under(PurePosixPath(tmp_path)), tmp_path / "ready"
+    place.symlink_to("elsewhere") if text is None else place.write_text(text)
+    before = tree(tmp_path)
+
+    with pytest.raises(InstallerError, match="publish readiness in /ready"):
+        seen.refuse_foreign(host, READY)
+    seen.remove(host, READY)
+
+    assert not seen.is_ready(host, READY, PIDFILE)
+    assert tree(tmp_path) == before
 
 
 UNMADE = InstallerError("generate it", remedy="wake the GPU", code="cdi-failed")
@@ -166,33 +181,6 @@ def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_mo
     assert (node.ready, node.counts) == (False, (0, {"drifted": 1}))
     assert "--drift ignore repairs nothing" in node.said["problem"]
     assert "toolkit-installer reconcile" in node.said["remedy"]
-
-
-def test_a_containerd_without_cri_is_not_said_to_be_stopped(tmp_path: Path) -> None:
-    node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)
-
-    with live(tmp_path) as containerd:
-        containerd.answers[PLUGINS] = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
-        del containerd.answers[STATUS]
-        node.check(plan=fail(NO_ENGINE))
-
-    assert node.said["problem"] == "verify that containerd serves our runtimes (its CRI is switched off)"
-    assert "disabled_plugins" in node.said["remedy"]
-
-
-def test_a_docker_that_does_not_run_is_not_asked_for_a_connection_would_start_it(tmp_path: Path) -> None:
-    node = Node(tmp_path, NOTHING, record=Record(engines=(OF_DOCKER,)))
-    (tmp_path / "var/run").mkdir(parents=True)
-
-    with socket.socket(socket.AF_UNIX) as activated:
-        activated.bind(f"{tmp_path}{OF_DOCKER.socket}")
-        activated.listen()
-        activated.setblocking(False)
-        node.check(plan=fail(NO_ENGINE))
-
-        with pytest.raises(BlockingIOError):
-            activated.accept()
-    assert "it does not run" in node.said["problem"]
 
 
 @pytest.mark.parametrize(

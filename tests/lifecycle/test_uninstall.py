@@ -17,21 +17,17 @@ from installer.engines import ENGINES
 from installer.engines.trial_containers import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.host.kubernetes import OWN_NAME
-from installer.host.locks import is_awaited
 from installer.lifecycle import uninstall
 from installer.model.facts import EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
 from installer.model.options import Options
 from tests.support.files import put
 
-OWN, NEXT = "toolkit-aaaaa", "toolkit-bbbbb"
 LATER_S = 0.3
 
 
 @pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    monkeypatch.setenv(OWN_NAME, OWN)
+def options(tmp_path: Path) -> Options:
     return Options(host_root=PurePosixPath(tmp_path))
 
 
@@ -54,45 +50,6 @@ def later(act: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         timer.join()
-
-
-@pytest.mark.parametrize(
-    ("pods", "limits_s"),
-    [
-        pytest.param((), (9, 9), id="we are no pod: not at all"),
-        pytest.param((OWN,), (0.3, 9), id="no other: until the kubelet would have made it"),
-        pytest.param((OWN, NEXT), (0.1, 0.6), id="the next: until it would run"),
-    ],
-)
-def test_a_run_that_stops_waits_as_long_as_the_next_one_may_take(
-    host: Host, holder: Ledger, monkeypatch: pytest.MonkeyPatch, pods: list[str], limits_s: tuple[float, ...]
-) -> None:
-    monkeypatch.setattr(uninstall, "SIGN_S", limits_s[0])
-    monkeypatch.setattr(uninstall, "START_S", limits_s[1])
-    for pod in pods:  # as the kubelet makes it
-        host.local_path(PurePosixPath(f"/var/log/pods/gpu_{pod}_0c5d-{pod}")).mkdir(parents=True)
-    began, waited_s = time.monotonic(), (0, *limits_s)[len(pods)]
-
-    assert not uninstall.await_next_run(host, holder.lock)
-
-    assert waited_s <= time.monotonic() - began < 9
-
-
-def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(
-    options: Options, host: Host, holder: Ledger
-) -> None:
-    seen = []
-
-    def ends() -> None:
-        seen.append(is_awaited(holder.lock))
-        holder.lock.release()
-
-    with later(ends):
-        ledger = uninstall.ledger_for_run(host, options)
-
-    assert seen == [True]
-    assert not is_awaited(ledger.lock)
-    ledger.lock.release()
 
 
 def test_a_ledger_that_stays_held_is_given_up_in_time(
