@@ -34,7 +34,6 @@ from installer.model.steps import (
     Reload,
     RemoveDeviceNodes,
     WriteConfig,
-    describe,
 )
 from tests.change.golden import Case, artifacts, cases, with_engines
 
@@ -117,18 +116,6 @@ def test_an_undo_removes_specification_and_nodes_with_the_toolkit(
     assert writes(plan) == does
     assert RemoveDeviceNodes((NODE,)) in plan.steps
     assert plan.final is None
-
-
-def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:
-    node = DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot absent")
-    facts = replace(managed(None), cdi=CdiFacts(absent_nodes=(node,)), held=Record())
-
-    plan = plan_install(facts, MANAGED)
-    back = plan_rollback(plan, plan.steps, Record())
-
-    (part,) = (part for part in plan.parts if part.id == "device-nodes")
-    assert [describe(step).text for step in part.steps] == ["make the device nodes /dev/nvidiactl"]
-    assert RemoveDeviceNodes((node,)) in back.steps
 
 
 # The GPUs'
