@@ -13,8 +13,10 @@ from installer.engines.cri import (
     ask_status,
     list_ids,
 )
+from installer.engines.trial_containers import Tools, cri_container
 from installer.errors import InstallerError
 from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
+from installer.model.protobuf import read_fields
 from tests.host.servers import answer, either, engine, hang, message, serving
 from tests.support.cri import (
     BAD_DEFAULT,
@@ -72,16 +74,6 @@ def test_crio_is_asked_for_its_config_over_http_whatever_its_status_tells(tmp_pa
     assert str(serves.state) == "/run/containers/storage/overlay-containers"
     assert [str(path) for path in serves.hook_dirs] == ["/usr/share/containers/oci/hooks.d"]
     assert serves.handlers["crun"].table["runtime_root"] == "/run/crun"
-
-
-@pytest.mark.parametrize("http", [b"HTTP/1.0 404 Not Found\r\n\r\nno", b"HTTP/1.0 200 OK\r\n\r\n]"])
-def test_a_crio_that_does_not_tell_its_config_is_an_error(tmp_path: Path, http: bytes) -> None:
-    with (
-        engine(tmp_path / "grpc.sock", CRIO) as grpc_only,
-        serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
-        pytest.raises(InstallerError, match="understand what answers"),
-    ):
-        ask_status(crio, timeout_s=5)
 
 
 def test_an_endless_config_of_a_crio_is_left(tmp_path: Path) -> None:
@@ -159,3 +151,31 @@ def test_an_engine_that_does_not_answer_is_left_at_the_deadline(
         ask_status(cri, timeout_s=0.3)
 
     assert time.monotonic() - started < 20
+
+
+# What a verify makes: an image that CRI-O lets pass.
+
+IMAGE = b"localhost/busybox:1"  # its pause_image
+CONFIG, IMAGE_SPEC, NAME, USER_SPECIFIED = 2, 2, 1, 18
+
+
+def test_the_image_is_crios_pause_image_by_the_name_that_a_signature_is_verified_by(tmp_path: Path) -> None:
+    made_ids = {"RunPodSandbox": message((1, "pod")), "CreateContainer": message((1, "made"))}
+    acts = dict.fromkeys(("ListPodSandbox", "StartContainer", "StopPodSandbox", "RemovePodSandbox"), b"")
+    said = {"Version": version("cri-o", "1.37.0"), "Status": cri_status({})} | made_ids | acts
+    answers = {f"{CRI}{name}": answer for name, answer in said.items()}
+    asked: list[bytes] = []
+    http = b"HTTP/1.0 200 OK\r\n\r\n" + (RECORDED / "config.toml").read_bytes()
+
+    with (
+        engine(tmp_path / "grpc.sock", answers, asked) as grpc_only,
+        serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
+        cri_container(crio, "verify-x", "nvidia", Tools((), loader=False), {}, timeout_s=5) as (made, _),
+    ):
+        pass
+
+    assert made == "made"
+    requests = [dict(read_fields(each)) for each in asked]
+    request = next(each for each in requests if each.get(1) == b"pod" and 3 in each)
+    spec = dict(read_fields(dict(read_fields(request[CONFIG]))[IMAGE_SPEC]))
+    assert spec == {NAME: IMAGE, USER_SPECIFIED: IMAGE}

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from installer.errors import InstallerError
 from installer.host import kernel
 from installer.host.files import MOST_BYTES, Host, is_absent, is_file, read_json_of_root, text
-from installer.host.inodes import is_mount_point, watch_opens
+from installer.host.inodes import is_mount_point
 from installer.host.trees import remove_tree
 from installer.model.files import File, Kind
 from tests.support.neighbours import NOBODY, only_as_root
@@ -149,21 +148,6 @@ def test_a_mount_point_may_have_any_bytes(tmp_path: Path, monkeypatch: pytest.Mo
     assert os.fsencode(point) == STRANGE
     assert os.fsencode(source) == b"/x \xff"
     assert is_mount_point(Path(point))
-
-
-def test_a_program_that_is_started_was_opened_and_one_that_is_looked_at_was_not(tmp_path: Path) -> None:
-    started, looked_at, absent = tmp_path / "started", tmp_path / "looked-at", tmp_path / "absent"
-    for path in (started, looked_at):
-        path.write_text("#!/bin/sh\n")
-        path.chmod(0o755)
-
-    with watch_opens((started, looked_at, absent)) as watch:
-        before = watch()
-        subprocess.run([started], check=True)
-        looked_at.stat()
-        after = watch()
-
-    assert (before, after) == (frozenset(), frozenset({started}))
 
 
 FILE = PurePosixPath("/file")

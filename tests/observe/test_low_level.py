@@ -122,18 +122,6 @@ def test_what_our_runtimes_hand_over_to(
     assert find_low_level_runtime(host, LAYOUT, held) == (PurePosixPath(found) if found else None)
 
 
-def test_what_cannot_be_started_is_none(tmp_path: Path) -> None:
-    host, runc = put(tmp_path, {"/opt/runc": "x"}, 0o644), tmp_path / "opt/runc"
-    found = [find_low_level_runtime(host, LAYOUT, HELD)]  # not executable
-    put(tmp_path, {"/opt/runc": ""}, 0o755)
-    found.append(find_low_level_runtime(host, LAYOUT, HELD))  # empty
-    runc.unlink()
-    found.append(find_low_level_runtime(host, LAYOUT, HELD))
-    runc.mkdir()
-
-    assert [*found, find_low_level_runtime(host, LAYOUT, HELD)] == [None] * 4
-
-
 def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path: Path) -> None:
     usual = PurePosixPath("/usr/sbin/runc")
     host = Host.under(PurePosixPath(tmp_path))
