@@ -28,6 +28,7 @@ TABLES_V2 = "".join(
     f'runtime_engine = ""\n[{V2}.runtimes.{name}.options]\nBinaryName = "{program}"\nSystemdCgroup = true\n'
     for name, program in PROGRAMS.items()
 )
+CTKS_V2 = f'[{V2}.runtimes.nvidia.options]\nBinaryName = "{OWNERS}"\n'
 CRIOS = '[crio.runtime]\ndefault_runtime = "nvidia"\n' + "".join(
     f'[crio.runtime.runtimes.{name}]\nruntime_path = "{program}"\nruntime_type = "oci"\n'
     for name, program in PROGRAMS.items()
@@ -110,56 +111,32 @@ def test_a_drop_in_goes_whose_toolkit_has_gone_before_it_and_only_where_that_was
     assert not containerd.drop_in.exists()
 
 
-def test_a_drop_in_of_nvidias_name_is_left_although_it_holds_no_more_than_ours(crio: Nvidia) -> None:
-    runtime = f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{PROGRAMS["nvidia"]}"\n'
-    crio.put({CONFIG["crio"]: "", "etc/crio/crio.conf.d/99-nvidia.conf": runtime})
-    before = crio.tree()
-
-    assert crio.uninstall("--runtime", "crio") == 0
-
-    assert crio.events[0]["event"] == "nothing to undo"
-    assert crio.tree() == before
-
-
 @pytest.mark.parametrize(
-    ("engine", "files"),
+    ("engine", "files", "kept"),
     [
-        ("docker", {CONFIG["docker"]: f'{{"runtimes": {{"n": {{"path": "{OWNERS}"}}}}}}'}),
-        ("containerd", {CONFIG["containerd"]: USERS_V2}),
-        ("crio", {CONFIG["crio"]: "[crio]\n"}),
-        ("crio", {f"{TOOLKIT[1:]}/theirs": "1\n"}),
+        (
+            "docker",
+            {CONFIG["docker"]: f'{{"runtimes": {{"n": {{"path": "{OWNERS}"}}}}}}'},
+            [f"n in /{CONFIG['docker']}: it starts {OWNERS}"],
+        ),
+        ("crio", {f"{TOOLKIT[1:]}/theirs": "1\n"}, []),
+        (
+            "containerd",
+            {CONFIG["containerd"]: IMPORTS + USERS_V2, DROP_IN["containerd"]: CTKS_V2},
+            [f"nvidia in /{DROP_IN['containerd']}: it starts {OWNERS}"],
+        ),
     ],
-    ids=["docker", "containerd", "CRI-O", "a directory"],
+    ids=["docker", "a directory", "what nvidia-ctk set up for the host's packages"],
 )
-def test_where_nvidias_installer_never_was_nothing_is_adopted(
-    tmp_path: Path, engine: str, files: dict[str, str]
+def test_where_nvidias_installer_never_was_nothing_is_adopted_and_what_looks_like_it_is_named(
+    tmp_path: Path, engine: str, files: dict[str, str], kept: list[str]
 ) -> None:
     node = Nvidia(tmp_path, engine)
     node.put(files)
     before = node.tree()
 
-    assert adopt(node) == []
-    assert node.tree() == before
-
-
-@pytest.mark.parametrize(
-    ("engine", "config", "text"),
-    [
-        ("containerd", IMPORTS + USERS_V2, f'[{V2}.runtimes.nvidia.options]\nBinaryName = "{OWNERS}"\n'),
-        ("crio", "", f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{OWNERS}"\n'),
-    ],
-    ids=["containerd", "CRI-O"],
-)
-def test_what_nvidia_ctk_set_up_for_the_hosts_packages_is_left_alone_and_named(
-    tmp_path: Path, engine: str, config: str, text: str
-) -> None:
-    node = Nvidia(tmp_path, engine)
-    node.put({CONFIG[engine]: config, DROP_IN[engine]: text})
-    before = node.tree()
-
-    (event,) = adopt(node, "runtime kept")
-
-    assert event["runtime"] == f"nvidia in /{DROP_IN[engine]}: it starts {OWNERS}"
+    assert [event["runtime"] for event in adopt(node, "runtime kept")] == kept
+    assert "leftovers found" not in {event["event"] for event in node.events}
     assert node.tree() == before
 
 

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from functools import reduce
-from pathlib import Path
 
 import pytest
 
@@ -147,28 +146,6 @@ def test_a_value_that_makes_no_sense_changes_nothing(
     docker: Nvidia, variables: dict[str, str], words: str
 ) -> None:
     assert words in docker.refused(**{"NO_DAEMON": "false"} | variables)
-
-
-BY_ITS_UNIT = " is restarted by its unit: a signal does not make it read its config"
-
-
-@pytest.mark.parametrize(
-    ("engine", "said", "told"),
-    [
-        ("docker", "signal", None),
-        ("docker", "systemd", "Docker gets SIGHUP: a restart by its unit would stop its containers"),
-        ("containerd", "Signal", f"containerd{BY_ITS_UNIT}"),
-        ("crio", "Signal", f"CRI-O{BY_ITS_UNIT}"),
-        ("containerd", "systemd", None),
-    ],
-)
-def test_a_restart_mode_that_does_not_apply_is_answered_by_what_is_done_instead(
-    tmp_path: Path, engine: str, said: str, told: str | None
-) -> None:
-    node = Nvidia(tmp_path, engine)
-    node.install(RUNTIME_RESTART_MODE=said)
-
-    assert next((each["note"] for each in node.events if each["level"] == "warning"), None) == told
 
 
 def test_the_program_waits_says_so_and_undoes_everything(docker: Nvidia) -> None:

@@ -17,9 +17,8 @@ from installer.cli.nvidia_flags import (
     Row,
     read,
     rows,
-    spell_option,
 )
-from installer.errors import Option, Remedy, UsageError
+from installer.errors import UsageError
 from installer.model.options import Cdi, Options, RestartMode
 from tests.compat.nvidia import CONFIG, Nvidia
 from tests.support.entry import PROJECT
@@ -146,27 +145,15 @@ def test_a_misspelt_variable_is_told_and_foreign_ones_are_not() -> None:
         (["--toolkit-args", "'x"], "no closing quotation"),
         (["--toolkit-args", "--nope"], "there is no such flag"),
         (["-r", "podman"], "configure the runtime 'podman'"),
+        (["usr/local/nvidia"], "install into 'usr/local/nvidia' .it is not an absolute path"),
+        (["--root", "/a", "b"], "install into 'b' .it is not an absolute path"),
+        (["--", "-x"], "install into '-x' .it is not an absolute path"),
+        (["/opt/x", "opt/y"], "take the argument 'opt/y' .one directory is all there can be"),
     ],
 )
-def test_a_word_that_makes_no_sense_is_an_error(words: list[str], problem: str) -> None:
+def test_a_flag_or_argument_that_makes_no_sense_is_an_error(words: list[str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         read(words, {})
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["usr/local/nvidia"], "install into 'usr/local/nvidia' (it is not an absolute path)"),
-        (["/opt/x", "opt/y"], "take the argument 'opt/y' (one directory is all there can be)"),
-        (["--root", "/a", "b"], "install into 'b' (it is not an absolute path)"),
-        (["--", "-x"], "install into '-x' (it is not an absolute path)"),
-    ],
-)
-def test_an_argument_that_is_no_directory_to_install_into_is_refused(words: list[str], sentence: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        read(words, {})
-
-    assert refused.value.problem == sentence
 
 
 def test_help_and_version_are_asked_for() -> None:
@@ -286,41 +273,6 @@ def test_each_option_of_a_remedy_is_one_of_both_command_lines() -> None:
     assert len(named) > 5
     assert named - {flag.name.removeprefix("--") for flag in FLAGS} == set()
     assert named - {name for row in rows() for name in (row.own, *row.names)} == OWN_ALONE
-
-
-@pytest.mark.parametrize(
-    ("option", "own", "theirs"),
-    [
-        (Option("retry"), "--retry", "--retry (TOOLKIT_INSTALLER_RETRY)"),
-        (Option("install-dir"), "--install-dir", "--toolkit-install-dir (TOOLKIT_INSTALL_DIR)"),
-        (
-            *(Option("config", "/c", engine="containerd"), "--config containerd=/c"),
-            "--config=/c (RUNTIME_CONFIG)",
-        ),
-        (Option("in-use", "keep"), "--in-use keep", "toolkit-installer's --in-use keep"),
-    ],
-)
-def test_an_option_is_spelt_as_each_entry_point_takes_it(option: Option, own: str, theirs: str) -> None:
-    remedy = Remedy("use ", option, ", then run again")
-
-    assert remedy == f"use {own}, then run again"
-    assert remedy.spelt(spell_option) == f"use {theirs}, then run again"
-
-
-@pytest.mark.parametrize("form", ["flags", "variables"])
-def test_what_a_remedy_says_is_taken_in_the_form_of_2021_too(form: str) -> None:
-    """TOOLKIT_ARGS, RUNTIME_ARGS and the first argument give way to a flag."""
-    old = {"RUNTIME": "containerd", "TOOLKIT_ARGS": "--driver-root /d", "RUNTIME_ARGS": "-s /run/c.sock"}
-    said = {"runtime-name": "gpu", "timeout": "60", "retry": "true", "config": "/etc/containerd/c.toml"}
-    spelled = {name: spell_option(Option(name, value)) for name, value in said.items()}
-    flags = [text.partition(" ")[0] for text in spelled.values()] if form == "flags" else []
-    variables = {text.rpartition("(")[2].rstrip(")"): said[name] for name, text in spelled.items()}
-
-    options = options_from(read(["/usr/local/nvidia", *flags], old if flags else old | variables))
-
-    assert (options.runtime_name, options.timeout_s, options.retry) == ("gpu", 60.0, True)
-    assert str(options.places["containerd"].config) == said["config"]
-    assert str(options.places["containerd"].socket) == "/run/c.sock"
 
 
 def test_a_refusal_of_nvidias_entry_point_speaks_its_words(docker: Nvidia) -> None:
