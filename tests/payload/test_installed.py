@@ -3,17 +3,14 @@
 tests/test_integrity.py holds what lies in our directory; here is what lies elsewhere, and what stays.
 """
 
-import os
 import re
 import stat
 import time
 from pathlib import Path, PurePosixPath
-from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
 
-from installer.host.events import log
 from installer.host.files import Host
 from installer.model.facts import ADOPTED, OWNER, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
@@ -79,20 +76,6 @@ def test_a_sticky_directory_and_a_link_keep_others_away_by_themselves(tmp_path: 
     (tmp_path / str(SPECIFICATION)[1:]).symlink_to("elsewhere")
 
     assert flaws(host, holding()) == {}
-
-
-def test_a_file_system_without_modes_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[tuple[str, object]] = []
-    monkeypatch.setattr(log, "write", lambda _, event, fields: events.append((event, fields["reason"])))
-
-    def refuses(*_: object) -> NoReturn:
-        raise PermissionError(1, "Operation not permitted")  # as vfat has it
-
-    monkeypatch.setattr(os, "fchmod", refuses)
-
-    restore_access(exposed(tmp_path, SAVED, 0o644), LAYOUT, holding())
-
-    assert events == [("exposed file not repaired", f"it is {READABLE}")]
 
 
 # Rows that are not ours any more, because the toolkit of another installer stands in the place of ours.

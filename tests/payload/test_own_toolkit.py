@@ -4,12 +4,11 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from installer.host.files import Host
-from installer.host.trees import LARGE_BYTES, NOTES, digests_below, mark_of, read_noted_digests
+from installer.host.trees import LARGE_BYTES, mark_of
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import Site
 
@@ -62,17 +61,6 @@ def test_each_large_program_is_noted_at_its_copy_and_a_second_install_writes_not
     assert {line.split()[0] for line in (site.root / KEPT).read_text().splitlines()} == large
 
 
-def test_a_noted_program_is_not_read_until_it_changes(site: Site) -> None:
-    host, version = Host.under(PurePosixPath(site.root)), PurePosixPath("/", TOOLKIT)
-    program = site.root / TOOLKIT / f"{PROGRAM}.real"
-    notes = program.parent / NOTES
-    notes.write_text("".join(f"{mark} noted\n" for mark in read_noted_digests(host, version)))
-
-    assert digests_below(host, version)[PurePosixPath(f"{PROGRAM}.real")] == "noted"
-    tampered(program)
-    assert len(digests_below(host, version)[PurePosixPath(f"{PROGRAM}.real")]) == 64
-
-
 @pytest.mark.parametrize("sums", ["none", "of other files", "of all files"])
 def test_a_source_that_was_changed_behind_its_times_is_read_unless_its_sums_name_it(
     site: Site, sums: str
@@ -117,44 +105,21 @@ def test_a_program_that_was_changed_behind_its_times_is_installed_anew(site: Sit
     assert site.status("--deep").returncode == 0
 
 
+@only_as_root
 @pytest.mark.parametrize(
     "spoil",
-    [
-        lambda kept: kept.write_bytes(b"\xff\0\n" * 9),
-        lambda kept: kept.chmod(0o666),
-        lambda kept: (kept.unlink(), kept.mkdir()),
-    ],
-    ids=["no lines", "for all to write", "a directory"],
+    [lambda kept: os.chown(kept, NOBODY, NOBODY), lambda kept: kept.chmod(0o666)],
+    ids=["his file", "for all to write"],
 )
-def test_without_digests_that_can_be_believed_all_is_read(
-    site: Site, spoil: Callable[[Path], object]
-) -> None:
-    spoil(site.root / KEPT)
-
-    site.install()
-
-    assert site.status("--deep").returncode == 0
-
-
-@only_as_root
-def test_digests_of_somebody_else_are_not_believed(site: Site) -> None:
+def test_digests_of_somebody_else_are_not_believed(site: Site, spoil: Callable[[Path], object]) -> None:
     kept = site.root / KEPT
     program = site.root / TOOLKIT / f"{PROGRAM}.real"
     tampered(program)
     time.sleep(TICK_S)
     noted = subprocess.run(["sha256sum", source_of(site)], capture_output=True, text=True, check=True)
     kept.write_text(kept.read_text() + f"{mark_of(str(program))} {noted.stdout.split()[0]}\n")
-    os.chown(kept, NOBODY, NOBODY)
+    spoil(kept)
 
     site.install()
 
     assert program.read_bytes() == source_of(site).read_bytes()
-
-
-def test_what_is_small_or_no_file_has_no_mark(tmp_path: Path) -> None:
-    (tmp_path / "small").write_bytes(bytes(LARGE_BYTES - 1))
-    (tmp_path / "large").write_bytes(bytes(LARGE_BYTES))
-
-    marked = [name for name in ("small", "large", "none", ".") if mark_of(str(tmp_path / name))]
-
-    assert marked == ["large"]

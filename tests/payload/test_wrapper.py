@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -170,17 +169,6 @@ def test_a_search_path_grows_by_our_directory_and_never_by_the_working_directory
     ended = run(*shell, wrapper, env=given)
 
     assert (ended.returncode, ended.stdout.decode()) == (0, seen.format(tmp_path))
-
-
-def test_a_signal_to_the_wrapper_is_a_signal_to_the_program(shell: tuple[str, ...], tmp_path: Path) -> None:
-    wrapper = write_wrapper(tmp_path, "echo $$; exec sleep 30", fallback="runc")
-
-    with subprocess.Popen((*shell, wrapper), stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        pid = int(child.stdout.readline())
-        child.send_signal(signal.SIGTERM)
-
-    assert (pid, child.returncode) == (child.pid, -signal.SIGTERM)
 
 
 def run_where_forks_fail(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
