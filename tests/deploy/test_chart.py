@@ -12,7 +12,6 @@ import yaml
 
 from tests.deploy.helm import CHART, NAMESPACE
 from tests.deploy.rendered import (
-    DEPLOY,
     SCHEMAS,
     charted,
     container_of,
@@ -31,13 +30,10 @@ TERM = (
     "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
     ".matchExpressions[0]"
 )
-VOLUMES = (
-    *("extraVolumes[0].name=more", "extraVolumes[0].hostPath.path=/opt"),
-    *("extraVolumeMounts[0].name=more", "extraVolumeMounts[0].mountPath=/opt"),
-)
 OF_A_NODE = pytest.mark.parametrize("value", ["planNode", "uninstallNode"])
 ALL = (
-    *VOLUMES,
+    *("extraVolumes[0].name=more", "extraVolumes[0].hostPath.path=/opt"),
+    *("extraVolumeMounts[0].name=more", "extraVolumeMounts[0].mountPath=/opt"),
     *("image.repository=registry.example.com/mine", f"image.digest={SHA}", "image.pullPolicy=Always"),
     *("imagePullSecrets[0].name=password", "nameOverride=mine", "runtime=docker", "runtimeName=gpu"),
     *(
@@ -64,11 +60,6 @@ def _refused(*settings: str, verb: str = "template") -> str:
     done = subprocess.run(helm(verb, *settings), capture_output=True, text=True, check=False, cwd=PROJECT)
     assert done.returncode == 1, done.stdout
     return done.stderr
-
-
-def _notes(*settings: str) -> str:
-    (notes,) = (each["notes"] for each in objects(*helm("template", *settings)) if "notes" in each)
-    return str(notes)
 
 
 @pytest.mark.parametrize(
@@ -210,22 +201,6 @@ def test_the_job_of_a_node_with_a_long_name_has_a_name_that_its_pods_can_have(va
         assert "nodeName" not in pod, "the scheduler places it"
 
 
-@OF_A_NODE
-def test_the_job_of_a_node_sees_what_the_daemon_set_sees_and_openshift_admits_it(value: str) -> None:
-    manifests = charted(f"{value}=gpu-7", *VOLUMES, "openshift=true")
-    job, daemon_set, constraints = of_kind(manifests, "Job", "DaemonSet", "SecurityContextConstraints")
-
-    validate([job], SCHEMAS[-1])
-    assert pod_of([job])["volumes"] == pod_of([daemon_set])["volumes"]
-    assert len(container_of([job])["volumeMounts"]) == 2
-    assert container_of([job])["volumeMounts"] == container_of([daemon_set])["volumeMounts"]
-    assert constraints["users"] == [
-        f"system:serviceaccount:{NAMESPACE}:{pod_of([job])['serviceAccountName']}"
-    ]
-    assert pod_of([job])["automountServiceAccountToken"] is False
-    assert "serviceAccountName" not in pod_of(of_kind(charted(f"{value}=gpu-7"), "Job"))
-
-
 def test_each_value_is_where_it_belongs() -> None:
     manifests = charted(*ALL)
     daemon_set, deployment, job = of_kind(manifests, "DaemonSet", "Deployment", "Job")
@@ -246,6 +221,8 @@ def test_each_value_is_where_it_belongs() -> None:
     assert "nodeAffinity" in pod["affinity"]
     assert {each["name"] for each in pod["volumes"]} == {"host", "more"}
     assert {each["mountPath"] for each in container["volumeMounts"]} == {"/host", "/opt"}
+    assert pod_of([job])["volumes"] == pod["volumes"]
+    assert container_of([job])["volumeMounts"] == container["volumeMounts"]
     assert container["resources"]["limits"] == {"cpu": 1, "memory": "128Mi"}
     template = daemon_set["spec"]["template"]["metadata"]
     assert (daemon_set["metadata"]["annotations"], template["annotations"]) == ({"a": "b"}, {"e": "f"})
@@ -258,26 +235,6 @@ def test_the_labels_that_select_pods_are_never_others() -> None:
 
     # A selector cannot be changed: with a version in it no upgrade would be possible.
     assert daemon_set["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": NAMESPACE}
-
-
-def test_the_notes_say_how_to_begin_and_how_to_uninstall() -> None:
-    begin, uninstall = _notes("nodeSelector.gpu=yes"), _notes("uninstall=true")
-
-    assert "kubectl label node NODE gpu=yes" in begin
-    # Helm's own --wait waits for no pod where all may be unavailable at once.
-    assert f"--set uninstall=true\n  kubectl --namespace {NAMESPACE} rollout status daemonset/" in begin
-    assert f"helm --namespace {NAMESPACE} uninstall release" in uninstall
-    assert "Pods of a, e may ask" in _notes("mode=nri", "nri.allow[0]=a=b.c/d", "nri.allow[1]=e=b.c/f")
-
-
-def test_the_pod_of_the_notes_is_the_one_of_the_documents() -> None:
-    text = _notes().partition("<<END\n")[2].partition("  END")[0]
-
-    pod = yaml.safe_load(text)
-    assert pod == yaml.safe_load((DEPLOY / "gpu-test.yaml").read_text())
-    validate([pod], SCHEMAS[-1])
-    classes = {each["handler"] for each in charted() if each["kind"] == "RuntimeClass"}
-    assert pod["spec"]["runtimeClassName"] in classes
 
 
 def rows() -> list[tuple[str, str, str]]:

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -84,6 +83,17 @@ def _has_classes(name: str) -> str:
 
 
 OLD = "kubeVersion=v1.29.0"
+PLAN = ("planNode=name-of-the-node",)
+# The components that change the plan of a node as well.
+OF_THE_JOB = {
+    "devices-by-cdi": _accepting("false"),
+    "devices-by-volume-mounts": _accepting("true"),
+    "mode-auto": ("mode=auto",),
+    "mode-cdi": ("mode=cdi",),
+    "mode-nri": ("mode=nri", NRI_ALLOW),
+    "nri-plugin": ("nri.enabled=true", NRI_ALLOW),
+    "runtime-name": ("runtimeName=gpu",),
+}
 
 
 @pytest.mark.parametrize(
@@ -97,18 +107,17 @@ OLD = "kubeVersion=v1.29.0"
         ("base apparmor-annotation", (OLD,)),
         *((job, (f"{value}=name-of-the-node",)) for job, value in JOBS.items()),
         *((f"{job} apparmor-annotation", (f"{value}=name-of-the-node", OLD)) for job, value in JOBS.items()),
-        ("overlays/auto devices-by-volume-mounts", _accepting("true")),
-        ("overlays/auto devices-by-cdi", _accepting("false")),
+        *(
+            (f"{job} openshift", (f"{value}=name-of-the-node", "openshift=true"))
+            for job, value in JOBS.items()
+        ),
+        *((f"overlays/auto {each}", settings) for each, settings in OF_THE_JOB.items()),
+        *((f"plan-node {each}", (*PLAN, *settings)) for each, settings in OF_THE_JOB.items()),
         ("overlays/auto metrics-textfile", (f"metricsTextfile={TEXTFILE}",)),
         ("overlays/auto metrics-listen", ("metricsListen=0.0.0.0:9400",)),
         ("overlays/auto nfd-features", (f"nfdFeatures={FEATURES}",)),
         ("overlays/auto pod-monitor", ("metricsListen=0.0.0.0:9400", "podMonitor=true")),
-        ("overlays/auto mode-auto", ("mode=auto",)),
-        ("overlays/auto mode-cdi", ("mode=cdi",)),
-        ("overlays/auto mode-nri", ("mode=nri", NRI_ALLOW)),
-        ("overlays/auto nri-plugin", ("nri.enabled=true", NRI_ALLOW)),
         ("overlays/auto startup-taint", ("startupTaint=true",)),
-        ("overlays/auto runtime-name", ("runtimeName=gpu",)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -118,9 +127,12 @@ def test_the_chart_says_what_a_directory_and_its_component_say(
     directory, *components = place.split()
     told = layer(directory, *(f"components/{each}" for each in components))
 
-    known = [each for each in told if each["kind"] != "PodMonitor"]  # whose schema is the operator's
-    validate(known, OLDEST if OLD in settings else SCHEMAS[-1])
-    assert _of_chart(*settings, kind="Job" if directory in JOBS else "") == by_name(told)
+    others = {"PodMonitor", "SecurityContextConstraints"}  # their schemas are of somebody else
+    validate(
+        [each for each in told if each["kind"] not in others], OLDEST if OLD in settings else SCHEMAS[-1]
+    )
+    kind = "Job" if directory in JOBS else ""
+    assert _of_chart(*settings, kind=kind) == by_name([each for each in told if kind in each["kind"]])
 
 
 def test_the_chart_and_kustomize_have_the_same_quota_and_constraints(layer: Layer) -> None:
@@ -147,24 +159,6 @@ def test_the_plan_of_a_node_is_asked_for_what_the_daemon_set_asks_for() -> None:
     assert once == (0, "Never"), "a plan is printed once"
 
 
-OF_THE_JOB = (
-    *("mode-auto", "mode-cdi", "mode-nri", "nri-plugin", "runtime-name"),
-    *("devices-by-cdi", "devices-by-volume-mounts"),
-)
-
-
-@pytest.mark.parametrize("component", OF_THE_JOB)
-def test_a_component_changes_the_plan_of_a_node_as_it_changes_the_daemon_set(
-    component: str, layer: Layer
-) -> None:
-    daemon_set = _env(layer("overlays/auto", f"components/{component}"))
-    told = layer("plan-node", f"components/{component}")
-
-    validate(told, SCHEMAS[-1])
-    del daemon_set[f"{PREFIX}ON_EXIT"]
-    assert daemon_set == _env(told) != _env(kustomized("plan-node"))
-
-
 @pytest.mark.parametrize("directory", JOBS)
 def test_openshift_admits_the_job_of_a_node_by_an_account_that_is_always_there(
     directory: str, layer: Layer
@@ -176,30 +170,6 @@ def test_openshift_admits_the_job_of_a_node_by_an_account_that_is_always_there(
     assert user == f"system:serviceaccount:{NAMESPACE}:{pod_of([job])['serviceAccountName']}"
     assert pod_of([job])["automountServiceAccountToken"] is False
     assert "serviceAccountName" not in pod_of(kustomized(directory))
-
-
-EXCLUDING = {
-    frozenset(pair)
-    for mode in ("mode-cdi", "mode-nri")
-    for pair in ((mode, "runtime-name"), (mode, "devices-by-volume-mounts"))
-}
-
-
-@pytest.mark.parametrize("pair", [*combinations(OF_THE_JOB, 2)], ids="+".join)
-def test_the_components_that_exclude_each_other_are_those_whose_variables_the_program_refuses(
-    pair: tuple[str, str], layer: Layer, tmp_path: Path
-) -> None:
-    told = layer("overlays/auto", *(f"components/{each}" for each in pair))
-    given = _env(told)
-    host = tmp_path / "host"
-    host.mkdir()
-    done = preloaded.run(
-        [sys.executable, "-m", "installer", "plan"], {**given, f"{PREFIX}HOST_ROOT": str(host)}
-    )
-
-    refused = done.returncode == 2
-    assert refused == ("give GPUs by CDI alone" in done.stderr), done.stderr
-    assert refused == (frozenset(pair) in EXCLUDING), done.stderr
 
 
 def test_openshift_admits_what_the_pod_asks_for(layer: Layer) -> None:
@@ -250,18 +220,9 @@ def test_an_uninstall_keeps_how_a_layer_has_changed_the_daemon_set(layer: Layer)
 
 @pytest.mark.parametrize("name", ["undo", "keep"])
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_an_overlay_and_a_policy_set_their_variable_whatever_stands_before_it(
-    layer: Layer, name: str, overlay: str
-) -> None:
-    layer.copy()
-    file = layer.tree / "base/daemonset.yaml"
-    first = "            - name: TOOLKIT_INSTALLER_HOST_ROOT"
-    more = f"            - name: A\n              value: b\n{first}"
-    file.write_text(file.read_text().replace(first, more))
-
+def test_an_overlay_and_a_policy_set_their_variable(layer: Layer, name: str, overlay: str) -> None:
     values = _env(layer(f"overlays/{overlay}", f"components/{name}"))
 
-    assert (values["A"], values["TOOLKIT_INSTALLER_HOST_ROOT"]) == ("b", "/host")
     assert (values[f"{PREFIX}ON_EXIT"], values[f"{PREFIX}RUNTIME"]) == (name, overlay)
 
 
