@@ -8,9 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.change.ledger import MARK, OPENMETRICS_MARKS, is_foreign, publish
+from installer.change.ledger import MARK, OPENMETRICS_MARKS, is_foreign
 from installer.change.ledger import remove_published as remove
-from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.sockets import FOR_ALL
 
@@ -49,15 +48,3 @@ def test_what_has_the_name_already(
 
     assert found == foreign
     assert (before and not os.path.lexists(tmp_path / name)) == removed
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to somebody else")
-def test_what_a_stranger_has_put_there_decides_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.prom").write_text("theirs\n")
-    os.chown(tmp_path / "a.prom", 1234, 1234)
-    host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/a.prom")
-
-    with pytest.raises(InstallerError, match="it is another program's file"):
-        publish(host, path, OURS)
-    remove(host, path)
-    assert (tmp_path / "a.prom").read_text() == "theirs\n"

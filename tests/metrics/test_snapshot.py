@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.metrics import snapshot as monitoring
-from installer.metrics.snapshot import Counts, Snapshot, Value, features, render
+from installer.metrics.snapshot import Counts, Snapshot, features
 from installer.model.facts import EngineRow, Record
 from installer.model.options import Options
 from installer.model.steps import MakeDirectory, Part
@@ -157,16 +157,3 @@ def test_the_labels_of_a_node(since: str, told: dict[str, str]) -> None:
     assert labels(figures) == usual | told
     without = Snapshot("0.2.0", "", "", {}, {})
     assert labels(without) == {"ready": "false", "version": "0.2.0"}
-
-
-def test_both_formats_have_the_same_samples() -> None:
-    values: dict[str, Value] = {"ready": True, "installs_total": 3, "last_look_timestamp_seconds": 1.5}
-    values |= {"engine_serves": {"docker": True}, "failures_total": {'a"b\\c\nd': 2}}
-    figures = Snapshot('0"2', "", "now", {}, values)
-
-    texts = [str(render(suffix, figures)) for suffix in (".prom", ".openmetrics")]
-
-    one, other = (sorted(line for line in text.splitlines() if line[:1] != "#") for text in texts)
-    assert [line.partition(" ")[0] for line in one] == [line.partition(" ")[0] for line in other]
-    assert any(r'"a\"b\\c\nd"' in line for line in one)
-    assert texts[1].endswith("\n# EOF\n")
