@@ -164,6 +164,14 @@ def test_only_our_member_leaves_an_array_that_others_edited(text: str, now: str,
     assert undone(TOML, "[[imports]]\n", edits) == ("[[imports]]\n", edits)
 
 
+def test_an_undo_leaves_and_reports_what_stands_in_the_place_of_our_table() -> None:
+    _, edits = changed(JSON, "{}", [PATH, DEFAULT])
+
+    text, left = undone(JSON, '{"runtimes": []}', edits)
+
+    assert (text, [edit.key for edit in left]) == ('{"runtimes": []}', [("runtimes",)])
+
+
 @pytest.mark.parametrize("doubled", ['"default-runtime": 1', '"runtimes": {}'])
 def test_an_undo_refuses_what_others_have_doubled(doubled: str) -> None:
     _, edits = changed(JSON, "{}", [PATH, DEFAULT])
