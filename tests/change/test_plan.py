@@ -7,18 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install
-from installer.config_text import Syntax, Want
-from installer.engines import ENGINES
-from installer.engines.config_edits import change_config
 from installer.errors import Exit
-from installer.model.engine_spec import EffectiveConfig, FileWants, RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import (
     EngineRow,
     Facts,
     Failure,
     PayloadFacts,
     Record,
-    Saved,
     ToolkitFacts,
     ToolkitRow,
 )
@@ -209,25 +205,3 @@ def test_where_its_containers_are_it_tells_or_has_told(
 
     assert {row.name: row.state for row in final_of(plan).engines}["containerd"] == state
     assert (plan.in_progress.finished, final_of(plan).finished) == (False, True)
-
-
-PATH = ENGINES["containerd"].config
-SAYS_SO = FileWants(PATH, Syntax.TOML, (Want(("version",), 2),))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "engines", "held"),
-    [(SAYS_SO, (), True), (replace(SAYS_SO, wants=()), (), False), (SAYS_SO, (ITS,), False)],
-    ids=["to say so when we are gone", "nothing is wanted", "it came to say so after our install"],
-)
-def test_a_config_that_says_by_itself_what_is_wanted_is_held_where_it_was_there_first(
-    wanted: FileWants, engines: tuple[EngineRow, ...], *, held: bool
-) -> None:
-    facts = CASE.facts(held=Record(engines=engines))
-
-    change = change_config("containerd", wanted, facts)
-
-    assert (change.step, bool(change.row)) == (None, held)
-    if change.row is not None:
-        assert (change.row.edits, change.row.syntax) == ((), Syntax.TOML)
-        assert change.row.original == Saved.of(facts.contents[PATH])

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from installer.change.observe import Node
 from installer.engines import ENGINES
-from installer.engines.containers import SCRIPT_BYTES, leads_to
 from installer.host.files import Host
 from installer.model.facts import DeviceNode, EngineState, Record, Reference
 from installer.model.files import Layout
@@ -74,23 +73,6 @@ def test_an_install_dir_behind_a_link_is_known_by_both_names(tmp_path: Path) -> 
     found = links_of(Host.under(PurePosixPath(tmp_path)), "none", (SITE,))
 
     assert found == {str(LAYOUT.install_dir): PurePosixPath("/mnt/local/nvidia")}
-
-
-@pytest.mark.parametrize(
-    ("text", "ours"),
-    [
-        (f"exec {PROGRAM}\n", True),
-        (f"exec {VERSION}\n", True),
-        (f"# exec {PROGRAM}\n", False),
-        ("exec /usr/bin/1\n", False),  # another script, which names it
-        (f"{'#' * SCRIPT_BYTES}\nexec {PROGRAM}\n", False),
-    ],
-)
-def test_a_script_leads_to_the_toolkit_that_it_names(tmp_path: Path, text: str, *, ours: bool) -> None:
-    host = installed(tmp_path)
-    put(tmp_path, {USUAL / "0": f"#!/bin/sh\n{text}", USUAL / "1": f"#!/bin/sh\nexec {PROGRAM}\n"})
-
-    assert (leads_to(host, USUAL / "0", LAYOUT) is not None) is ours
 
 
 def test_device_nodes_of_ours_that_a_text_names_are_told_too(tmp_path: Path) -> None:

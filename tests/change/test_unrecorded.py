@@ -87,26 +87,6 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
     assert (part.rows.toolkit is not None, bool(part.rows.engines)) == (named, named)
 
 
-USED = json.dumps({"runtimes": {"nvidia": {"path": RUNTIME}}})
-
-
-@pytest.mark.parametrize(
-    ("toolkit", "text", "notes"),
-    [
-        (ToolkitFacts(Kind.LINK, config="# x"), "{}", []),  # which is ours
-        (ToolkitFacts(Kind.DIRECTORY, config="# x"), "{}", [TOOLKIT]),
-        (ToolkitFacts(Kind.DIRECTORY), USED, [f"nvidia in {DAEMON}", TOOLKIT]),
-    ],
-)
-def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
-    toolkit: ToolkitFacts, text: str, notes: list[str]
-) -> None:
-    part = find_leftovers(facts("docker", {DAEMON: text}, toolkit), Options())
-
-    assert list(part.notes) == notes
-    assert (part.rows.toolkit is not None) is bool(notes)
-
-
 def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.install()

@@ -1,15 +1,10 @@
 """What each flag comes to on the node: config.toml key for key, the engine's config, what is refused."""
 
-import signal
-import subprocess
-import sys
 from functools import reduce
 
 import pytest
 
 from tests.compat.nvidia import TOOLKIT, V2, Nvidia
-from tests.support.entry import NVIDIAS
-from tests.support.preloaded import ENVIRONMENT
 
 KATA, RUNC = "io.containerd.kata.v2", "io.containerd.runc.v2"
 NRI = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator"}
@@ -146,29 +141,3 @@ def test_a_value_that_makes_no_sense_changes_nothing(
     docker: Nvidia, variables: dict[str, str], words: str
 ) -> None:
     assert words in docker.refused(**{"NO_DAEMON": "false"} | variables)
-
-
-def test_the_program_waits_says_so_and_undoes_everything(docker: Nvidia) -> None:
-    docker.config.write_text('{"log-driver": "local"}\n')
-    before = docker.tree()
-    environment = ENVIRONMENT | {
-        "HOST_ROOT_MOUNT": str(docker.root),
-        "TOOLKIT_SOURCE_ROOT": str(docker.source),
-        "RUNTIME_RESTART_MODE": "none",
-        "TOOLKIT_PID_FILE": "/run/nvidia/toolkit/toolkit.pid",
-    }
-    command = [sys.executable, *NVIDIAS]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stderr is not None
-            assert any("Waiting for signal" in line for line in child.stderr)
-            assert (docker.root / "run/nvidia/toolkit/toolkit.pid").read_text() == f"{child.pid}\n"
-            second = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            child.send_signal(signal.SIGTERM)
-            assert child.wait(30) == 0
-        finally:
-            child.kill()
-
-    assert second.returncode == 1
-    assert f"pid {child.pid}" in second.stderr
-    assert docker.tree() == before

@@ -30,7 +30,6 @@ from installer.payload.files import (
     access_flaw,
     check_artifacts,
     list_payload,
-    search_paths,
     version_of,
 )
 from tests.change.golden import GOLDEN, case_of, final_of
@@ -128,13 +127,6 @@ def test_a_directory_that_no_search_path_can_name_is_refused() -> None:
 
     with pytest.raises(InstallerError, match="cannot install into /a:b/toolkit"):
         list_payload(source(), toolkit_dir=where, low_level=("runc",), config_text="config\n")
-
-
-def test_a_source_is_searched_where_distributions_put_things() -> None:
-    programs, libraries = search_paths("nvidia-ctk"), search_paths(LIBRARY)
-
-    assert (str(programs[0]), str(programs[-1])) == ("usr/local/sbin/nvidia-ctk", "bin/nvidia-ctk")
-    assert str(libraries[0]) == f"usr/lib64/{LIBRARY}"
 
 
 def test_what_is_missing_of_a_source_is_named_in_one_sentence() -> None:

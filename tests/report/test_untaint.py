@@ -218,14 +218,6 @@ def test_what_others_do_to_the_taints_meanwhile_stays(tmp_path: Path) -> None:
         until(lambda: api.nodes["a"]["spec"]["taints"] == [THEIRS, THEIRS])
 
 
-def test_outside_of_a_pod_it_says_what_is_missing() -> None:
-    done = preloaded.run([sys.executable, "-m", "installer", "untaint"])
-
-    said = json.loads(done.stderr)
-    assert (done.returncode, said["code"]) == (1, "kubernetes-api")
-    assert said["remedy"] == "run it in a pod, with a service account whose token is mounted"
-
-
 def test_only_our_taint_goes() -> None:
     api = FakeApi({"a": node(OURS, THEIRS, {**OURS, "effect": "NoExecute"})})
 
