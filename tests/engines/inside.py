@@ -26,11 +26,9 @@ OPERATORS_MOUNTS = {
     "/var/run/cdi": "/var/run/cdi",
 }
 PLACES = {
-    "containerd": {
-        "/runtime/config-dir": "/etc/containerd",
-        "/runtime/config-dir.d": "/etc/containerd/conf.d",
-        "/runtime/sock-dir": "/run/containerd",
-    },
+    "/runtime/config-dir": "/etc/containerd",
+    "/runtime/config-dir.d": "/etc/containerd/conf.d",
+    "/runtime/sock-dir": "/run/containerd",
 }
 COMMON = {
     "ROOT": INSTALL_DIR,
@@ -45,17 +43,15 @@ COMMON = {
     "DEV_ROOT_CTR_PATH": "/driver-root",
     "foo": "bar",
 }
-ENGINES = {
-    "containerd": {
-        "RUNTIME": "containerd",
-        "CONTAINERD_RUNTIME_CLASS": "nvidia",
-        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
-        "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
-        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
-        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
-        "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
-    },
+CONTAINERD = {
+    "RUNTIME": "containerd",
+    "CONTAINERD_RUNTIME_CLASS": "nvidia",
+    "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+    "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
+    "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+    "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
+    "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+    "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
 }
 CDI = {
     "CDI_ENABLED": "true",

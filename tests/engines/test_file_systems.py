@@ -1,6 +1,5 @@
 """File systems as nodes have them: full, read-only, mounted file by file, with labels and ACLs. Root, but no engine."""
 
-import json
 import os
 import signal
 import stat
@@ -15,13 +14,11 @@ from tests.engines.conftest import missing, must_run
 from tests.engines.told import sentence
 from tests.support.cdi_site import OWN, CdiSite
 from tests.support.site import DAEMON_JSON, TOOLKIT, Site
-from tests.support.waiting import until, until_it_sleeps
 
 DROP_IN = "etc/crio/crio.conf.d/99-nvidia.toml"
 LABEL = "security.selinux"
 ACL = "system.posix_acl_access"
 PAGE = os.sysconf("SC_PAGE_SIZE")
-MANY = 2 * PAGE // 100  # libraries whose mounts need more than two pages
 
 
 class MountedSite(Site):
@@ -59,14 +56,6 @@ class MountedSite(Site):
         return config
 
 
-class ByCdi(MountedSite, CdiSite):
-    """A node by CDI with mounts of its own; there is little room for a specification."""
-
-    def make_small(self) -> None:
-        (self.root / "run/cdi").mkdir()
-        self.mount("run/cdi", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs")
-
-
 @pytest.fixture
 def holder() -> Iterator[int]:
     """Yield the pid of a process that holds a mount namespace."""
@@ -88,10 +77,10 @@ def site(tmp_path: Path, holder: int) -> MountedSite:
 
 
 @pytest.fixture
-def by_cdi(tmp_path: Path, holder: int) -> Iterator[ByCdi]:
-    mounted = ByCdi(tmp_path, holder)
-    with mounted.docker():
-        yield mounted
+def by_cdi(tmp_path: Path) -> Iterator[CdiSite]:
+    site = CdiSite(tmp_path)
+    with site.docker():
+        yield site
 
 
 def fill(directory: Path) -> Path:
@@ -266,90 +255,15 @@ def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(
     assert site.tree() == before
 
 
-def test_where_no_other_fits_a_specification_that_is_stale_is_removed_until_there_is_room_and_one_that_holds_stays(
-    by_cdi: ByCdi,
-) -> None:
-    site, cdi, driver = by_cdi, by_cdi.root / "run/cdi", by_cdi.root / "driver/usr"
-
-    def until_status_says(words: str) -> None:
-        until(lambda: words in site.status().stdout, lambda: site.status().stdout)
-
-    site.make_small()
-    site.library("libnvidia-old.so")
-    with site.running() as child:
-        until_it_sleeps(child.pid)
-        stuffing = fill(cdi)
-
-        (driver / "new").mkdir()
-        for name in ("libcuda.so.1", *(f"libnvidia-{number:03}.so" for number in range(MANY))):
-            (driver / "new" / name).touch()
-        (driver / "lib64").rename(driver / "old")
-        (driver / "new").rename(driver / "lib64")
-        until(lambda: not site.specification, lambda: site.status().stdout)
-        until_status_says("the stale one was removed")
-        told, probe = site.status(), site.status("--ready")
-        stuffing.unlink()
-        until(lambda: "libnvidia-001.so" in site.specification, lambda: site.status().stdout)
-        until(lambda: site.status("--ready").returncode == 0, lambda: site.status().stdout)
-
-        until_it_sleeps(child.pid)
-        before = site.specification
-        fill(cdi)
-        for number in range(MANY, 3 * MANY):
-            site.library(f"libnvidia-{number:03}.so")
-        until_status_says("no space left")
-        kept = site.specification
-
-        until_it_sleeps(child.pid)
-        child.terminate()
-        assert child.wait(60) == 0
-        assert child.stderr is not None
-        events = [json.loads(line) for line in child.stderr]
-
-    assert kept == before, "all that it names is there"
-    assert told.returncode == probe.returncode == 1
-    assert f"cannot write /var/{OWN} (no space left on device); free some space there" in probe.stdout
-    removed = next(each for each in events if each["event"] == "config removed")
-    assert "no container could start with it" in removed["reason"]
-    assert not [each for each in events if each["event"] == "drift found"]
-    assert not (site.root / OWN).exists()
-
-
-def test_a_read_only_directory_of_specifications_is_foreseen_and_is_no_matter_where_ours_is_right_already(
-    by_cdi: ByCdi,
-) -> None:
-    site, words = by_cdi, f"cannot write /var/{OWN} (read-only file system); mount its file system writable"
-    site.make_small()
-    site.mount("run/cdi", "-o", "remount,ro")
-    before = site.tree(times=True)
-
-    plan = site.call("plan")
-
-    assert plan.returncode == 1, plan.stdout
-    assert f"! install would stop: {words}" in plan.stdout
-    done = site.call("install")
-    assert done.returncode == 1
-    assert sentence(done.stderr).startswith(words)
-    assert "step failed" not in done.stderr
-    assert {path for path in site.tree() if "/usr/local" not in f"/{path}"} == {
-        path for path in before if "/usr/local" not in f"/{path}"
-    }
-
-    site.mount("run/cdi", "-o", "remount,rw")
-    site.install()
-    site.mount("run/cdi", "-o", "remount,ro")
-    plan = site.call("plan")
-    assert (plan.returncode, plan.stdout) == (0, "nothing to do\n")
-    site.install()
-
-
-def _modes(site: ByCdi) -> tuple[str, ...]:
+def _modes(site: CdiSite) -> tuple[str, ...]:
     found = ((site.root / path).stat() for path in ("run/cdi", OWN))
     return tuple(f"{stat.S_IMODE(each.st_mode):o} {each.st_uid}:{each.st_gid}" for each in found)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_whatever_the_umask_is_engines_and_people_can_read_a_specification(by_cdi: ByCdi, umask: int) -> None:
+def test_whatever_the_umask_is_engines_and_people_can_read_a_specification(
+    by_cdi: CdiSite, umask: int
+) -> None:
     before = os.umask(umask)
     try:
         by_cdi.install()
@@ -359,7 +273,7 @@ def test_whatever_the_umask_is_engines_and_people_can_read_a_specification(by_cd
     assert _modes(by_cdi) == ("755 0:0", "644 0:0")
 
 
-def test_a_directory_that_was_there_keeps_its_modes_and_owner_and_stays_at_the_end(by_cdi: ByCdi) -> None:
+def test_a_directory_that_was_there_keeps_its_modes_and_owner_and_stays_at_the_end(by_cdi: CdiSite) -> None:
     directory = by_cdi.root / "run/cdi"
     directory.mkdir()
     directory.chmod(0o2710)

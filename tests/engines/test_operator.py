@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engines.cri import NODE, Cri
-from tests.engines.inside import CDI, COMMON, ENGINES, INSTALL_DIR, LOG, OPERATORS_MOUNTS, PLACES, stop
+from tests.engines.inside import CDI, COMMON, CONTAINERD, INSTALL_DIR, LOG, OPERATORS_MOUNTS, PLACES, stop
 from tests.engines.live import run_through_us
 from tests.engines.nodes import OURS, PYTHON, Node
 from tests.engines.payload import ARTIFACTS
@@ -17,7 +17,7 @@ SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 COMMAND = (PYTHON, *NVIDIAS)
 ONCE = {"RUNTIME": "containerd", "HOST_ROOT_MOUNT": "/", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
 # hostPath volumes of the type DirectoryOrCreate: the kubelet makes them, and leaves them.
-KUBELETS = [*OPERATORS_MOUNTS.values(), *PLACES["containerd"].values(), "/run/nvidia/driver/dev"]
+KUBELETS = [*OPERATORS_MOUNTS.values(), *PLACES.values(), "/run/nvidia/driver/dev"]
 
 
 @pytest.mark.parametrize("cdi", [True, False], ids=["CDI, the default", "without CDI"])
@@ -33,10 +33,10 @@ def test_a_pod_with_the_operators_variables_serves_and_gives_back(
     container = cri.start_container(
         pod,
         *COMMAND,
-        mounts=OPERATORS_MOUNTS | PLACES["containerd"],
+        mounts=OPERATORS_MOUNTS | PLACES,
         pid=NODE,
         log=LOG,
-        env=COMMON | ENGINES["containerd"] | (CDI if cdi else {}),
+        env=COMMON | CONTAINERD | (CDI if cdi else {}),
         read_only=["/host"],
     )
     until(lambda: "Waiting for signal" in log.read_text(), log.read_text)
