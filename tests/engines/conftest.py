@@ -20,7 +20,6 @@ from tests.engines.versions import EngineSet, Today, engine_sets, today
 
 HERE = Path(__file__).parent
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd", "docker_engines": "docker"}
-COVERED = "random configs that real containerds were asked about"
 Containerd = tuple[Path, tuple[int, ...]]  # a program and its version
 Boot = Callable[..., AbstractContextManager[Node]]
 
@@ -83,27 +82,11 @@ def _one_of_each(sets: list[EngineSet], test: str) -> list[EngineSet]:
     return [rows[turn % len(rows)] for rows in of_each]
 
 
-def _told(terminalreporter: pytest.TerminalReporter, kind: str) -> list[str]:
-    return [
-        line
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        if getattr(report, "when", "") == "call"
-        for name, line in report.user_properties
-        if name == kind
-    ]
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    # Tests run in other processes: what they have to tell comes with their reports.
     if missing() is None:
         terminalreporter.section("engines that Debian carries today")
         for row in engine_sets(on_the_day()):
             terminalreporter.write_line(f"{row.suite:<10}{row}")
-    if told := _told(terminalreporter, COVERED):
-        terminalreporter.section(COVERED)
-        for line in sorted(told):
-            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,7 @@ class Node:
         usual = {1: "cri", 2: V2_PLUGIN}.get(schema if isinstance(schema, int) else 2, V3_PLUGIN)
         return ("plugins", named or usual, "containerd")
 
-    def install(self, *, default: bool = False, drop_in: str = "", name: str = "nvidia") -> Plan:
+    def install(self, *, default: bool = False, drop_in: str = "") -> Plan:
         """Install as with ``--restart-mode none``; ``drop_in`` is a path below the node's directory.
 
         Raises:
@@ -116,7 +116,6 @@ class Node:
         facts, trials = self.facts(PurePosixPath(self.directory, drop_in) if drop_in else None)
         options = Options(
             engines=("containerd",),
-            runtime_name=name,
             set_as_default=default,
             restart_mode=RestartMode.NONE,
         )

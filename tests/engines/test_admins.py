@@ -16,10 +16,7 @@ from tests.engines.conftest import Containerd
 from tests.engines.dumps import OURS, a_node, writes
 
 OLD = f'plugins."{V2_PLUGIN}".containerd'
-NEW = f'plugins."{V3_PLUGIN}".containerd'
 RUNC = 'runtime_type = "io.containerd.runc.v2"'
-SYSTEMD = "options.SystemdCgroup = true"
-KATA = 'runtime_type = "io.containerd.kata.v2"'
 DRIVER = f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n[{OLD}.runtimes.runc.options]\nSystemdCgroup = true\n"
 
 
@@ -40,59 +37,6 @@ def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
     assert {"runc", "mine"} <= left.handlers.keys()
     assert done.final is None
     assert not node.names_us()
-
-
-MERGED = {
-    "an older file under a root of schema 3": (
-        'version = 3\nimports = ["@/conf.d/old.toml"]\n',
-        {"conf.d__old": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"},
-    ),
-    "imports of imports": (
-        'version = 2\nimports = ["@/conf.d/*.toml"]\n',
-        {
-            "conf.d__a": 'imports = ["@/more/b.toml"]\n',
-            "more__b": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n",
-        },
-    ),
-    "NVIDIA's own as the default, in an import": (
-        f'version = 2\nimports = ["@/conf.d/*.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n',
-        {
-            "conf.d__gpu": f'version = 2\n[{OLD}]\ndefault_runtime_name = "nvidia"\n'
-            f"[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"
-            f'[{OLD}.runtimes.nvidia]\n{RUNC}\noptions.BinaryName = "/usr/bin/nvidia-container-runtime"\n'
-        },
-    ),
-    "CRI's table in an imported file": (
-        'version = 2\nimports = ["@/conf.d/*.toml"]\n[grpc]\ngid = 7\n',
-        {"conf.d__cri": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"},
-    ),
-    "no schema, and nothing but a directory": ('root = "/var/lib/elsewhere"\n', {}),
-    # As AKS has Kata in its images: the schema of 1.x, and a runtime under the plugin of 2.x.
-    "both plugins in schema 2": (
-        f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n[{NEW}.runtimes.kata]\n{KATA}\n",
-        {},
-    ),
-    "a drop-in of schema 3": (
-        f'version = 2\nimports = ["@/conf.d/*.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n',
-        {"conf.d__site": f"version = 3\n[{NEW}.runtimes.kata]\n{KATA}\n"},
-    ),
-}
-
-
-@pytest.mark.parametrize("case", MERGED)
-def test_what_containerd_makes_of_all_files_is_inherited_and_left_alone(
-    containerd: Containerd, tmp_path: Path, case: str
-) -> None:
-    root, files = MERGED[case]
-    node = a_node(containerd, tmp_path, root, **files)
-    untouched, before = node.files(), node.truth()
-    if before.broken or before.undefined:
-        with pytest.raises(InstallerError):
-            node.install()
-    else:
-        node.install_and_ask(before)
-        node.uninstall()
-    assert node.files() == untouched
 
 
 def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_dumps(
