@@ -237,20 +237,24 @@ def test_a_reload_is_not_taken_for_a_restart(crio: Node) -> None:
     assert starts(crio, "crio") == count + 2
 
 
-def test_containers_that_are_being_made_run_our_hook_before_it_goes(crio: Node) -> None:
-    files = snapshot(crio)
-    crio.installer("install", *ASKED, "--crio-hook", check=True)
-    hook = f"{TOOLKIT}/nvidia-container-runtime-hook"
+def test_a_hook_is_ready_without_a_restart_and_goes_after_containers_that_are_being_made(crio: Node) -> None:
+    count, files, hook = starts(crio, "crio"), snapshot(crio), f"{TOOLKIT}/nvidia-container-runtime-hook"
+    process = crio.start_run(*ASKED, "--crio-hook")
+    ready, status, (_, checks) = crio.installer("status", "--ready"), crio.installer("status"), doctor(crio)
+    plan = crio.installer("plan", *ASKED, "--crio-hook")
     crio.write(f"{STATE}/{ID}/userdata/config.json", f'{{"hooks": {{"prestart": [{{"path": "{hook}"}}]}}}}')
 
-    undo = crio.start_installer("uninstall")
+    process.terminate()
     crio.wait_for("gone", ["sh", "-c", f"test -e {HOOK_FILE} || echo gone"])
     time.sleep(2)
 
     assert (crio.root / hook[1:]).parent.exists() or (crio.root / TOOLKIT[1:]).is_symlink()
     crio.write(f"{STATE}/{ID}/userdata/pidfile", "186")
-    assert undo.wait() == 0, undo.log
-    assert snapshot(crio) == files
+    assert process.wait() == 0, process.log
+    assert (ready.returncode, plan.returncode) == (0, 0), ready.stdout
+    assert "runs our OCI hook, since" in status.stdout
+    assert {**bad(checks), **warned(checks)}.keys() == {"driver-libraries"}, "the node has a module alone"
+    assert (starts(crio, "crio"), snapshot(crio)) == (count, files)
 
 
 @contextmanager
@@ -277,59 +281,30 @@ def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node) -> None:
         assert starts(crio, "crio") == count + number
 
 
-@contextmanager
-def waiting(node: Node, *words: str) -> Iterator[Running]:
-    """Have a run wait during the block, and undo all after it."""
-    process = node.start_run(*ASKED, *words)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        assert process.wait() == 0, process.log
-
-
-def test_a_hook_comes_and_goes_without_a_restart_and_is_ready_where_crio_reads_its_directory(
-    crio: Node,
-) -> None:
-    count, files = starts(crio, "crio"), snapshot(crio)
-    with waiting(crio, "--crio-hook"):
-        ready, plan = crio.installer("status", "--ready"), crio.installer("plan", *ASKED, "--crio-hook")
-        well, (_, checks) = crio.installer("status"), doctor(crio)
-        crio.write(OWNERS, '[crio.runtime]\nhooks_dir = ["/opt/hooks"]\n')
-        crio.installer("reconcile")
-        later, told = crio.installer("status", "--ready"), crio.installer("status")
-        crio.run(["rm", OWNERS])
-
-    assert (ready.returncode, plan.returncode) == (0, 0), ready.stdout
-    assert "runs our OCI hook, since" in well.stdout
-    assert {**bad(checks), **warned(checks)}.keys() == {"driver-libraries"}, "the node has a module alone"
-    assert (later.returncode, told.returncode) == (0, 1), "it reads the directory until its restart"
-    assert "(it looks for hooks in /opt/hooks)" in told.stdout
-    assert (starts(crio, "crio"), snapshot(crio)) == (count, files)
-
-
 def test_a_run_stays_ready_over_what_changes_nothing_and_writes_a_removed_drop_in_again(crio: Node) -> None:
-    with waiting(crio) as process:
-        count, text = starts(crio, "crio"), crio.read(OURS)
-        codes = []
-        for edit in (["touch", OURS], ["sh", "-c", f"echo '{COMMENT}' >> {OURS}"]):
-            crio.run(edit)
-            reload(crio)
-            crio.installer("reconcile", check=True)
-            codes += [crio.installer(*words).returncode for words in (["status"], ["status", "--ready"])]
-        codes.append(crio.installer("plan", *ASKED).returncode)
-        crio.restart("crio")
-        codes.append(crio.installer("reconcile").returncode)
-        crio.write(OURS, text)
+    process = crio.start_run(*ASKED)
+    count, text = starts(crio, "crio"), crio.read(OURS)
+    codes = []
+    for edit in (["touch", OURS], ["sh", "-c", f"echo '{COMMENT}' >> {OURS}"]):
+        crio.run(edit)
+        reload(crio)
         crio.installer("reconcile", check=True)
-        crio.run(["rm", OURS])
+        codes += [crio.installer(*words).returncode for words in (["status"], ["status", "--ready"])]
+    codes.append(crio.installer("plan", *ASKED).returncode)
+    crio.restart("crio")
+    codes.append(crio.installer("reconcile").returncode)
+    crio.write(OURS, text)
+    crio.installer("reconcile", check=True)
+    crio.run(["rm", OURS])
 
-        crio.wait_for(text, ["cat", OURS])
+    crio.wait_for(text, ["cat", OURS])
 
-        process.wait_for("drift repaired")
-        assert crio.installer("status", "--ready").returncode == 0
-        assert codes == [0] * 6
-        assert starts(crio, "crio") == count + 1, "which the owner made"
+    process.wait_for("drift repaired")
+    assert crio.installer("status", "--ready").returncode == 0
+    assert codes == [0] * 6
+    assert starts(crio, "crio") == count + 1, "which the owner made"
+    process.terminate()
+    assert process.wait() == 0, process.log
 
 
 def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(crio: Node) -> None:
