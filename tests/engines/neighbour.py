@@ -4,9 +4,7 @@ As a script: it says ``at work`` once everything goes on, and goes on until it i
 """
 
 import contextlib
-import fcntl
 import os
-import stat
 import sys
 import threading
 import time
@@ -16,7 +14,6 @@ NOBODY = 65534
 UNIT = "containerd.service"
 PLACES = ("/tmp", "/var/tmp", "/run/lock", "/dev/shm")  # noqa: S108 - where everybody may write
 NAMES = (".toolkit-installer", "nvidia", "toolkit.pid", "ready", "lock", ".nvidia.toolkit-installer")
-READABLE = ("/usr/local", "/etc", "/run", "/opt", "/var/lib/containerd", "/var/lib/docker")
 
 
 def signals(results: tuple[str, ...] = ("failed", "done", "canceled")) -> None:
@@ -49,33 +46,6 @@ def _send(connection: object, message: object, name: str) -> None:
     connection.send(message)  # type: ignore[attr-defined]  # ships no types
 
 
-def locks() -> None:
-    """Hold a lock on every file and directory that may be opened, also on those that are new."""
-    held: dict[tuple[int, int], int] = {}
-    while True:
-        for top in READABLE:
-            for directory, _, names in os.walk(top):
-                for path in (directory, *(os.path.join(directory, name) for name in names)):  # noqa: PTH118
-                    _lock(path, held)
-        time.sleep(0.01)
-
-
-def _lock(path: str, held: dict[tuple[int, int], int]) -> None:
-    with contextlib.suppress(OSError):
-        status = os.lstat(path)
-        if (status.st_dev, status.st_ino) in held or not (
-            stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-        ):
-            return
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            return
-        held[status.st_dev, status.st_ino] = fd
-
-
 def names() -> None:
     """Put links and FIFOs under our names wherever names may be put."""
     while True:
@@ -87,7 +57,7 @@ def names() -> None:
         time.sleep(0.1)
 
 
-ACTS = (signals, locks, names)
+ACTS = (signals, names)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.engines.configs import CONTAINERD
 from tests.engines.images import IMAGE
 from tests.engines.nodes import OURS, SOURCE, Node, Running
-from tests.engines.told import served, snapshot
+from tests.engines.told import served, snapshot, starts
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
@@ -60,25 +60,6 @@ def serves_by_now(node: Node) -> bool:
     return bool(engine["serves"] and engine["process"] == f"/proc/{node.pid_of()}")
 
 
-class Starts:
-    """How often an engine has been started since this was made, less what the test itself asked for."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self._last, self._seen = node.pid_of(), 0
-
-    def restart(self) -> None:
-        self.ours()
-        self.node.restart(self.node.unit)
-        self._last = self.node.pid_of()
-
-    def ours(self) -> int:
-        """Return how many processes were not the one before; to be asked often."""
-        if (now := self.node.pid_of()) != self._last:
-            self._seen, self._last = self._seen + 1, now
-        return self._seen
-
-
 def bootstrap(node: Node, before: str) -> None:
     """Do what a bootstrap script does: write the config anew, without our keys."""
     node.write(f"{node.config}.new", before)
@@ -89,7 +70,7 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
     files, before, names = snapshot(node), node.read(node.config), served(node)
     program = node.run(["readlink", f"/proc/{node.pid_of()}/exe"]).stdout.strip()
     with running(node) as process:
-        starts, wanted = Starts(node), node.read(node.config)
+        count, wanted = starts(node, node.unit), node.read(node.config)
         bootstrap(node, before)
         began = time.monotonic()
         until(lambda: node.read(node.config) == wanted, lambda: process.log)
@@ -98,14 +79,14 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
 
         assert took < REPAIR_S
         assert served(node)[0] >= OURS
-        assert starts.ours() == 0
+        assert starts(node, node.unit) == count
         assert list(look(node)["repairs"]) == [node.config]
         said = process.log
         node.run(["sh", "-c", f"cp -a {program} {program}.new && mv {program}.new {program}"])  # an upgrade
-        starts.restart()
+        node.restart(node.unit)
         until(lambda: serves_by_now(node), lambda: _story(node, process))
         assert node.is_ready(), why(node)
-        assert starts.ours() == 0
+        assert starts(node, node.unit) == count + 1
         assert "drift" not in process.log.removeprefix(said)
         end(process)
     assert snapshot(node) == files
@@ -115,9 +96,9 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
 def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node) -> None:
     before = node.read(node.config)
     with running(node):
-        starts = Starts(node)
         bootstrap(node, before)
-        starts.restart()
+        node.restart(node.unit)
+        count = starts(node, node.unit)
         until_told(node, "without being asked")
         told, sentence = node.installer("status"), why(node)
 
@@ -131,24 +112,24 @@ def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node)
         assert (told.returncode, "ready: no" in told.stdout) == (1, True)
         assert not (node.root / "run/nvidia/toolkit/ready").exists()
         assert node.read(node.config) == before
-        assert starts.ours() == 0
+        assert starts(node, node.unit) == count
         done = node.installer("reconcile")
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "repaired"), done.stderr
         assert served(node)[0] >= OURS
         assert node.is_ready()
-        assert starts.ours() == int(node.engine == "containerd")
+        assert starts(node, node.unit) == count + (node.engine == "containerd")
 
 
 def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) -> None:
     before, never = node.read(node.config), ("--restart-mode", "none")
     process = node.start_run(*SOURCE, *never)
-    starts, first, asked = Starts(node), node.installer("status"), node.installer("reconcile")
+    count, first, asked = starts(node, node.unit), node.installer("status"), node.installer("reconcile")
     sentence = why(node)
-    starts.restart()
+    node.restart(node.unit)
     until(node.is_ready, lambda: _story(node, process))
 
     assert served(node)[0] >= OURS
-    assert starts.ours() == 0
+    assert starts(node, node.unit) == count + 1, "which its owner made"
     assert "has not read its configs since" in sentence
     assert "--restart-mode none leaves that to you" in sentence
     codes = [told.returncode for told in (first, asked, node.installer("status"))]
@@ -160,9 +141,9 @@ def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) ->
 def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(node: Node) -> None:
     files, before = snapshot(node), node.read(node.config)
     with running(node, "--drift", "repair") as process:
-        starts = Starts(node)
         bootstrap(node, before)
-        starts.restart()
+        count = starts(node, node.unit) + 1
+        node.restart(node.unit)
         began = time.monotonic()
         until(lambda: serves_by_now(node), lambda: f"{why(node)} {process.log}")
         took = time.monotonic() - began
@@ -170,7 +151,7 @@ def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(
         assert served(node)[0] >= OURS
         assert took < 2 * REPAIR_S
         time.sleep(4)
-        assert starts.ours() == int(node.engine == "containerd")
+        assert starts(node, node.unit) == count + (node.engine == "containerd")
         assert node.is_ready()
         end(process)
     assert snapshot(node) == files
@@ -220,25 +201,6 @@ def test_a_stop_while_a_repair_restarts_the_engine_undoes_everything_in_time(
     assert snapshot(node) == files
     node.cri.wait()
     assert served(node) == names
-
-
-@pytest.mark.night
-def test_a_docker_that_answers_and_can_start_no_container_is_never_ok(docker_node: Node) -> None:
-    node, shim = docker_node, "/usr/bin/containerd-shim-runc-v2"
-    with running(node) as process:
-        node.run(["mv", shim, f"{shim}.moved"])
-        until_told(node, "containerd-shim-runc-v2, which holds each container")
-        assert "engine-below" in node.installer("doctor").stdout
-        node.run(["mv", f"{shim}.moved", shim])
-        until_ready(node)
-
-        node.run(["systemctl", "kill", "--signal", "STOP", "containerd"])
-        assert node.installer("reconcile").returncode == 1
-        assert "its containerd hangs" in why(node)
-        node.run(["systemctl", "kill", "--signal", "CONT", "containerd"])
-        assert node.installer("reconcile").returncode == 0
-        assert node.is_ready()
-        assert process.running
 
 
 def test_a_docker_that_is_being_stopped_is_not_started_again_by_a_check(docker_node: Node) -> None:

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from tests.engines.configs import CONTAINERD
-from tests.engines.cri import Cri
+from tests.engines.cri import Container, Cri
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import but_the_ledger, sentence, snapshot
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
@@ -20,8 +21,14 @@ UNITS = {
     f"[Service]\nExecStart=\nExecStart=/usr/bin/env GODEBUG=x=1 {PROGRAM} --root /srv/root": "gives it --root /srv/root",
     "[Service]\nKillMode=mixed": "KillMode=mixed",
     "[Unit]\nRefuseManualStop=yes": "RefuseManualStop=yes",
+    "[Unit]\nConditionPathExists=/opt/flag": "it again: ConditionPathExists=/opt/flag does not hold)",
+    "[Service]\nEnvironmentFile=/opt/flag": "it again: its EnvironmentFile /opt/flag is not there)",
 }
 SAME_PLACES = f"[Service]\nExecStart=\nExecStart={PROGRAM} --config={CONTAINERD} --state /run/containerd"
+HARMLESS = (
+    "EnvironmentFile=-/opt/flag\nExecStartPre=-/opt/flag\nExecStartPre=/usr/bin/test -d /etc\n"
+    "[Unit]\nConditionPathExists=!/opt/flag\nConditionPathExists=|/opt/flag\nConditionPathExists=|/etc"
+)
 SETTINGS = {
     ("root", "/srv/root"): "root /srv/root, and it runs with /var/lib/containerd",
     ("state", "/run/other"): "state /run/other, and it runs with /run/containerd",
@@ -82,7 +89,7 @@ def test_what_a_unit_says_of_its_next_start_is_not_brought_into_force(
         _edit(node, text)
         prepared.refuses(words)
 
-    _edit(node, SAME_PLACES)
+    _edit(node, f"{SAME_PLACES}\n{HARMLESS}")
     node.installer("install", *SOURCE, "--runtime-name", "gpu", check=True)
     prepared.goes_on()
     _edit(node, "[Service]\nKillMode=mixed")
@@ -102,3 +109,26 @@ def test_places_in_a_config_that_no_start_has_read_yet_are_not_brought_into_forc
 
     node.write(CONTAINERD, text)
     prepared.goes_on()
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_a_unit_that_is_edited_right_before_the_restart_is_seen(
+    containerd_node: Node, cri: Cri, verb: str
+) -> None:
+    node = containerd_node
+    if verb == "uninstall":
+        node.installer("install", *SOURCE, check=True)
+    files = snapshot(node)
+    pod = cri.run_pod()
+    cri.create(pod, Container())  # a restart waits for what is created and not started yet
+    pid, before = node.pid_of(), node.read(CONTAINERD)
+    running = node.start_installer(verb, *(SOURCE if verb == "install" else ()))
+    until(lambda: node.read(CONTAINERD) != before, lambda: running.log)
+    _edit(node, "[Service]\nEnvironmentFile=/opt/flag")
+
+    returncode = running.wait()
+
+    assert returncode == {"install": 1, "uninstall": 4}[verb], running.log
+    assert "its EnvironmentFile /opt/flag is not there" in sentence(running.log)
+    assert node.pid_of() == pid
+    assert verb == "uninstall" or snapshot(node) == files
