@@ -11,14 +11,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.ledger import dumps
 from installer.engines import ENGINES
 from installer.host.files import Host
 from installer.host.processes import HostProcess, is_written_by_root, list_root_processes
 from installer.host.programs import run_in
 from installer.host.sockets import is_listened_on
-from installer.model.facts import EngineRow, Record
-from installer.model.files import Layout
 from installer.model.options import Options, Places
 from installer.report.doctor import read
 from installer.report.doctor.model import EngineExam
@@ -26,7 +23,7 @@ from installer.report.doctor.verb import judge_node
 from tests.doctor import golden
 from tests.host.servers import hang, serving
 from tests.support.files import put
-from tests.support.live import SOCKET, UNIT, Live, live
+from tests.support.live import SOCKET, Live, live
 from tests.support.waiting import until
 
 HOST = Host.under(PurePosixPath("/"))
@@ -198,16 +195,3 @@ def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) ->
         places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
         seen = [replace(PROCESS, name=ENGINES["k3s"].process)]
         assert [*read.read_engines(node.host, Options(places=places), seen)] == []
-
-
-def test_an_engine_of_the_ledger_is_asked_where_it_listens_while_its_unit_runs(tmp_path: Path) -> None:
-    """Its program has another name, and no flag says where it listens."""
-    record = Record(engines=(EngineRow("containerd", SOCKET, UNIT, {}),))
-    put(tmp_path, {Layout().ledger: dumps(record).decode()})
-    with live(tmp_path) as node:
-        runs = read.read_node(node.host, Options(places={"containerd": Places()}))
-        node.unit.active, node.unit.sub = "inactive", "dead"
-        rests = read.read_node(node.host, Options())
-
-    assert [(exam.name, exam.socket) for exam in runs.engines] == [("containerd", SOCKET)]
-    assert rests.engines == ()

@@ -16,7 +16,6 @@ from installer.host.kernel import is_roots
 from installer.host.locks import (
     is_held_pidfile,
     lock_directory,
-    lock_file,
     lock_pidfile,
     remove_pidfile,
     write_pid,
@@ -64,35 +63,6 @@ def test_a_lock_on_a_directory_that_is_removed_in_that_moment_is_none_and_on_a_p
     (tmp_path / "home").mkdir()
 
     assert lock_directory(host, HOME) is None
-
-
-def test_a_lock_is_given_to_one_only(host: Host) -> None:
-    first = lock_directory(host, HOME)
-    assert first is not None
-
-    with pytest.raises(LockedError, match=f"pid {os.getpid()}, started ") as refused:
-        lock_directory(host, HOME)
-    assert "its stop uninstalls" in refused.value.remedy, "it shall not be ended by its pid"
-
-    assert not os.get_inheritable(first.fd)
-    first.release()
-    second = lock_directory(host, HOME)
-    assert second is not None
-    second.release()
-
-
-def test_a_file_is_locked_for_one_until_he_has_gone(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "ledger").write_text("")
-    ledger = PurePosixPath("/ledger")
-
-    with (
-        lock_file(host, ledger),
-        pytest.raises(LockedError, match="another instance holds /ledger"),
-        lock_file(host, ledger),
-    ):
-        pass
-    with lock_file(host, ledger):
-        pass
 
 
 def test_a_pidfile_that_another_holds_keeps_its_text(host: Host, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Whole directories, and the names under which texts and directories are staged: no engine reads them."""
 
-import hashlib
 import os
 import shutil
 import stat
@@ -9,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.errors import InstallerError, StoppedError
+from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.inodes import staged_name
 from installer.host.trees import create_tree, digest_of, install_tree, remove_staged, remove_tree
@@ -78,21 +77,6 @@ def test_a_program_is_for_root_alone_while_it_is_copied(
     assert set(seen) == {0o600}
     assert stat.S_IMODE((tmp_path / "new/bin/program").stat().st_mode) == 0o755
     assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "new", tmp_path / "new/bin")} == {0o755}
-
-
-def test_a_stop_is_heard_between_two_blocks_of_a_large_file(tmp_path: Path) -> None:
-    large, asked = tmp_path / "large", list[int]()
-    large.write_bytes(bytes(5 << 20))
-
-    def stop() -> None:
-        asked.append(1)
-        if len(asked) == 2:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        digest_of(str(large), check=stop)
-
-    assert digest_of(str(large)) == hashlib.sha256(large.read_bytes()).hexdigest()
 
 
 def test_a_staged_name_is_hidden_ends_like_no_config_and_is_in_no_directory_of_drop_ins(

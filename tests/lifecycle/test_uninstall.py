@@ -18,7 +18,7 @@ from installer.engines.trial_containers import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.lifecycle import uninstall
-from installer.model.facts import EngineRow, Record, ToolkitRow
+from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Options
 from tests.support.files import put
@@ -86,19 +86,6 @@ def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
 @pytest.mark.usefixtures("holder")
 def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(options: Options) -> None:
     uninstall.await_successor(options)
-
-
-def test_an_undo_that_was_handed_over_waits_for_the_ledger(
-    options: Options, host: Host, holder: Ledger
-) -> None:
-    held = Record(toolkit=ToolkitRow("digest", None, ""))
-    holder.write(held)
-
-    with later(holder.lock.release):
-        ledger = uninstall.open_within(uninstall.TAKEN_S, host, options.layout)
-
-    assert ledger.held == held
-    ledger.lock.release()
 
 
 def configured(engine: str) -> Record:

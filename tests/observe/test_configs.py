@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from installer.engines import ENGINES, config_files
 from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.k0s import DIRECTORY, K0S, MERGED
-from installer.engines.microk8s import ARGS, RENDERED
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
@@ -169,16 +168,6 @@ def test_k0s_reads_no_name_beside_its_pattern_nor_below_its_directory(tmp_path: 
     beside = (DIRECTORY / "gvisor.toml", K0S.drop_ins.usual, DIRECTORY / "other.toml")
     assert found.files == (K0S.config, *beside)
     assert found.rendered is not None
-
-
-def test_what_microk8s_has_rendered_is_read_and_is_no_config(tmp_path: Path) -> None:
-    put(tmp_path, {MICROK8S.config: "version = 2\n", ARGS / RENDERED: "# made of it\n"})
-
-    found, _ = read(tmp_path, MICROK8S)
-
-    assert found.files == (MICROK8S.config,)
-    assert found.rendered is not None
-    assert found.rendered.content == b"# made of it\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from installer.engines import ENGINES
 from installer.model.engine_spec import ConfigFiles, Decision, EffectiveConfig, Extras, RuntimeEntry
 from installer.model.options import Options
 
-NOTHING_ELSE = Extras()
 TOOLKIT = "/usr/local/nvidia/toolkit"
 NVIDIA = f"{TOOLKIT}/nvidia-container-runtime"
 V2, V3 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
@@ -28,9 +27,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     default: bool = False,
     version: str = "",
     drop_in: str = "",
-    hook: str = "",
     serving: EffectiveConfig | None = None,
-    extras: Extras = NOTHING_ELSE,
 ) -> Decision:
     """Return the decision over ``texts``: the root file's, or several by path."""
     row = ENGINES[engine]
@@ -42,11 +39,10 @@ def decided(  # noqa: PLR0913 - what a case may differ in
             PurePosixPath(drop_in) if drop_in else row.drop_ins.usual,
             {PurePosixPath(path): parse(text, syntax, name=path) for path, text in files.items()},
             tuple(int(part) for part in version.split(".")) if version else None,
-            PurePosixPath(hook) if hook else None,
             serving=serving,
         ),
         entries(name, default=default),
-        extras,
+        Extras(),
     )
     first = next(iter(decisions))
     if first.doubt is not None:  # the texts alone doubt it
