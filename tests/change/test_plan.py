@@ -7,8 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install
+from installer.config_text import Syntax, Want
+from installer.engines import ENGINES
+from installer.engines.config_edits import change_config
 from installer.errors import Exit
-from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, FileWants, RuntimeEntry
 from installer.model.facts import (
     EngineRow,
     Facts,
@@ -205,3 +208,10 @@ def test_where_its_containers_are_it_tells_or_has_told(
 
     assert {row.name: row.state for row in final_of(plan).engines}["containerd"] == state
     assert (plan.in_progress.finished, final_of(plan).finished) == (False, True)
+
+
+def test_a_config_is_held_that_said_what_is_wanted_before_our_install_and_not_since() -> None:
+    wanted = FileWants(ENGINES["containerd"].config, Syntax.TOML, (Want(("version",), 2),))
+    facts = [CASE.facts(held=Record(engines=engines)) for engines in ((), (ITS,))]
+
+    assert [change_config("containerd", wanted, each).row is not None for each in facts] == [True, False]

@@ -87,6 +87,14 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
     assert (part.rows.toolkit is not None, bool(part.rows.engines)) == (named, named)
 
 
+def test_a_directory_without_its_config_is_nvidias_where_a_runtime_starts_it() -> None:
+    used = json.dumps({"runtimes": {"nvidia": {"path": RUNTIME}}})
+
+    part = find_leftovers(facts("docker", {DAEMON: used}, ToolkitFacts(Kind.DIRECTORY)), Options())
+
+    assert list(part.notes) == [f"nvidia in {DAEMON}", TOOLKIT]
+
+
 def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.install()

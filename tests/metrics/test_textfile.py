@@ -144,3 +144,32 @@ def test_a_mistake_of_ours_in_the_figures_costs_no_install(site: Site) -> None:
     assert done.returncode == 0
     assert '"event": "metrics not written"' in done.stderr
     site.uninstall()
+
+
+STUCK = """
+import sys
+from installer.errors import InstallerError
+from installer.host.files import Host
+times = int(sys.argv.pop(1))
+real = Host.remove
+def remove(self, path):
+    global times
+    if path.suffix == ".prom" and times:
+        times -= 1
+        raise InstallerError(f"remove {path} (read-only file system)", remedy="remount it", code="no-space")
+    real(self, path)
+Host.remove = remove
+"""
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (9, 4)])
+def test_the_ledger_goes_only_after_the_textfile(site: Site, times: int, code: int) -> None:
+    before = site.tree()
+    site.install(*ASKED)
+
+    done = patched(STUCK, str(times), *site.command("uninstall")[3:])
+
+    assert done.returncode == code
+    assert (site.tree() == before) is not bool(code)
+    site.uninstall()
+    assert site.tree() == before
