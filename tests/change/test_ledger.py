@@ -1,7 +1,9 @@
 """The ledger: what it holds comes back as it was, and so do the copies that lie beside it."""
 
+import contextlib
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
@@ -11,10 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from installer.change.ledger import Ledger, dumps, hold, is_ledger_lost, loads, read_record, read_saved
+from installer.change.ledger import (
+    MARK,
+    OPENMETRICS_MARKS,
+    Ledger,
+    dumps,
+    hold,
+    is_foreign,
+    is_ledger_lost,
+    loads,
+    read_record,
+    read_saved,
+    remove_published,
+)
 from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
 from installer.host.files import Host
+from installer.host.sockets import FOR_ALL
 from installer.model.facts import (
     ADOPTED,
     OWNER,
@@ -161,3 +176,40 @@ def test_a_field_of_a_later_version_is_refused_wherever_it_stands(spoil: Callabl
 
     with pytest.raises(ValueError, match="later"):
         loads(json.dumps(rows).encode())
+
+
+# Files for others to read: ours are replaced and removed, anybody else's never.
+
+OURS = f"{MARK}\nx 1\n"
+
+
+def _left(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    path.chmod(FOR_ALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "foreign"),
+    [
+        pytest.param("a.prom", lambda path: path.write_text(OURS), False, id="ours"),
+        pytest.param(
+            "a.openmetrics", lambda path: path.write_text(OPENMETRICS_MARKS[1]), False, id="of 0.2.0"
+        ),
+        pytest.param("a.prom", lambda path: path.write_text("x 1\n"), True, id="root's"),
+        pytest.param("a.prom", lambda path: path.symlink_to("b"), True, id="a link"),
+        pytest.param("a.prom", os.mkfifo, True, id="a FIFO"),
+        pytest.param("a.sock", _left, False, id="a socket that was left"),
+        pytest.param("a.sock", lambda path: path.write_text(OURS), True, id="no socket"),
+    ],
+)
+def test_what_has_the_name_already_goes_only_where_it_is_ours(
+    tmp_path: Path, host: Host, name: str, make: Callable[[Path], object], *, foreign: bool
+) -> None:
+    with contextlib.chdir(tmp_path):  # the name of a socket is short
+        make(Path(name))
+    path = PurePosixPath("/", name)
+
+    assert is_foreign(host, path) is foreign
+    remove_published(host, path)
+    assert os.path.lexists(tmp_path / name) is foreign

@@ -107,24 +107,7 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(setting: str, said: 
     assert said in _refused(setting)
 
 
-MOUNTS = "acceptNvidiaVisibleDevices.asVolumeMounts=true"
 ALLOW = "nri.allow[0]=gpu-operator=nvidia.com/gpu"
-
-
-@pytest.mark.parametrize("mode", [("mode=cdi",), ("mode=nri", ALLOW)])
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ((MOUNTS, "runtimeName=gpu"), "leave runtimeName and acceptNvidiaVisibleDevices.asVolumeMounts as"),
-        (_extra("SET_AS_DEFAULT", "True"), "leave TOOLKIT_INSTALLER_SET_AS_DEFAULT of extraEnv as it is"),
-    ],
-)
-def test_what_needs_a_runtime_is_refused_where_there_is_none(
-    settings: tuple[str, ...], said: str, mode: tuple[str, ...]
-) -> None:
-    assert f"{mode[0].replace('=', ' ')} has no runtime: {said}" in _refused(*mode, *settings)
-    assert charted(*settings)
-    assert charted(*mode, *settings, "uninstall=true"), "nothing keeps anybody from an uninstall"
 
 
 def taken(flag: str) -> list[str]:
@@ -132,15 +115,6 @@ def taken(flag: str) -> list[str]:
     said = preloaded.run([sys.executable, "-m", "installer", "run", "--help"]).stdout
     (choices,) = re.findall(rf"^  {flag} \[([a-z0-9|-]+)\]", said, re.MULTILINE)
     return str(choices).split("|")
-
-
-@pytest.mark.parametrize("asked", ["mode=nri", "nri.enabled=true"])
-def test_nri_is_refused_for_just_the_engines_that_have_none(asked: str) -> None:
-    for name in taken("--runtime")[1:]:
-        if name == "docker":
-            assert f"{name} has no NRI: choose another mode" in _refused(asked, ALLOW, f"runtime={name}")
-        else:
-            assert charted(asked, ALLOW, f"runtime={name}")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """The manifests: each overlay and the chart hold to Kubernetes' schemas, and say the same."""
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ from tests.deploy.rendered import (
     pod_of,
     validate,
 )
-from tests.support import preloaded
 from tests.support.entry import PROJECT
 from tests.support.version import VERSION
 
@@ -236,29 +233,6 @@ def test_the_prometheus_operator_is_told_which_port_to_ask(layer: Layer) -> None
     assert monitor["selector"]["matchLabels"] == template["metadata"]["labels"]
 
 
-@pytest.mark.parametrize(
-    ("component", "asked", "classes"),
-    [
-        ("mode-auto", {"MODE": "auto"}, 3),
-        ("mode-cdi", {"MODE": "cdi"}, 0),
-        ("mode-nri", {"MODE": "nri"}, 0),
-        ("nri-plugin", {"NRI": "true"}, 3),
-    ],
-)
-def test_how_containers_get_gpus_is_a_component_that_asks_for_no_right_more(
-    component: str, asked: dict[str, str], classes: int, layer: Layer, tmp_path: Path
-) -> None:
-    told, plain = layer("overlays/auto", f"components/{component}"), container_of(kustomized("overlays/auto"))
-    env = _env(told)
-
-    assert len([each for each in told if each["kind"] == "RuntimeClass"]) == classes
-    assert container_of(told) == {**plain, "env": container_of(told)["env"]}
-    assert {name: env[PREFIX + name] for name in ("MODE", "NRI") if PREFIX + name in env} == asked
-    command = [sys.executable, "-m", "installer", "plan", "--host-root", str(tmp_path)]
-    done = preloaded.run(command, {"PATH": os.defpath, **env})
-    assert done.returncode == 1, "it takes these values, and finds neither a toolkit nor an engine here"
-
-
 def test_a_startup_taint_is_off_by_default_and_who_removes_it_may_do_nothing_else(layer: Layer) -> None:
     told = by_name(layer("overlays/auto", "components/startup-taint"))
     plain = by_name(kustomized("overlays/auto"))
@@ -317,7 +291,7 @@ def test_a_pod_is_looked_at_each_second_until_it_is_ready_for_the_first_time() -
 
 
 def _made(name: str) -> list[Manifest]:
-    return charted() if name == "chart" else kustomized(name)
+    return charted(*name.split()[1:]) if name.startswith("chart") else kustomized(name)
 
 
 @pytest.mark.parametrize("name", ["base", "uninstall", "chart"])
@@ -343,7 +317,13 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
     assert len(asked.strip().splitlines()) == 13, "a row for each, and no other"
 
 
-@pytest.mark.parametrize("name", ["base", "plan-node", "uninstall", "uninstall-node", "chart"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("base", "plan-node", "uninstall", "uninstall-node"),
+        *("chart", "chart mode=cdi", f"chart mode=nri {NRI_ALLOW}"),
+    ],
+)
 def test_nothing_is_asked_for_that_is_not_needed(name: str) -> None:
     manifests = _made(name)
     pod, security = pod_of(manifests), container_of(manifests)["securityContext"]

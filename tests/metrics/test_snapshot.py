@@ -16,11 +16,9 @@ from installer.metrics import snapshot as monitoring
 from installer.metrics.snapshot import Counts, Snapshot, features
 from installer.model.facts import EngineRow, Record
 from installer.model.options import Options
-from installer.model.steps import MakeDirectory, Part
 
 TEXTFILE = PurePosixPath("/prom/toolkit-installer.prom")
 NOTHING = Plan((), Record(), Record(), {})
-CHANGES = replace(NOTHING, parts=(Part("directories", ((MakeDirectory(PurePosixPath("/d")), ""),)),))
 
 
 @dataclass(frozen=True)
@@ -67,25 +65,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     ledger.write(replace(ledger.held, engines=(_row("docker"), _row("containerd"))))
     yield Node(host, options, ledger)
     ledger.remove()
-
-
-@pytest.mark.parametrize(
-    ("plan", "refused", "installs", "repairs"),
-    [
-        pytest.param(CHANGES, None, 1, 0, id="an install"),
-        pytest.param(CHANGES, (), 0, 1, id="a look that repairs something"),
-        pytest.param(NOTHING, (), 0, 0, id="a look that finds all in place"),
-        pytest.param(
-            replace(CHANGES, due=frozenset({"docker"})), (), 0, 0, id="a look that an idle engine has let on"
-        ),
-    ],
-)
-def test_an_install_counts_as_one_and_a_look_as_a_repair_where_it_changed_something(
-    node: Node, plan: Plan, refused: tuple[str, ...] | None, installs: int, repairs: int
-) -> None:
-    counts = node.told(plan, refused)
-
-    assert (counts.installs, counts.repairs) == (installs, repairs)
 
 
 def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not_proven(node: Node) -> None:
