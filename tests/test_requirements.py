@@ -8,9 +8,9 @@ from importlib.metadata import requires
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support.entry import VERSION
 from tests.support.golden import golden
 from tests.support.site import PROJECT
-from tests.support.version import VERSION
 
 # What requirements.txt insists on: name, version and sums of each package that the image gets.
 ROWS: list[tuple[str, str, str]] = re.findall(

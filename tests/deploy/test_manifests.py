@@ -22,8 +22,7 @@ from tests.deploy.rendered import (
     pod_of,
     validate,
 )
-from tests.support.entry import PROJECT
-from tests.support.version import VERSION
+from tests.support.entry import PROJECT, VERSION
 
 PREFIX = "TOOLKIT_INSTALLER_"
 KEY = "node-toolkit-installer/not-ready"

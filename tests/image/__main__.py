@@ -12,7 +12,7 @@ from tests.engines.payload import STAND_IN, mark_payload
 from tests.engines.roots import prepared as prepared_roots
 from tests.engines.versions import today
 from tests.image import archive, builder
-from tests.support.version import VERSION
+from tests.support.entry import VERSION
 
 BUILT = PROJECT / "build"
 CONTEXT = (

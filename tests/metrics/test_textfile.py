@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.entry import VERSION
 from tests.support.program import patched
 from tests.support.site import DAEMON_JSON, LEDGER, Site, ended, waits
-from tests.support.version import VERSION
 from tests.support.waiting import until_it_sleeps
 
 DIRECTORY = "var/lib/prometheus/node-exporter"

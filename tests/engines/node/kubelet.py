@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.deploy.rendered import Manifest, kustomized, pod_of
 from tests.engines.cri import Container, CriError, Executed, Mount, Pod
 from tests.engines.nodes import Node
-from tests.support.version import VERSION
+from tests.support.entry import VERSION
 from tests.support.waiting import until
 
 TAG = VERSION
