@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 from tests.engines.images import IMAGE
@@ -117,15 +118,6 @@ class Container:
             yield 16, message((1, 1))  # Unconfined
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """What a command in a container gave."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 class Cri:
     """A client of one socket; every call is a connection of its own, for engines restart."""
 
@@ -225,11 +217,11 @@ class Cri:
         self.call("RuntimeService/StartContainer", message((1, container)))
         return container
 
-    def exec(self, container: str, *command: str) -> Executed:
+    def exec(self, container: str, *command: str) -> CompletedProcess[str]:
         request = message((1, container), *((2, word) for word in command), (3, TIMEOUT_S))
         answer = self.call("RuntimeService/ExecSync", request)
         code = dict(_fields(answer)).get(3, 0)
-        return Executed(int(code), _text(answer, 1), _text(answer, 2))
+        return CompletedProcess(command, int(code), _text(answer, 1), _text(answer, 2))
 
     def stop_container(self, container: str, grace_s: int = 0) -> None:
         """Stop a container, after ``grace_s`` the hard way."""

@@ -7,14 +7,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.engines.conftest import Boot
 from tests.engines.cri import Cri, CriError
-from tests.engines.nodes import PYTHON, SOURCE, Node, Running
+from tests.engines.nodes import PYTHON, SOURCE, Node
 from tests.engines.told import bad, but_the_ledger, doctor, sentence, snapshot, starts, warned
 from tests.engines.versions import EngineSet
 from tests.host.servers import message
@@ -176,20 +175,14 @@ def test_no_verb_restarts_into_a_drop_in_that_is_a_link_to_no_file(crio: Node) -
     assert but_the_ledger(snapshot(crio)) == but_the_ledger(written)
 
 
-def run_in_a_pod(node: Node) -> Running:
-    """Start ``run`` as CRI-O's container ID."""
-    contained = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", CONTAINER, "sh"]
-    process = node.start([*contained, *WORDS])
-    process.wait_for("waiting for a signal")
-    inside = node.run(["pgrep", "--parent", str(process.pid)]).stdout.strip()
-    bundle(node, ID, {"SandboxID": SANDBOX}, int(inside))
-    bundle(node, SANDBOX, {"SandboxID": SANDBOX, "RuntimeHandler": ""})
-    return process
-
-
 def test_a_pod_that_undoes_the_crio_it_runs_under_ends_at_once_and_all_is_undone(crio: Node) -> None:
     files, count = snapshot(crio), starts(crio, "crio")
-    process = run_in_a_pod(crio)
+    contained = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", CONTAINER, "sh"]
+    process = crio.start([*contained, *WORDS])
+    process.wait_for("waiting for a signal")
+    inside = crio.run(["pgrep", "--parent", str(process.pid)]).stdout.strip()
+    bundle(crio, ID, {"SandboxID": SANDBOX}, int(inside))
+    bundle(crio, SANDBOX, {"SandboxID": SANDBOX, "RuntimeHandler": ""})
     began = time.monotonic()
 
     stop_container(crio, ID, GRACE_S).join()
@@ -257,25 +250,15 @@ def test_a_hook_is_ready_without_a_restart_and_goes_after_containers_that_are_be
     assert (starts(crio, "crio"), snapshot(crio)) == (count, files)
 
 
-@contextmanager
-def exec_in_flight(node: Node) -> Iterator[None]:
-    """Have an exec run during the block: it ends with the engine, as a probe's does at each restart."""
-
-    thread = calling(node, "ExecSync")
-    node.wait_for("conmon", ["sh", "-c", "cat /proc/[0-9]*/comm"])
-    try:
-        yield
-    finally:
-        node.run(["pkill", "-x", "conmon"], check=False)
-        thread.join()
-
-
 def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node) -> None:
     count = starts(crio, "crio")
 
     for number, words in enumerate((("install", *ASKED), ("uninstall",)), start=1):
-        with exec_in_flight(crio):
-            done = crio.installer(*words)
+        thread = calling(crio, "ExecSync")  # which ends with the engine, as a probe's does at each restart
+        crio.wait_for("conmon", ["sh", "-c", "cat /proc/[0-9]*/comm"])
+        done = crio.installer(*words)
+        crio.run(["pkill", "-x", "conmon"], check=False)
+        thread.join()
 
         assert done.returncode == 0, done.stderr
         assert starts(crio, "crio") == count + number

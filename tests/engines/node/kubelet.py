@@ -3,9 +3,10 @@
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from subprocess import CompletedProcess
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
-from tests.engines.cri import Container, CriError, Executed, Mount, Pod
+from tests.engines.cri import Container, CriError, Mount, Pod
 from tests.engines.nodes import Node
 from tests.support.entry import VERSION
 from tests.support.waiting import until
@@ -81,11 +82,11 @@ class Running:
             self.node.cri.wait()
             return self.node.cri.container_state(self.container)
 
-    def exec(self, *command: str) -> Executed:
+    def exec(self, *command: str) -> CompletedProcess[str]:
         try:
             return self.node.cri.exec(self.container, *command)
         except CriError as error:  # which is a probe that failed
-            return Executed(1, "", str(error))
+            return CompletedProcess(command, 1, "", str(error))
 
     def kill(self) -> None:
         self.node.cri.stop_container(self.container)
