@@ -384,10 +384,6 @@ def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(go
     assert wrong(absent.facts(rewritten)) == ["installation"]
 
 
-def test_of_a_containerd_whose_program_is_not_seen_the_engines_own_version_counts(good: Node) -> None:
-    assert "containerd 2.1.9" in verdicts(replace(good, processes=()))["holes-containerd"].found
-
-
 def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(good: Node) -> None:
     node = replace(golden.by_cdi(good), specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))
 
