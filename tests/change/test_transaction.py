@@ -16,17 +16,11 @@ from installer.errors import InstallerError, PendingError, StoppedError, UndoInc
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Record
-from installer.model.files import File, Layout
+from installer.model.files import Layout
 from installer.model.options import Options, RestartMode
 from installer.model.steps import (
-    ConcreteStep,
-    MakeDirectory,
     Part,
     Reload,
-    RemoveDirectory,
-    SwitchToolkit,
-    WriteConfig,
-    describe,
 )
 from tests.support.live import Live, containerd, live
 from tests.support.site import DAEMON_JSON, Site
@@ -141,30 +135,6 @@ def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a
     assert [note for note in facts.notes if "read-only" in note] == [
         "/etc/docker/daemon.json of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
     ]
-
-
-PATH = PurePosixPath("/etc/docker/daemon.json")
-ANY = File(b"{}")
-
-
-EVENTS: tuple[tuple[ConcreteStep, str], ...] = (
-    (MakeDirectory(PATH), "directory made"),
-    (RemoveDirectory(PATH), "directory removed"),
-    (WriteConfig("docker", PATH, None, ANY), "config written"),
-    (WriteConfig("docker", PATH, ANY, None), "config removed"),
-    (SwitchToolkit("", "v"), "toolkit link created"),
-    (SwitchToolkit("v", "w"), "toolkit link changed"),
-    (SwitchToolkit("v", ""), "toolkit link removed"),
-    (SwitchToolkit("v", None), "previous toolkit restored"),
-    (SwitchToolkit(None, None), "previous toolkit removed"),
-    (Reload("docker", ()), "engine reloaded"),
-    (Reload("microk8s", ()), "engine restarted"),
-    (Reload("k0s", ()), "engine restarted by itself"),
-)
-
-
-def test_a_step_that_is_done_is_told_in_the_past() -> None:
-    assert [describe(step).event for step, _ in EVENTS] == [event for _, event in EVENTS]
 
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))

@@ -1,7 +1,6 @@
 """docs/compatibility.md is what nvidia.toml and differences.toml say, and every defect in it has a test that is there."""
 
 import re
-import tomllib
 from functools import cache
 from typing import Any
 
@@ -96,11 +95,3 @@ def test_each_row_is_there_once_and_whole_and_a_defect_has_a_test_or_a_reason() 
     assert [each["id"] for each in defects() if bool(each.get("tests")) == bool(each.get("why"))] == []
     assert all(row.keys() - {"tests"} == {"where", "theirs", "ours"} for row in differences())
     assert len({row["where"] for row in differences()}) == len(differences())
-
-
-def test_no_name_or_variable_stands_for_two_flags() -> None:
-    names = [name for row in rows() for name in row.names]
-    data = tomllib.loads((PROJECT / "installer/cli/nvidia.toml").read_text())
-
-    assert len(names) == len(set(names))
-    assert len(data["flag"]) == len(rows())

@@ -1,4 +1,4 @@
-"""What ``helm template``, ``helm upgrade`` and ``helm lint --strict`` say, by Helm's own library.
+"""What ``helm template`` and ``helm upgrade`` say, by Helm's own library.
 
 It is a program of its own, ``python -m tests.deploy.helm VERB JSON``: the library is written in Go, whose threads
 would not survive the forks of other tests.
@@ -12,7 +12,6 @@ from typing import Any
 CHART = Path(__file__).parents[2] / "deploy/helm/node-toolkit-installer"
 RELEASE = "release"
 NAMESPACE = "node-toolkit-installer"
-WARNING = 2  # of unknown, info, warning, error
 
 
 def main(verb: str, given: str) -> int:
@@ -21,7 +20,7 @@ def main(verb: str, given: str) -> int:
 
     values = helm.parse_set_string(",".join(json.loads(given)))
     try:
-        return _lint(values) if verb == "lint" else _template(values, upgrade=verb == "upgrade")
+        return _template(values, upgrade=verb == "upgrade")
     except helm.HelmError as error:
         print(error, file=sys.stderr)  # noqa: T201 - it is a program
         return 1
@@ -37,15 +36,6 @@ def _template(values: dict[str, Any], *, upgrade: bool) -> int:
         # The notes are text for people: as a document of their own they would not be YAML.
         text = json.dumps({"notes": rendered[name]}) if name.endswith("NOTES.txt") else rendered[name]
         print(f"---\n{text}")  # noqa: T201 - it is a program
-    return 0
-
-
-def _lint(values: dict[str, Any]) -> int:
-    import helm_python as helm
-
-    report = helm.lint(CHART, values, strict=True)
-    bad = [message for message in report["messages"] if message["severity"] >= WARNING]
-    print(json.dumps({"bad": bad + report["errors"]}))  # noqa: T201 - it is a program
     return 0
 
 

@@ -62,13 +62,6 @@ def _refused(*settings: str, verb: str = "template") -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(
-    "settings", [(), ALL, ("uninstall=true",), ("openshift=true", "runtimeClasses=false")]
-)
-def test_helms_strict_linter_is_content(settings: tuple[str, ...]) -> None:
-    assert objects(*helm("lint", *settings)) == [{"bad": []}]
-
-
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize(
     "settings", [(), ALL, ("uninstall=true",), ("resourceQuota=true", "nodeSelector=null")]

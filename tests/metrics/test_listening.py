@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.site import LEDGER, Site, ended, waits
-from tests.support.waiting import until, until_it_sleeps
+from tests.support.site import Site, ended, waits
+from tests.support.waiting import until_it_sleeps
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\nAccept: application/openmetrics-text\r\n\r\n"
-TEXTFILE = "/var/lib/node_exporter/toolkit_installer.prom"
 SOCKET = "/run/toolkit-installer.sock"
 
 
@@ -81,29 +80,6 @@ def test_it_answers_on_a_socket_for_all_which_goes_with_the_undo(site: Site) -> 
     assert mode == 0o666
     assert "\ntoolkit_installer_installs_total 2.0\n" in body
     assert site.tree() == before
-
-
-def test_what_is_removed_is_told_again_without_a_ledger_too_and_goes_with_the_undo(site: Site) -> None:
-    path, textfile = site.root / SOCKET.lstrip("/"), site.root / TEXTFILE.lstrip("/")
-    for each in (path, textfile):
-        each.parent.mkdir(parents=True)
-    with site.running("--metrics-textfile", TEXTFILE, "--metrics-listen", f"unix:{SOCKET}") as child:
-        until_it_sleeps(child.pid)
-        for gone in (textfile, path):
-            gone.unlink()
-            until(gone.exists)
-            until_it_sleeps(child.pid)
-        (site.root / LEDGER).unlink()
-        textfile.unlink()
-        child.send_signal(signal.SIGHUP)
-        waits(child)
-        until_it_sleeps(child.pid)
-        texts = [asked(path)[1], textfile.read_text()]
-        (site.root / LEDGER).unlink()
-        ended(child)
-
-    assert all("\ntoolkit_installer_installs_total 1.0\n" in text for text in texts)
-    assert (path.exists(), textfile.exists()) == (False, False)
 
 
 def test_clients_that_send_nothing_delay_neither_others_nor_a_stop(site: Site, port: int) -> None:
