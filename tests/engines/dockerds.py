@@ -1,4 +1,4 @@
-"""A real dockerd, or Podman's stand-in for it, by itself in namespaces of its own: quick to start and to end."""
+"""A real dockerd by itself in namespaces of its own: quick to start and to end."""
 
 import json
 import os
@@ -15,11 +15,7 @@ from urllib.parse import quote
 from installer.engines.docker import api as dockerd
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig
-from tests.engines import debs
-from tests.engines.cache import build_once, cache, key_of, locked
 from tests.engines.spawn import start_logged
-from tests.engines.versions import BASE
-from tests.support.waiting import until
 
 # dockerd does not run on an overlay: its data gets a directory beside it. It is pid 1 of its namespace.
 ENTER = """\
@@ -38,22 +34,17 @@ CONTAIN = (
     *("sh", "-c", ENTER, "enter"),
 )
 QUIET = ("--bridge=none", "--iptables=false", "--ip6tables=false")
-# What the package needs to answer, less what a node has already.
-PODMAN = (
-    *("podman", "conmon", "crun", "golang-github-containers-common", "golang-github-containers-image"),
-    *("libgpgme11", "libsubid4", "libassuan0", "libgpg-error0", "libyajl2", "libglib2.0-0"),
-)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 WAIT_S = 20.0
 ASK_S = 5.0
 
 
-def _contained(root: Path, config: Path, log: Path, *words: str) -> "subprocess.Popen[bytes]":
+def _contained(root: Path, config: Path, log: Path, *words: str) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], "LOWER": str(root), "CONFIG": str(config), "INSIDE": PATH}
     return start_logged([*CONTAIN, *words], environment, log)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill pid 1 of the namespaces, and with it all that is below it."""
     import psutil
 
@@ -174,23 +165,3 @@ def dockerd_of(root: Path) -> Iterator[Dockerd]:
             yield daemon
         finally:
             daemon.stop()
-
-
-@contextmanager
-def podman_on(base: Path, config: Path) -> Iterator[Path]:
-    """Have Podman answer Docker's API, on a socket in ``config``; ``base`` is the root of a node."""
-
-    def build(root: Path) -> None:
-        subprocess.run(["cp", "-al", f"{base}/.", str(root)], check=True, timeout=120)
-        debs.unpack(BASE, pins, root)
-
-    with locked():
-        pins = debs.alone(BASE, PODMAN)
-        root = build_once(cache() / f"root-podman-{key_of([base.name, *pins])}", build)
-    words = ("env", "STORAGE_DRIVER=vfs", "podman", "system", "service", "--time=0")
-    process = _contained(root, config, config / "log", *words, "unix:///etc/docker/docker.sock")
-    try:
-        until((config / "docker.sock").exists, (config / "log").read_text)
-        yield config / "docker.sock"
-    finally:
-        _end(process)

@@ -19,8 +19,7 @@ TAKES_PART = "nvidia-container-runtime.real "
 def test_run_serves_our_runtime_and_a_stop_undoes_everything(node: Node) -> None:
     files, before = snapshot(node), served(node)
 
-    process = node.start_installer("run", *SOURCE, "--set-as-default")
-    process.wait_for("waiting for a signal")
+    process = node.start_run(*SOURCE, "--set-as-default")
     ready, during = node.has(READY), served(node)
     run_through_us(node)
     marks = node.marks()

@@ -26,7 +26,7 @@ def test_a_live_container_outlives_an_undo(node: Node, in_use: str) -> None:
     assert live.exec() == "alive\n"
     stays = node.installer("uninstall", "--in-use", "keep").returncode  # as often as one likes
     assert live.exec() == "alive\n"
-    link, handlers = (node.root / RUNTIME.lstrip("/")).is_symlink(), served(node)[0]
+    link, handlers = node.path(RUNTIME).is_symlink(), served(node)[0]
     if in_use == "force":
         needs = node.engine == "containerd" and node.containerd_version.startswith("2.")
         assert ("nvidia-cdi" in handlers) == needs
@@ -57,7 +57,7 @@ def test_a_live_container_of_the_default_runtime_outlives_undos_and_installs(nod
     for in_use in ("force", "keep"):
         node.installer(*install, check=True)
         assert served(node)[1] == "nvidia"
-        assert not (node.root / RUNTIME.lstrip("/")).is_symlink()
+        assert not node.path(RUNTIME).is_symlink()
         assert live.exec() == "alive\n"
         assert node.installer("uninstall", "--in-use", in_use).returncode == 4
         assert live.exec() == "alive\n"
@@ -68,8 +68,7 @@ def test_a_live_container_of_the_default_runtime_outlives_undos_and_installs(nod
 
 def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
     files = snapshot(node)
-    process = node.start_installer("run", *SOURCE)
-    process.wait_for("waiting for a signal")
+    process = node.start_run(*SOURCE)
     live = start(node)
     process.terminate()
     process.wait_for("waiting for containers")

@@ -1,8 +1,6 @@
 """Nobody without root can stop, mislead or hang us: the same outcome with such a neighbour as without."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,39 +21,31 @@ OVER_THE_BUS = (
 )
 
 
-@contextmanager
-def _beside(node: Node) -> Iterator[None]:
-    """Let the neighbour work."""
-    node.write("/run/neighbour.py", Path(neighbour.__file__).read_text())
-    process = node.start([PYTHON, "/run/neighbour.py"])
-    process.wait_for("at work")
-    try:
-        yield
-        assert process.running, process.log
-    finally:
-        process.kill()
-        process.wait()
-
-
 def _changes_nothing(node: Node, *over_the_bus: str) -> None:
     """Install, uninstall, run and stop beside the neighbour; each command has a minute."""
     files, before, pids = snapshot(node), served(node), [node.pid_of()]
     program = [*over_the_bus, PYTHON, "-m", "installer"]
-    (node.root / MOUNT_POINT.lstrip("/")).mkdir(parents=True)
+    node.path(MOUNT_POINT).mkdir(parents=True)
     node.run(["mount", "-t", "tmpfs", "none", MOUNT_POINT])
 
-    with _beside(node):
-        for verb, serves in (("install", before[0] | OURS), ("uninstall", before[0])):
-            node.run([*program, verb, *(SOURCE if verb == "install" else ())])
-            assert served(node)[0] == serves
-            pids.append(node.pid_of())
-        process = node.start([*program, "run", *SOURCE])
-        process.wait_for("waiting for a signal")
+    node.write("/run/neighbour.py", Path(neighbour.__file__).read_text())
+    beside = node.start([PYTHON, "/run/neighbour.py"])
+    beside.wait_for("at work")
+
+    for verb, serves in (("install", before[0] | OURS), ("uninstall", before[0])):
+        node.run([*program, verb, *(SOURCE if verb == "install" else ())])
+        assert served(node)[0] == serves
         pids.append(node.pid_of())
-        process.terminate()
-        assert process.wait(60) == 0, process.log
-        assert served(node) == before
-        pids.append(node.pid_of())
+    process = node.start([*program, "run", *SOURCE])
+    process.wait_for("waiting for a signal")
+    pids.append(node.pid_of())
+    process.terminate()
+    assert process.wait(60) == 0, process.log
+    assert served(node) == before
+    pids.append(node.pid_of())
+    assert beside.running, beside.log
+    beside.kill()
+    beside.wait()
 
     assert node.show(node.unit, "NRestarts") == "0"
     assert len({*pids}) == PROCESSES[node.engine]

@@ -12,18 +12,16 @@ from statistics import median
 import pytest
 
 from tests.engines.configs import CONTAINERD
-from tests.engines.conftest import Boot
 from tests.engines.cri import Container, CriError, Pod
+from tests.engines.distribution import newest
 from tests.engines.nodes import PYTHON, Node, Running, boot
 from tests.engines.nri import HOOK_RAN, KIND, OTHER, SOCKET, STATE, WISH, Between, add_devices
 from tests.engines.roots import Roots
-from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
 from tests.support.specifications import DEVICE, READ, UNREAD
 
 MANY = "vendor.example/many"
 ALLOW = tuple(word for kind in (KIND, OTHER, MANY) for word in ("--nri-allow", f"default={kind}"))
-INJECTS = (2, 1)
 BACK_S = 0.1
 RESTARTS = 3
 HANG_S = 2.0  # an engine waits so long for an answer
@@ -36,15 +34,10 @@ OF_A_CONTAINER = ["CreateContainer", "answer"]
 CONTAINERS = ("plain", "main", "forbidden")
 
 
-def _version(engines: EngineSet) -> tuple[int, ...]:
-    return tuple(map(int, engines.containerd.split(".")))
-
-
 @pytest.fixture(scope="module")
 def nri_node(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
     """Boot one node whose containerd takes CDI devices from a plugin."""
-    engines = next(row for row in engines_today if row.docker is None and _version(row) >= INJECTS)
-    with boot(roots, engines) as node:
+    with boot(roots, newest(engines_today, "2")) as node:
         add_devices(node)
         yield node
 
@@ -162,7 +155,7 @@ def _at_once(done: Callable[[], bool]) -> float:
 
 
 def test_it_is_back_in_a_tenth_of_a_second_after_a_restart_of_the_engine(nri_node: Node) -> None:
-    socket, took = nri_node.root / SOCKET.lstrip("/"), []
+    socket, took = nri_node.path(SOCKET), []
 
     def is_another(before: int) -> bool:
         with suppress(FileNotFoundError):
@@ -236,20 +229,3 @@ def _outcome(node: Node, pod: Pod, name: str) -> str:
     except CriError as error:
         assert name != "plain", error.details
         return "refused"
-
-
-def test_an_engine_that_would_drop_devices_is_refused(booted: Boot, engines_today: list[EngineSet]) -> None:
-    old = (row for row in engines_today if row.docker is None and (1, 7) <= _version(row) < (1, 7, 30))
-    engines = next(old)
-    with booted(engines) as node:
-        enabled = '\n[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n'
-        node.write(CONTAINERD, node.read(CONTAINERD) + enabled)
-        node.restart_engine()
-
-        done = node.installer("nri", *ALLOW)
-
-        pod = node.cri.run_pod(annotations=WISH)
-        node.cri.start(pod, container("main"))  # the engine goes on
-    assert done.returncode == 1
-    assert f"containerd {engines.containerd}" in sentence(done.stderr)
-    assert "starts the container without them" in sentence(done.stderr)

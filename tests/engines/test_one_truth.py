@@ -121,8 +121,7 @@ def test_all_verbs_agree_on_what_an_administrator_made_of_a_node(
         if case.root is not None:
             node.write(node.config, case.root)
         node.start_engines()
-        run = node.start_installer("run", "--drift", "report", *asked)
-        run.wait_for("waiting for a signal")
+        run = node.start_run("--drift", "report", *asked)
 
         def told() -> str:
             return node.installer("status").stdout + node.installer("plan", *asked).stdout

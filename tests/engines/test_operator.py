@@ -26,7 +26,7 @@ def test_a_pod_with_the_operators_variables_serves_and_gives_back(
 ) -> None:
     node = containerd_node
     for path in KUBELETS:
-        (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
+        node.path(path.replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
     files, before, log = snapshot(node), served(node), node.root / f"run/podlogs/{LOG}"
 
     pod = cri.run_pod(name="toolkit", pid=NODE)

@@ -1,14 +1,14 @@
-"""What answers Docker's API and is no dockerd of the host's own."""
+"""What answers Docker's API and is no dockerd of the host's own: a process of root, which no engine need be."""
 
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from tests.engines.dockerds import podman_on
-from tests.engines.roots import Roots
 from tests.engines.told import sentence
-from tests.engines.versions import BASE
+from tests.host.servers import answer, serving
 from tests.support.site import Site
+
+# Podman 4.3.1 of Debian 12 said so of itself.
+PODMAN = answer(b"HTTP/1.1 200 OK\r\nLibpod-Api-Version: 4.3.1\r\nContent-Length: 2\r\n\r\n{}")
 
 
 class Machine(Site):
@@ -19,22 +19,20 @@ class Machine(Site):
         sockets = ("--socket", f"docker={self.root}/run/docker.sock")
         return [sys.executable, "-m", "installer", verb, *where, *sockets, *more]
 
-    def files(self) -> set[str]:
-        return self.tree().keys() - {"run/log", "run/docker.sock"}
 
-
-def test_podman_in_the_place_of_docker_is_left_alone_and_keeps_no_undo_from_its_end(roots: Roots) -> None:
-    with TemporaryDirectory() as directory:  # tmp_path is too long for the name of a socket
-        machine = Machine(Path(directory))
-        (machine.root / "run").mkdir()
-        before = machine.files()
-        with podman_on(roots.suites[BASE], machine.root / "run") as socket:
-            by_itself, asked_for = machine.call("install"), machine.call("install", "--runtime", "docker")
-            after = machine.files()
-        installed = machine.call("install", "--runtime", "docker", "--restart-mode", "none")
-        with podman_on(roots.suites[BASE], machine.root / "run"):
-            undone = machine.call("uninstall")
-        in_the_end = machine.files()
+def test_podman_in_the_place_of_docker_is_left_alone_and_keeps_no_undo_from_its_end(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    socket = machine.write("run/docker.sock")
+    socket.unlink()
+    before = machine.tree()
+    with serving(socket, PODMAN):
+        by_itself, asked_for = machine.call("install"), machine.call("install", "--runtime", "docker")
+    socket.unlink()
+    after = machine.tree()
+    installed = machine.call("install", "--runtime", "docker", "--restart-mode", "none")
+    with serving(socket, PODMAN):
+        undone = machine.call("uninstall")
+    socket.unlink()
 
     words = f"Podman answers on {socket}, and reads no daemon.json"
     assert (by_itself.returncode, asked_for.returncode) == (1, 1)
@@ -44,4 +42,4 @@ def test_podman_in_the_place_of_docker_is_left_alone_and_keeps_no_undo_from_its_
         "Podman takes GPUs by CDI, without a runtime of ours"
     )
     assert (installed.returncode, undone.returncode) == (0, 0), installed.stderr + undone.stderr
-    assert (after, in_the_end) == (before, before)
+    assert (after, machine.tree()) == (before, before)

@@ -8,18 +8,24 @@ import pytest
 
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Container, Cri
-from tests.engines.going_down import held_back
-from tests.engines.nodes import OURS, SOURCE, Node, Running
+from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.told import but_the_ledger, sentence, served, snapshot, starts
+from tests.host.servers import message
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
-STARTED_BY = "[Service]\nExecStart=\nExecStart=/usr/bin/containerd {}\n"
+STARTED_BY = "[Service]\nExecStart=\nExecStart=/usr/bin/containerd {}"
 DROP_IN = "/run/systemd/system/containerd.service.d/other.conf"
 IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
 IMPORTED = "/etc/containerd/conf.d/site.toml"
 STOPS = 9  # on each of six kinds of nodes
+
+
+def _unit_says(node: Node, text: str) -> None:
+    """Let a drop-in of its owner's say more of containerd's unit from its next start on."""
+    node.write(DROP_IN, f"{text}\n")
+    node.run(["systemctl", "daemon-reload"])
 
 
 def _with_an_import(node: Node) -> None:
@@ -33,7 +39,7 @@ def test_the_config_on_the_command_line_of_the_running_engine_is_the_one_that_is
 ) -> None:
     node = containerd_node
     node.run(["cp", CONTAINERD, "/opt/mine.toml"])
-    node.write(DROP_IN, STARTED_BY.format("--config /opt/mine.toml"))
+    _unit_says(node, STARTED_BY.format("--config /opt/mine.toml"))
     node.restart_engine()
     files = snapshot(node)
 
@@ -65,8 +71,7 @@ def test_an_engine_that_its_owner_has_moved_to_another_socket_is_found_there(con
     node, files = containerd_node, snapshot(containerd_node)
     node.installer("install", *SOURCE, check=True)
     node.run(["mkdir", "-p", "/run/moved"])
-    node.write(DROP_IN, STARTED_BY.format("--address /run/moved/api.sock"))
-    node.run(["systemctl", "daemon-reload"])
+    _unit_says(node, STARTED_BY.format("--address /run/moved/api.sock"))
     node.restart("containerd")
     moved = Cri(node.root / "run/moved/api.sock")
     moved.wait()
@@ -104,15 +109,28 @@ def _of_the_disk(node: Node) -> dict[str, str]:
     return {path: text for path, text in snapshot(node).items() if not path.startswith("/run")}
 
 
+LOGIND = "org.freedesktop.login1"
+REBOOT = ("busctl", "call", LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "Reboot", "b", "false")
+# What the kubelet does for its shutdownGracePeriod: a longer delay, and an inhibitor.
+DELAY = "[Login]\nInhibitDelayMaxSec=60\n"
+HOLD = ("systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=kubelet", "sleep", "60")
+
+
 def test_a_stop_while_the_kubelet_holds_a_shutdown_back_keeps_everything(containerd_node: Node) -> None:
     node, before = containerd_node, served(containerd_node)
-    running = node.start_installer("run", *SOURCE)
-    running.wait_for("waiting for a signal")
+    running = node.start_run(*SOURCE)
     pid = node.pid_of()
 
-    with held_back(node):
-        running.terminate()
-        code, kept = running.wait(), (served(node), node.pid_of())
+    node.write("/etc/systemd/logind.conf.d/99-kubelet.conf", DELAY)
+    node.run(["systemctl", "restart", "systemd-logind"])
+    held = node.start(HOLD)
+    until(lambda: "kubelet" in node.run(["systemd-inhibit", "--list"]).stdout, lambda: held.log)
+    node.run(REBOOT)
+    assert node.run(["systemctl", "is-system-running"], check=False).stdout.strip() != "stopping"
+    running.terminate()
+    code, kept = running.wait(), (served(node), node.pid_of())
+    held.kill()
+    held.wait()
 
     assert code == 0
     assert "the node is going down" in running.log
@@ -123,8 +141,7 @@ def test_a_failed_start_is_rolled_back_and_no_later_install_restarts_anything(co
     # What dies is not the program that has read the config before: the roll-back has to cope.
     node, files, before = containerd_node, snapshot(containerd_node), served(containerd_node)
     fails = f"! grep -q nvidia-container-runtime {CONTAINERD} || {{ echo level=fatal the disk is on strike; exit 1; }}"
-    node.write(DROP_IN, f"[Service]\nExecStartPre=/bin/sh -c '{fails}'\n")
-    node.run(["systemctl", "daemon-reload"])
+    _unit_says(node, f"[Service]\nExecStartPre=/bin/sh -c '{fails}'")
     count = starts(node)
 
     first = node.installer("install", *SOURCE)
@@ -139,8 +156,8 @@ def test_a_failed_start_is_rolled_back_and_no_later_install_restarts_anything(co
     assert (after - count, starts(node) - after) == (1, 0)  # the try never came to be started
     assert served(node) == before
     assert node.installer("status").returncode == 1
+    _unit_says(node, "")
     node.run(["rm", DROP_IN])
-    node.run(["systemctl", "daemon-reload"])
     node.installer("install", *SOURCE, "--retry", check=True)
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
@@ -152,8 +169,7 @@ def test_a_config_that_takes_cri_down_is_rolled_back_with_the_reason(containerd_
     node.write("/run/lost.toml", lost)
     # A real containerd whose CRI really does not load, as soon as our config is in its place.
     start = f"grep -q nvidia-container-runtime {CONTAINERD} && exec containerd --config /run/lost.toml"
-    node.write(DROP_IN, f"[Service]\nExecStart=\nExecStart=/bin/sh -c '{start}; exec containerd'\n")
-    node.run(["systemctl", "daemon-reload"])
+    _unit_says(node, f"[Service]\nExecStart=\nExecStart=/bin/sh -c '{start}; exec containerd'")
     count, began = starts(node), time.monotonic()
 
     done = node.installer("install", *SOURCE, "--timeout", "90")
@@ -301,8 +317,7 @@ def test_an_uninstall_right_after_a_kill_is_not_fooled_by_a_restart_still_going_
 def test_a_stop_while_the_undo_is_at_work_changes_nothing(node: Node) -> None:
     files, before = snapshot(node), served(node)
     for event in ("stop requested", "config written", '"event": "engine re'):
-        process = node.start_installer("run", *SOURCE)
-        process.wait_for("waiting for a signal")
+        process = node.start_run(*SOURCE)
         process.terminate()
         with suppress(AssertionError):  # it was quicker than we look
             process.wait_for(event)
@@ -313,73 +328,117 @@ def test_a_stop_while_the_undo_is_at_work_changes_nothing(node: Node) -> None:
         assert (snapshot(node), served(node)) == (files, before)
 
 
-# --restart-mode when-idle: containerd is restarted at the first look at which it is creating no container.
+# containerd is restarted at the first look at which it is creating no container.
 IDLE = (*SOURCE, "--restart-mode", "when-idle")
-TEXTFILE = "/var/lib/toolkit.prom"
-FEATURES = "/etc/features/toolkit"
+TEXTFILE, FEATURES = "/var/lib/toolkit.prom", "/etc/features/toolkit"
 TOLD_TO = ("--metrics-textfile", TEXTFILE, "--nfd-features", FEATURES)
-
-
-class Creating:
-    """A pod with a container that is created, and started when the test says so."""
-
-    def __init__(self, cri: Cri) -> None:
-        self.cri, self.pod = cri, cri.run_pod()
-        self.id = cri.create(self.pod, Container(command=("/bin/sleep", "100000")))
-
-    def start(self) -> None:
-        self.cri.call("RuntimeService/StartContainer", b"\x0a" + bytes([len(self.id)]) + self.id.encode())
-
-    def lives(self) -> bool:
-        return self.cri.exec(self.id, "echo", "alive").stdout == "alive\n"
-
-
-def _why(node: Node) -> str:
-    return node.installer("status", "--ready").stdout
-
-
-def _waiting(node: Node) -> Running:
-    process = node.start_installer("run", *IDLE, *TOLD_TO)
-    process.wait_for("restart pending")
-    process.wait_for("waiting for a signal")
-    return process
 
 
 def test_a_restart_is_pending_until_the_engine_is_idle_and_an_undo_before_it_restarts_nothing(
     containerd_node: Node, cri: Cri
 ) -> None:
-    node = containerd_node
-    node.run(["mkdir", "-p", "/etc/features"])
-    files, pid, before, creating = snapshot(node), node.pid_of("containerd"), served(node), Creating(cri)
-    process = _waiting(node)
+    node, ready = containerd_node, containerd_node.path("/run/nvidia/toolkit/ready")
+    node.path(FEATURES).parent.mkdir()
+    files, pid, before = snapshot(node), node.pid_of("containerd"), served(node)
+    creating = cri.create(cri.run_pod(), Container(command=("/bin/sleep", "100000")))
+    process = node.start_run(*IDLE, *TOLD_TO)
+    process.wait_for("restart pending")
     process.terminate()
     assert process.wait() == 0, process.log
     assert (snapshot(node), node.pid_of("containerd")) == (files, pid)
 
-    process = _waiting(node)
+    process = node.start_run(*IDLE, *TOLD_TO)
+    process.wait_for("restart pending")
     plan, status = node.installer("plan", *IDLE), node.installer("status")
 
     reason = (
-        f"cannot restart containerd yet (it has created containers that are not started: {creating.id[:12]})"
+        f"cannot restart containerd yet (it has created containers that are not started: {creating[:12]})"
     )
     assert "nvidia-container-runtime" in node.read(CONTAINERD)
     assert (node.pid_of("containerd"), served(node)) == (pid, before)
     assert (plan.returncode, reason in plan.stdout) == (10, True), plan.stdout
     assert (status.returncode, "pending since the last install: its restart" in status.stdout) == (1, True)
-    assert reason in _why(node)
-    assert not (node.root / "run/nvidia/toolkit/ready").exists()
+    assert reason in node.installer("status", "--ready").stdout
+    assert not ready.exists()
     assert 'engine_restart_pending{engine="containerd"} 1' in node.read(TEXTFILE)
     assert "/engine-containerd=pending\n" in node.read(FEATURES)
 
-    creating.start()
-    until((node.root / "run/nvidia/toolkit/ready").exists, lambda: f"{_why(node)} {process.log}")
+    cri.call("RuntimeService/StartContainer", message((1, creating)))
+    until(ready.exists, lambda: f"{node.installer('status', '--ready').stdout} {process.log}")
 
     assert served(node)[0] >= OURS
-    assert creating.lives()
-    assert process.log.count('"event": "engine re') == 1, process.log
-    assert 'engine_restart_pending{engine="containerd"} 0' in node.read(TEXTFILE)
     assert "/engine-containerd=true\n" in node.read(FEATURES)
+    assert process.log.count('"event": "engine re') == 1, process.log
     process.terminate()
     assert process.wait() == 0, process.log
     assert (snapshot(node), served(node)) == (files, before)
-    assert creating.lives()
+    assert cri.exec(creating, "echo", "alive").stdout == "alive\n"
+
+
+# What a site has its GPU nodes checked by ahead of each start of the engine.
+ONLY_WITH_US = "/bin/grep -rq nvidia /etc/containerd"
+NEVER = "/bin/grep -rq nvidia /etc/hostname /etc/none"
+
+
+def test_a_containerd_that_does_not_start_without_us_has_our_runtimes_again(containerd_node: Node) -> None:
+    node, files = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    written = snapshot(node)
+    _unit_says(node, f"[Service]\nExecStartPre={ONLY_WITH_US}")
+
+    kept = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    node.cri.wait()
+    assert served(node)[0] >= OURS
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(written)
+    told = sentence(kept.stderr)
+    assert told.startswith("cannot undo our edits of containerd (it does not run as before without them: ")
+    assert "its ExecStartPre /bin/grep exited with status 1" in told
+    assert told.endswith("so it has them again; correct that, then run toolkit-installer uninstall again")
+    status = node.installer("status")
+    assert status.returncode == 1
+    assert "it does not run as before without them" in status.stdout
+
+    _unit_says(node, f"[Service]\nExecStartPre={NEVER}")
+    kept = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(written), "which stay where neither starts"
+    told = sentence(kept.stderr)
+    assert "(it does not run as before without them: " in told
+    assert ", nor does it start with them again (" in told
+    assert told.endswith("correct that, start containerd.service, then run toolkit-installer uninstall again")
+    _unit_says(node, "[Service]")
+    node.restart_engine()
+    assert served(node)[0] >= OURS
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+    assert not served(node)[0] & OURS
+
+
+def test_an_uninstall_does_not_restart_into_a_cri_that_is_switched_off_nor_one_that_runs_without(
+    containerd_node: Node,
+) -> None:
+    node, before = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    written, pid = node.read(CONTAINERD), node.pid_of()
+    new = "" if node.containerd_version.startswith("1.") else ', "io.containerd.cri.v1.runtime"'
+    off = f'disabled_plugins = ["io.containerd.grpc.v1.cri"{new}]\n'
+    node.write(CONTAINERD, off + written)
+
+    plan, told = node.installer("plan", *SOURCE), node.installer("status")
+    kept = node.installer("uninstall")
+
+    assert (plan.returncode, told.returncode, kept.returncode) == (1, 1, 4), kept.stderr
+    assert "CRI is switched off" in told.stdout, told.stdout
+    assert "CRI is switched off" in kept.stderr
+    assert node.pid_of() == pid
+    assert served(node)[0] >= {"nvidia"}
+    node.restart("containerd")
+    pid = node.pid_of()
+    node.installer("uninstall", check=True)
+    assert node.pid_of() == pid, "there is nothing for it to read"
+    assert node.installer("status").returncode == 3
+    node.write(CONTAINERD, node.read(CONTAINERD).removeprefix(off))
+    assert snapshot(node) == before

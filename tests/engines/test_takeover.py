@@ -21,9 +21,9 @@ ONCE = {"HOST_ROOT_MOUNT": "/", "TOOLKIT_SOURCE_ROOT": ARTIFACTS, "NO_DAEMON": "
 
 def _leave_toolkit(node: Node) -> None:
     """Put NVIDIA's directory there: a program and the script that calls it, libraries, links, config.toml."""
-    toolkit = node.root / TOOLKIT.lstrip("/")
+    toolkit = node.path(TOOLKIT)
     (toolkit / ".config/nvidia-container-runtime").mkdir(parents=True)
-    source = node.root / ARTIFACTS.lstrip("/") / "usr"
+    source = node.path(ARTIFACTS) / "usr"
     for name in EXECUTABLES:
         real = toolkit / (name if name == "nvidia-cdi-hook" else f"{name}.real")
         real.write_bytes((source / "bin" / name).read_bytes())

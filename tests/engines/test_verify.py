@@ -72,7 +72,7 @@ def test_the_way_through_each_runtime_is_proven_and_nothing_stays(node: Node) ->
 def test_what_is_missing_on_the_way_is_named_and_nothing_stays(node: Node) -> None:
     installed(node)
     before = left(node)
-    real = node.root / f"{RUNTIME}.real".lstrip("/")
+    real = node.path(f"{RUNTIME}.real")
     program = real.read_bytes()
 
     node.unload_fake_nvidia_module()

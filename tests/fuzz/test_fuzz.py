@@ -52,6 +52,7 @@ from installer.payload.config_toml import edited_keys
 from tests.change.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
+from tests.support import nri
 
 SEED = int(os.environ.get("SEED") or secrets.randbelow(2**32))
 FUZZ_S = float(os.environ.get("FUZZ_S", "20"))
@@ -250,15 +251,12 @@ def _cmdline(directory: Path) -> Reader:
 
 def _nri_honest() -> bytes:
     """Return what an engine sends to its plugin, from the answer to the first words to a container's creation."""
-    wish = message((1, "nvidia.cdi.k8s.io/pod"), (2, "a.com/b=c, a.com/b=d"))
-    pod, container = (
-        message((1, "p"), (4, "team"), (6, wish)),
-        message((1, "c"), (2, "p"), (3, "main"), (8, "A=b")),
-    )
+    wish = nri.pod({"nvidia.cdi.k8s.io/pod": "a.com/b=c, a.com/b=d"}, namespace="team")
+    main = nri.container(env=1)
     calls = {
         "Configure": message((2, "containerd"), (3, "2.1.9")),
-        "Synchronize": message((1, pod), (2, container), (3, 0)),
-        "CreateContainer": message((1, pod), (2, container)),
+        "Synchronize": message((1, wish), (2, main), (3, 0)),
+        "CreateContainer": message((1, wish), (2, main)),
         "StateChange": message((1, 3)),
     }
     sent = encoded(Message(2, 1, 2, b""))
@@ -341,10 +339,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         ),
         "CRI's status": (sent, _cri(directory / "cri", "Status", ask_status, {"Version": VERSION})),
         "CRI's version": (VERSION, _cri(directory / "version", "Version", ask_status, {"Status": sent})),
-        "CRI's list": (
-            message((1, message((1, "0123"), (2, "4567")))),
-            _cri(directory / "list", "ListContainers", lambda path: cri.list_ids(path, "ListContainers", timeout_s=ASK_S)),
-        ),
         "dockerd": (
             INFO,
             _socket(directory / "docker", lambda path: dockerd.ask_info(path, timeout_s=ASK_S), serve_answer),

@@ -35,15 +35,15 @@ PLACES: Final = (PROJECT / "build", *map(Path, ("/opt", "/usr/local", "/var/lib"
 ENDS_S: Final = 180  # the first that opens a GPU has the driver set it up
 
 
-def lacks(source: Path, root: Path = Path("/"), path: str | None = None, uid: int | None = None) -> str:
+def lacks(source: Path) -> str:
     """Return what this machine lacks, as part of a sentence; "" for nothing."""
-    tools = (name for name in ("runc", "ldd") if not shutil.which(name, path=path))
+    tools = (name for name in ("runc", "ldd") if not shutil.which(name))
     shipped = [name for name in SHIPPED if not find_artifact(PurePosixPath(source), name)]
     missing = (
-        "root's rights" if (os.geteuid() if uid is None else uid) else "",
-        "" if (root / DRIVER).exists() else f"an NVIDIA driver that is loaded (no /{DRIVER})",
-        "" if (root / DEVICE).exists() else f"a GPU (no /{DEVICE})",
-        "" if (root / UVM).exists() else f"/{UVM} (nvidia-modprobe -u -c 0 makes it)",
+        "root's rights" if os.geteuid() else "",
+        "" if Path("/", DRIVER).exists() else f"an NVIDIA driver that is loaded (no /{DRIVER})",
+        "" if Path("/", DEVICE).exists() else f"a GPU (no /{DEVICE})",
+        "" if Path("/", UVM).exists() else f"/{UVM} (nvidia-modprobe -u -c 0 makes it)",
         *tools,
         f"NVIDIA's toolkit below TOOLKIT_SOURCE={source} (no {' '.join(shipped)})" if shipped else "",
     )

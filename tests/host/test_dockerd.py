@@ -121,7 +121,7 @@ SNAP = "/var/snap/docker/common/var-lib-docker"  # as its own bin/dockerd.sh set
 @pytest.mark.parametrize(
     ("header", "said", "reason"),
     [
-        # Podman 4.3.1 of Debian 12 said so; a real one answers in tests/engines/test_other_dockers.py.
+        # Podman 4.3.1 of Debian 12 said so.
         ("Libpod-Api-Version: 4.3.1\r\n", {}, "Podman answers on {}, and reads no daemon.json"),
         (
             "",

@@ -29,7 +29,7 @@ def a_careful_owner_is_served(node: Node, without: str = "") -> None:
     node.run(["sh", "-c", owned])
     files, before = snapshot(node), served(node)
     pod = begin(node, "toolkit", manifest, drop=without)
-    assert (node.root / CONTAINERD.lstrip("/")).stat().st_uid == OWNER
+    assert node.path(CONTAINERD).stat().st_uid == OWNER
     assert pod.delete() == 0
     assert on_disk(snapshot(node)) == on_disk(files)
     assert served(node) == before
