@@ -224,6 +224,17 @@ def test_nor_where_somebody_also_spoils_what_is_ours_alone(engine: str, tmp_path
         _live(node, engine, chance, (*ACTS, *OF_OURS))
 
 
+@pytest.mark.parametrize("act", OF_OURS)
+def test_who_spoils_what_is_ours_alone_has_each_verb_tell_that_an_install_mends_it(
+    act: Act, installed: Site
+) -> None:
+    act(installed.root, "", 0)
+
+    for agreed in ((FAILED, WOULD_CHANGE), (OK, OK)):
+        assert (installed.status().returncode, installed.call("plan").returncode) == agreed
+        installed.install()
+
+
 @pytest.mark.parametrize("engine", CONFIG)
 def test_none_contradicts_another_while_run_waits(engine: str, tmp_path: Path) -> None:
     for sequence in range(1 + SEQUENCES // 100):
