@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -198,6 +199,20 @@ def test_an_engine_of_ours_that_does_not_run_is_named_and_no_reason_to_be_ready(
     assert not node.ready
     assert "containerd serves our runtimes (it does not run: nothing answers" in node.said["problem"]
     assert 0 < watch.due_s <= 2
+
+
+def test_an_engine_that_answers_and_could_start_no_container_is_no_reason_to_be_ready(tmp_path: Path) -> None:
+    serving = _plan_with_a_reload(nvidia=Runtime(str(RUNTIME))).engines
+    node = Node(tmp_path, replace(NOTHING, engines=serving))
+    place = tmp_path / "run/containerd/containerd.sock"
+    place.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(place))
+
+    node.check()
+
+    assert not node.ready
+    assert "its containerd does not run: nothing answers on" in node.said["problem"]
 
 
 def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from installer.engines.dry_run import Trials, compare_configs, find_refusals, re
 from installer.errors import NotBegunError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig
-from installer.model.facts import ConfigRow, EngineRow, EngineState, Record
+from installer.model.facts import ConfigRow, EngineRow, EngineState, Record, Started
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig
 from tests.support.files import put
@@ -51,11 +51,18 @@ class Engine:
         self.program = directory / (program or self.spec.process)
         put(directory, {self.program.name: SCRIPT.format(seen=directory, end=end)}, 0o755)
 
-    def ask(self, texts: Mapping[PurePosixPath, str] | str, trials: Trials | None = None) -> EffectiveConfig:
+    def ask(
+        self,
+        texts: Mapping[PurePosixPath, str] | str,
+        trials: Trials | None = None,
+        flags: tuple[str, ...] = (),
+    ) -> EffectiveConfig:
         """Return what the engine would have in force with ``texts``; of the root file alone if it is one."""
         named = {self.config: texts} if isinstance(texts, str) else texts
         usual = replace(EngineState.usual(self.spec), config=self.config, drop_in=self.drop_in, unit="")
         state = replace(usual, files=tuple(named), exe=PurePosixPath(self.program))
+        if flags:
+            state = replace(state, started=Started(flags))
         return (trials or Trials(HOST, {}))(
             state, {path: File(text.encode()) for path, text in named.items()}
         )
@@ -111,9 +118,10 @@ def test_dockerd_is_asked_to_validate_and_the_text_tells_the_effect(tmp_path: Pa
     engine = Engine(tmp_path, "docker")
 
     text = json.dumps({"runtimes": {"crun": {"path": "/usr/bin/crun"}}})
-    effect = engine.ask(text)
+    effect = engine.ask(text, flags=("--config-file", "/etc/site.json", "--data-root", "/srv"))
 
-    assert engine.seen("words").startswith("--validate --config-file /proc/self/fd/")
+    asked = r"--validate --config-file /proc/self/fd/\d+ --data-root /srv\n"
+    assert re.fullmatch(asked, engine.seen("words"))
     assert engine.seen("config") == text
     assert effect.binaries == {"runc": "runc", "crun": "/usr/bin/crun"}
     assert engine.names() == []

@@ -54,6 +54,21 @@ def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -
         assert step.satisfied_by(found.serving) is (why == WELL)
 
 
+def test_all_writes_of_a_file_of_dockers_come_before_its_one_reload() -> None:
+    path, middle = ENGINES["docker"].config, File(b"{}")
+    writes = [
+        WriteConfig("docker", path, None, middle),
+        WriteConfig("docker", path, middle, File(b'{"default-runtime": "runc", "runtimes": {}}')),
+    ]
+    reload = Reload("docker", ())
+
+    steps = reloading.take_up(
+        writes, reload, EffectiveConfig({"runc": Runtime()}, "runc"), engine("docker", None)
+    )
+
+    assert steps == [*writes, reload]
+
+
 def test_while_steps_are_under_way_all_texts_of_ours_are_known() -> None:
     goes, stays, new = PurePosixPath("/goes"), PurePosixPath("/stays"), File(b"new")
     a, b, c = (

@@ -199,7 +199,8 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "no path": (condition("PathExists", negated=True), fails("ConditionPathExists", f"!{TEXT}")),
     "the service's own lock": (condition("PathExists", "/run/lock", negated=True), ""),
     "one of two": (TWO, ""),
-    "a file with a text": (condition("FileNotEmpty", EMPTY), fails("ConditionFileNotEmpty", EMPTY)),
+    "no text in a file": (condition("FileNotEmpty", EMPTY), fails("ConditionFileNotEmpty", EMPTY)),
+    "a text in a file": (condition("FileNotEmpty"), ""),
     "an executable file": (condition("FileIsExecutable"), fails("ConditionFileIsExecutable")),
     "what is not about a path": (condition("KernelCommandLine", "nogpu"), ""),
 }
