@@ -44,7 +44,7 @@ TOML_TEXTS = [
 ]
 KEPT = [
     pytest.param('{"registry-mirrors": true, "data": null, "default-runtime": "runc"}', Syntax.JSON),
-    pytest.param('{"runtimes": {"x": {"path": "/usr/bin/x", "runtimeType": "y"}}}', Syntax.JSON),
+    pytest.param('{"runtimes": {"x": {"path": "/usr/bin/x", "args": [], "runtimeType": "y"}}}', Syntax.JSON),
     pytest.param(
         'version = 2\nimports = [\n  "/etc/x.toml",\n]\n[plugins.x.runtimes.nvidia]\n'
         '  runtime_type = "io.containerd.runc.v2"\n  [plugins.x.runtimes.nvidia.options]\n'

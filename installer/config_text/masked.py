@@ -12,7 +12,7 @@ from installer.config_text import Pair, Syntax, TextError, json, toml
 
 MASK: Final = "***"
 _COMMENT: Final = re.compile(r"#.*")
-_PLAIN: Final = frozenset({"true", "false", "null"})
+_PLAIN: Final = frozenset({"true", "false", "null", "[]"})
 # Spelled without case, hyphens and underscores.
 _SHOWN: Final = frozenset(
     {
