@@ -98,6 +98,30 @@ def test_a_runtime_whose_options_have_lost_their_header_goes_whole(site: Site) -
     assert not (site.root / "usr/local/nvidia").exists()
 
 
+def test_an_old_default_table_that_its_owner_sets_again_stays_and_all_of_ours_goes(site: Site) -> None:
+    key = ("plugins", "cri", "containerd")
+    old = '[plugins.cri.containerd.default_runtime]\nruntime_type = "io.containerd.runc.v1"\n'
+    site.write(CONTAINERD, old)
+    site.install("--set-as-default")
+    _edit(site, CONTAINERD, Want((*key, "default_runtime", "runtime_type"), "io.containerd.runc.v2"))
+
+    site.uninstall()
+
+    left = value_at(_tree(site, CONTAINERD), key)
+    assert left == {"default_runtime": {"runtime_type": "io.containerd.runc.v2"}}
+
+
+def test_what_only_toml_can_say_goes_with_our_runtime_too(site: Site) -> None:
+    before = _tree(site, CONTAINERD)
+    site.install()
+    ours = site.read(CONTAINERD)
+    site.write(CONTAINERD, ours.replace("\nBinaryName", "\nmade = [2024-01-01]\nlimit = nan\nBinaryName", 1))
+
+    site.uninstall()
+
+    assert _tree(site, CONTAINERD) == before
+
+
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:
     options = '{"BinaryName": "/usr/bin/nvidia-container-runtime"}'
     theirs = f'{{"nvidia": {{"runtimeType": "io.containerd.runc.v2", "options": {options}}}}}'

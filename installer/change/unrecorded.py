@@ -14,7 +14,7 @@ from installer.change.observe import list_toolkits, observe_adoption
 from installer.change.references import list_runtimes
 from installer.config_text import Edit, Key, Tree, leaves, value_at
 from installer.engines import ENGINES
-from installer.engines.config_edits import BUILT_IN, RUNTIMES, list_edits, syntax_of, text_of, tree_of
+from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
 from installer.engines.config_files import copies_of
 from installer.engines.containerd.effective import own_import
 from installer.errors import InstallerError, Option, Remedy
@@ -127,7 +127,12 @@ class _Leftovers:
             default = (*key[:-2], self.engine.spec.default_key)
             if value_at(tree, default) == key[-1]:
                 yield Edit(default, None, json.dumps(key[-1]))
-            yield from list_edits(key, value_at(tree, key))
+            runtime = value_at(tree, key)
+            yield Edit(key, None, "{}")
+            for below, value in leaves(runtime) if isinstance(runtime, dict) else ():
+                for depth in range(1, len(below)):
+                    yield Edit((*key, *below[:depth]), None, "{}")
+                yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
 
     def imports(self, tree: Tree) -> Iterator[Edit]:
         """Yield the imports that are our own for a drop-in, or that take nothing but NVIDIA's drop-ins."""

@@ -1,6 +1,5 @@
 """The texts of configs: without us, as they should be with us, and the row by which one is undone."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import PurePosixPath
@@ -9,7 +8,7 @@ from typing import Final, Self, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, Syntax, Tree, Value, leaves, value_at
+from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, Want, leaves, value_at
 from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
@@ -351,18 +350,17 @@ class _EditedText(Struct, frozen=True):
     def remove(self, edits: Sequence[Edit]) -> Undone:
         """Return the text without ``edits``, but for those that have to stay; raise for a text not valid."""
         text, overruled = undo(self.text, edits, self.syntax, name=self.name)
-        now, created = self._parse(text), _list_created(edits)
-        if taken := _find_taken_over(now, created, {edit.key for edit in overruled}):
-            rest = [edit for edit in edits if runtime_of(edit.key) not in taken]
-            return replace(self.remove(rest), taken=taken)
-        # What others have put into runtimes that we created starts nothing without ours.
-        orphans = [each for key in created for each in list_edits(key, value_at(now, key))]
-        if orphans:
-            text, overruled = undo(text, [*edits, *orphans], self.syntax, name=self.name)
+        text, orphans = self._remove_orphans(text, edits)
+        changed = {edit.key for edit in overruled}
+        overruled = tuple(edit for edit in overruled if edit.key not in orphans)
         if relied_on := self._find_relied_on(text, edits):
             rest = [edit for edit in edits if edit not in relied_on]
             return replace(self.remove(rest), relied_on=relied_on)
-        return Undone(text, overruled, tuple(each.key for each in orphans if each.after != EMPTY))
+        if taken := self._find_taken_over(text, edits, {edit.key for edit in overruled}):
+            rest = [edit for edit in edits if runtime_of(edit.key) not in taken]
+            return replace(self.remove(rest), taken=taken)
+        emptied = tuple(key for key, value in orphans.items() if value or key in changed)
+        return Undone(text, overruled, emptied)
 
     def _parse(self, text: str) -> Tree:
         return parse(text, self.syntax, name=self.name)
@@ -384,27 +382,56 @@ class _EditedText(Struct, frozen=True):
             if (there := value_at(now, key)) and there != value_at(was, key)
         )
 
+    def _find_taken_over(
+        self, text: str, edits: Sequence[Edit], overruled: Collection[Key]
+    ) -> dict[str, str]:
+        """Return the runtimes of ours that were edited to start something else, and what that is."""
+        now, was, created = self._parse(text), self._parse(self.original), _list_created(edits)
+        tables = dict.fromkeys(
+            edit.key[: edit.key.index(RUNTIMES) + 2] for edit in edits if runtime_of(edit.key)
+        )
+        found = ((key, below, value) for key in tables for below, value in _list_starts(value_at(now, key)))
+        return {
+            key[-1]: str(value)
+            for key, below, value in found
+            if (key in created and value != value_at(was, (*key, *below))) or (*key, *below) in overruled
+        }
 
-def _find_taken_over(now: Tree, created: Collection[Key], overruled: Collection[Key]) -> dict[str, str]:
-    """Return the runtimes of ours that were edited to start something else, and what that is."""
-    return {
-        runtime_of(key): str(value)
-        for key, value in leaves(now)
-        if value and key[-1].lower().replace("_", "") in STARTS
-        if key in overruled or any(key[: len(table)] == table for table in created)
-    }
-
-
-def list_edits(key: Key, value: Value) -> Iterator[Edit]:
-    """Yield the edits that have made a table and all that is in it; none where there is none."""
-    if isinstance(value, Mapping):
-        yield Edit(key, None, EMPTY)
-        for below, each in leaves(value):
-            yield from (Edit((*key, *below[:depth]), None, EMPTY) for depth in range(1, len(below)))
-            yield Edit((*key, *below), None, json.dumps(each, ensure_ascii=False, default=str))
+    def _remove_orphans(self, text: str, edits: Sequence[Edit]) -> tuple[str, dict[Key, Value]]:
+        """Return a text less what others have put into runtimes that we created: they start nothing now."""
+        orphans: dict[Key, Value] = {}
+        within: set[Key] = set()
+        tree = self._parse(text)
+        for key in _list_created(edits):
+            orphan = value_at(tree, key)
+            if isinstance(orphan, Mapping) and not any(_list_starts(orphan)):
+                orphans |= {(*key, *below): value for below, value in leaves(orphan) if value != {}}
+                within |= {key, *_list_containers(orphan, key)}
+        if not within:
+            return text, {}
+        text, _ = apply(text, [Want(each, ABSENT) for each in orphans], self.syntax, name=self.name)
+        # What held nothing but these is empty now, the tables above them included.
+        closing = [Edit(each, None, EMPTY) for each in sorted(within, key=len)]
+        above = [edit for edit in edits if edit.after == EMPTY and edit.key not in within]
+        text, _ = undo(text, [*above, *closing], self.syntax, name=self.name)
+        return text, orphans
 
 
 def _list_created(edits: Sequence[Edit]) -> list[Key]:
     """Return the keys of the runtimes of ours that were not there before us."""
     tables = dict.fromkeys(edit.key for edit in edits if (edit.before, edit.after) == (None, EMPTY))
     return [key for key in tables if key[-2:-1] == (RUNTIMES,) and key[-1] != BUILT_IN]
+
+
+def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:
+    """Yield the settings of a runtime that make it start something."""
+    for key, value in leaves(runtime) if isinstance(runtime, Mapping) else ():
+        if value and key[-1].lower().replace("_", "") in STARTS:
+            yield key, value
+
+
+def _list_containers(tree: Tree, above: Key) -> Iterator[Key]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield (*above, name)
+            yield from _list_containers(value, (*above, name))
