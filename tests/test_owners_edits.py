@@ -115,7 +115,8 @@ def test_what_only_toml_can_say_goes_with_our_runtime_too(site: Site) -> None:
     before = _tree(site, CONTAINERD)
     site.install()
     ours = site.read(CONTAINERD)
-    site.write(CONTAINERD, ours.replace("\nBinaryName", "\nmade = [2024-01-01]\nlimit = nan\nBinaryName", 1))
+    site.write(CONTAINERD, ours.replace("BinaryName", "made = [2024-01-01]\nlimit = nan\nBinaryName", 1))
+    assert site.read(CONTAINERD) != ours
 
     site.uninstall()
 
