@@ -34,6 +34,8 @@ except OSError as error:
 
 def reached(said: str) -> str:
     """Return what a container says of its GPUs; raise RuntimeError where it reaches none."""
+    if not said.startswith("{"):
+        raise RuntimeError(said.strip())
     told = json.loads(said)
     if any(told["codes"]) or told["devices"] < 1:
         raise RuntimeError(f"CUDA says {said.strip()}")

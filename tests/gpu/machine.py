@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from installer.model.options import Options
 from installer.payload.installed import find_artifact, install_dir_obstacles
 from tests.engines.cache import PROJECT
 from tests.gpu.bundle import config, python_root, with_device
+from tests.support.waiting import until
 
 HOST: Final = Host.under(PurePosixPath("/"))
 DRIVER: Final = "proc/driver/nvidia/version"
@@ -32,6 +34,7 @@ SHIPPED: Final = ("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime")
 ALL: Final = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 # Where only root can change what is installed, on a file system that programs are started from.
 PLACES: Final = (PROJECT / "build", *map(Path, ("/opt", "/usr/local", "/var/lib", "/root")))
+NAME: Final = "gpu"
 ENDS_S: Final = 180  # the first that opens a GPU has the driver set it up
 
 
@@ -73,18 +76,30 @@ def _run(
         RuntimeError: it does not end well.
     """
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
-    with tempfile.TemporaryDirectory(dir=directory) as bundle:
+    with tempfile.TemporaryDirectory(dir=directory) as bundle, Path(bundle, "said").open("w+") as said:
         root = Path(bundle, "rootfs")
-        said = given(config(root, (python_root(root), "-I", "-S", "-c", program), env))
-        Path(bundle, "config.json").write_text(json.dumps(said))
+        wanted = given(config(root, (python_root(root), "-I", "-S", "-c", program), env))
+        Path(bundle, "config.json").write_text(json.dumps(wanted))
         # A root of its own: nobody's containers are met.
-        command = (runtime, "--root", f"{bundle}/state", "run", "--bundle", bundle, Path(bundle).name)
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=ENDS_S, env=environment
-        )
-    if done.returncode:
-        raise RuntimeError(f"{runtime} ended with {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+        call = partial(subprocess.run, check=True, timeout=ENDS_S, env=environment, stdin=subprocess.DEVNULL)
+        runtime_with = (runtime, "--root", f"{bundle}/state")
+
+        def state() -> dict[str, Any]:
+            told: dict[str, Any] = json.loads(
+                call((*runtime_with, "state", NAME), capture_output=True).stdout
+            )
+            return told
+
+        try:
+            # As engines do it: NVIDIA's runtime changes what is created, not what is run.
+            call((*runtime_with, "create", "--bundle", bundle, NAME), stdout=said, stderr=said)
+            call((*runtime_with, "start", NAME), stdout=said, stderr=said)
+            until(lambda: state()["status"] == "stopped")
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"{error}: {Path(said.name).read_text().strip()}") from error
+        finally:
+            subprocess.run((*runtime_with, "delete", "--force", NAME), capture_output=True, check=False)
+        return Path(said.name).read_text()
 
 
 @dataclass(frozen=True, slots=True)
