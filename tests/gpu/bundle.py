@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 NAMESPACES: Final = ("mount", "pid", "ipc", "uts")
+OF_GLIBC: Final = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
 LINKED: Final = re.compile(r"(/\S+)(?: \(0x|$)")  # a library as ldd tells where it was found
 
 
@@ -39,7 +40,11 @@ def _libraries(program: str) -> Iterator[str]:
     own = (program, *filter(None, [getattr(_ctypes, "__file__", None)]))
     for each in own:
         said = subprocess.run(["ldd", each], capture_output=True, text=True, check=True).stdout
-        yield from (found[1] for line in said.splitlines() if (found := LINKED.search(line)))
+        found = [found[1] for line in said.splitlines() if (found := LINKED.search(line))]
+        yield from found
+        # Every image has these of glibc, and the driver's libraries need them.
+        libc = next(Path(path) for path in found if Path(path).name == "libc.so.6")
+        yield from (str(path) for name in OF_GLIBC if (path := libc.with_name(name)).exists())
 
 
 def config(root: Path, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
