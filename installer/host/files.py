@@ -447,13 +447,18 @@ def is_full(host: Host, path: PurePosixPath) -> bool:
 
 
 def used_percent(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
-    """Return how many percent of space and inodes are used at ``path``, as df(1) does; -1 for no limit."""
+    """Return how many percent of space and inodes are used at ``path``, as df(1) does; -1 for no limit.
+
+    None where it cannot be told, and of what is read-only: an image is always full.
+    """
 
     def share(part: int, free: int) -> int:
         return -(-part * 100 // (part + free)) if part + free > 0 else -1
 
     with suppress(OSError):
         space = os.statvfs(host.local_path(path))
+        if space.f_flag & os.ST_RDONLY:
+            return None
         blocks, files = space.f_blocks - space.f_bfree, space.f_files - space.f_ffree
         return share(blocks, space.f_bavail), share(files, space.f_favail)
     return None

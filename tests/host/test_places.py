@@ -11,7 +11,7 @@ import pytest
 
 from installer.errors import InstallerError
 from installer.host import kernel
-from installer.host.files import MOST_BYTES, Host, is_absent, is_file, read_json_of_root, text
+from installer.host.files import MOST_BYTES, Host, is_absent, is_file, read_json_of_root, text, used_percent
 from installer.host.inodes import is_mount_point
 from installer.host.trees import remove_tree
 from installer.model.files import File, Kind
@@ -197,3 +197,15 @@ def test_an_object_of_roots_alone_is_believed(tmp_path: Path, said: str) -> None
     if os.geteuid() == 0:
         os.chown(path, 1234, 1234)
         assert read_json_of_root(host, FILE, dict[str, int]) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [pytest.param(0, (100, -1), id="writable"), pytest.param(os.ST_RDONLY, None, id="an image, always full")],
+)
+def test_what_is_read_only_is_not_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, said: object
+) -> None:
+    full = os.statvfs_result((4096, 4096, 9, 0, 0, 0, 0, 0, flags, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    assert used_percent(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/")) == said
