@@ -29,19 +29,24 @@ from installer.model.facts import (
 from installer.model.files import File
 from installer.model.options import Cdi, Mode, Options
 from installer.model.steps import (
+    Deed,
     FindRuntimes,
     InstallVersion,
+    MakeDeviceNodes,
     Reload,
     RemoveDeviceNodes,
     WriteConfig,
+    describe,
 )
-from tests.change.golden import Case, artifacts, cases, with_engines
+from tests.change.golden import Case, artifacts, cases, final_of, with_engines
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
 NEW_FILE, OLD_FILE, THEIR_FILE = File(b"new\n"), File(b"old\n"), File(b"theirs\n")
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 IN_EFFECT = EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS)
+LEFT = "no CDI specification is asked for there any more"
+ABSENT, OTHER = "it is not there", "it is not what nvidia-ctk generates for this node"
 SWITCHED_OFF = "it says that CDI is switched off"
 ELSEWHERE_ALONE = "it reads specifications in /etc/cdi alone"
 NOT_PASSED_ON = "does not pass on the devices of a kubelet"
@@ -66,7 +71,7 @@ NODE = DeviceNode(PurePosixPath("/d/dev/nvidiactl"), "boot 7")
 MANAGED: Options = replace(CASE.options, cdi=CDI)
 OURS = row(NEW_FILE, path=MANAGEMENT)
 OLD_ROW = row(path=MANAGEMENT)
-MOVED = [(ELSEWHERE, None), (MANAGEMENT, b"new\n")]
+MOVED = [(ELSEWHERE, None, LEFT), (MANAGEMENT, b"new\n", ABSENT)]
 SAVING = row(NEW_FILE, THEIR_FILE, MANAGEMENT)
 
 
@@ -82,22 +87,46 @@ def managed(there: File | None, *rows: ConfigRow) -> Facts:
 @pytest.mark.parametrize(
     ("there", "rows", "wanted", "does", "held"),
     [
-        pytest.param(None, (), CDI, [(MANAGEMENT, b"new\n")], (OURS,), id="written"),
-        pytest.param(THEIR_FILE, (), CDI, [(MANAGEMENT, b"new\n")], (SAVING,), id="another's is saved"),
-        pytest.param(OLD_FILE, (OLD_ROW,), None, [(MANAGEMENT, None)], (), id="not wanted any more"),
+        pytest.param(None, (), CDI, [(MANAGEMENT, b"new\n", ABSENT)], (OURS,), id="written"),
+        pytest.param(
+            THEIR_FILE, (), CDI, [(MANAGEMENT, b"new\n", OTHER)], (SAVING,), id="another's is saved"
+        ),
+        pytest.param(NEW_FILE, (OURS,), CDI, [], (OURS,), id="as it is to be"),
+        pytest.param(OLD_FILE, (OLD_ROW,), None, [(MANAGEMENT, None, LEFT)], (), id="not wanted any more"),
         pytest.param(OLD_FILE, (row(path=ELSEWHERE),), CDI, MOVED, (OURS,), id="in another directory"),
     ],
 )
 def test_managements_specification_comes_to_its_place_and_is_held(
-    there: File | None, rows: tuple[ConfigRow, ...], wanted: Cdi | None, does: Writes, held: tuple[ConfigRow]
+    there: File | None,
+    rows: tuple[ConfigRow, ...],
+    wanted: Cdi | None,
+    does: list[tuple[PurePosixPath, bytes | None, str]],
+    held: tuple[ConfigRow],
 ) -> None:
     plan = plan_install(managed(there, *rows), replace(MANAGED, cdi=wanted))
 
-    assert writes(plan) == does
+    whys = [why for step, why in plan.planned if isinstance(step, WriteConfig) and step.engine == OWNER]
+    assert [(*write, why) for write, why in zip(writes(plan), whys, strict=True)] == does
     assert plan.final is not None
     assert tuple(each for each in plan.final.configs if each.engine == OWNER) == held
-    assert {each.path for each in plan.in_progress.configs} >= {path for path, _ in does}
+    assert {each.path for each in plan.in_progress.configs} >= {path for path, _, _ in does}
     assert (THEIR_FILE in plan.backups) is (SAVING in held)
+
+
+def test_nodes_that_are_absent_are_made_and_go_again() -> None:
+    absent = DeviceNode(PurePosixPath("/d/dev/nvidia-uvm"), "boot 7")
+    found = replace(managed(None), cdi=CdiFacts(absent_nodes=(absent,), held_nodes=(NODE,)))
+
+    plan = plan_install(found, MANAGED)
+
+    made, gone = MakeDeviceNodes((absent,), CDI, MANAGED.toolkit_source), RemoveDeviceNodes((absent,))
+    assert made in plan.steps
+    assert final_of(plan).nodes == (NODE, absent)
+    fields = {"paths": "/d/dev/nvidia-uvm"}
+    assert describe(made) == Deed(
+        "make the device nodes /d/dev/nvidia-uvm", "device nodes made", fields, gone
+    )
+    assert describe(gone) == Deed("remove the device nodes /d/dev/nvidia-uvm", "device nodes removed", fields)
 
 
 @pytest.mark.parametrize(

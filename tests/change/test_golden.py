@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import Plan, plan_install, plan_undo
+from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.config_text.change import undo
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of
 from installer.errors import InstallerError
-from installer.model.facts import Container, ContainerFacts, Facts
+from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import describe
 from tests.change.golden import (
@@ -100,6 +100,7 @@ def test_docker_undo_writes_a_reviewed_intermediate_text_and_ends_as_before(case
 # What an owner is told of an install, of another one and of an undo, for each config that people have.
 
 RUNTIME = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+WRAPS = re.compile(r"\bruntimes = \[.*?\]")
 VERSION = re.compile(r"\b[0-9a-f]{16}\b")  # of a toolkit: it differs with each of its files
 
 
@@ -118,12 +119,15 @@ def _lines(title: str, plan: Plan) -> Iterator[str]:
     yield from (f"    obstacle: {error}" for error in plan.obstacles)
     yield from (f"    stays: {error}" for error in plan.needed)
     yield from [f"    saved: {len(plan.backups)}"] if plan.backups else []
+    yield from ["    finished before it begins"] if plan.steps and plan.in_progress.finished else []
+    yield from [f"    left: {plan.final.left}"] if plan.final and plan.final.left else []
     for row in plan.final.configs if plan.final else ():
         held = {"as it was": row.original, "our keys": row.edits, "what it named": row.named}
         yield f"    held: {row.path}: {', '.join(word for word, there in held.items() if there)}"
 
 
-def _told(case: Case) -> str:
+def _told(case: Case) -> tuple[str, str]:
+    """Return what is told of a case, and its name with what our runtimes start."""
     options = replace(case.options, restart_mode=RestartMode.AUTO)
     first = plan_install(_serving(case.facts(), options, ours=False), options)
     disk, held = written(case.before, first), final_of(first)
@@ -131,20 +135,30 @@ def _told(case: Case) -> str:
     back = _serving(undo_facts(case, disk, held), options, ours=True)
     runs = Container(case.engine, "3f6c0d5e8a9b", "train/bert-0", RUNTIME)
     needed = replace(back, containers=ContainerFacts((runs,)))
+    unsaved = replace(back, originals=dict.fromkeys(back.originals), lost=frozenset(back.originals))
+    stopped = with_engines(back, serving=None, stopped=True)
+    swapped = replace(options, set_as_default=not options.set_as_default)
     lines = [
         *_lines("install", first),
         *_lines("install again", plan_install(again, options)),
         *_lines("undo", plan_undo(back, options)),
         *_lines("undo while a container needs us", plan_undo(needed, replace(options, in_use=InUse.KEEP))),
+        *_lines("install with the other default", plan_install(again, swapped)),
+        *_lines("install by another name", plan_install(again, replace(options, runtime_name="gpu"))),
+        *_lines("roll back", plan_rollback(first, first.steps, Record())),
+        *_lines("undo without what was saved", plan_undo(unsaved, options)),
+        *_lines("undo of an engine that is stopped", plan_undo(stopped, options)),
     ]
-    return "\n".join(VERSION.sub("VERSION", line) for line in lines)
+    wraps = next(found[0] for step in first.steps if (found := WRAPS.search(str(step))))
+    return "\n".join(VERSION.sub("VERSION", line) for line in lines), f"{case.path.name}, {wraps}"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_owner_is_told_what_was_reviewed(engine: str) -> None:
     by_text: dict[str, list[str]] = {}
     for case in accepted_of(engine):
-        by_text.setdefault(_told(case), []).append(case.path.name)
+        told, name = _told(case)
+        by_text.setdefault(told, []).append(name)
     text = "\n\n".join(f"{chr(10).join(sorted(names))}\n{told}" for told, names in by_text.items())
 
     if by_text:

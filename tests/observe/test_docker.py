@@ -62,6 +62,19 @@ def test_the_intermediate_text_of_an_undo_has_none_of_the_nulls_of_which_dockerd
     [
         ('{"default-runtime": "io.containerd.kata.v2"}', ""),  # a shim needs no definition
         ('{"runtimes": {"x": {}}}', "the runtime x has neither a path nor a runtimeType"),
+        (
+            '{"runtimes": {"x": {"path": "/x", "runtimeType": "y"}}}',
+            "the runtime x has both a path and a runtimeType",
+        ),
+        (
+            '{"runtimes": {"x": {"path": "/x", "options": {"a": 1}}}}',
+            "the runtime x has options beside a path",
+        ),
+        ('{"runtimes": {"x": {"path": "/x", "runtimeArgs": ["a"]}}}', ""),
+        (
+            '{"runtimes": {"x": {"runtimeType": "y", "runtimeArgs": ["a"]}}}',
+            "the runtime x has runtimeArgs beside a runtimeType",
+        ),
     ],
 )
 def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, broken: str) -> None:
@@ -85,6 +98,18 @@ def test_dockerd_never_gets_a_map_without_its_live_default(version: tuple[int, .
         "default-runtime": "runc",
     }
     assert last == target
+
+
+@pytest.mark.parametrize(("version", "default"), [(OLD, "x"), (NEW, "runc")], ids=["20.10", "28"])
+def test_the_default_of_a_text_that_goes_stays_in_an_old_dockerd(
+    version: tuple[int, ...], default: str
+) -> None:
+    model = DockerdModel(PATH, version)
+
+    assert model.reload(has("x", "x"), None) == has(default, "x")
+    assert model.reload(has("x", "x"), File(b"{}")) == has("x", "x")
+    of_nothing = model.reload(has("runc"), File(b'{"runtimes": null}'))
+    assert (isinstance(of_nothing, Refused) and of_nothing.dies) is (version == OLD)
 
 
 def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None:
