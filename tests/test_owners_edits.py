@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, value_at
 from installer.config_text.change import apply, parse
 from tests.support.preloaded import Done
-from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, TOOLKIT, Site
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, LEDGER, TOOLKIT, Site
 
 OURS = f"/{TOOLKIT}/nvidia-container-runtime"
 CRI = ("plugins", "io.containerd.grpc.v1.cri", "containerd")
@@ -111,16 +111,22 @@ def test_an_old_default_table_that_its_owner_sets_again_stays_and_all_of_ours_go
     assert left == {"default_runtime": {"runtime_type": "io.containerd.runc.v2"}}
 
 
-def test_what_only_toml_can_say_goes_with_our_runtime_too(site: Site) -> None:
-    before = _tree(site, CONTAINERD)
+@pytest.mark.parametrize("lost", [False, True], ids=["by the ledger", "its ledger lost"])
+def test_what_only_toml_can_say_goes_with_our_runtime_too(site: Site, *, lost: bool) -> None:
+    before = _tree(site, CONTAINERD), _tree(site, DAEMON_JSON)
     site.install()
-    ours = site.read(CONTAINERD)
-    site.write(CONTAINERD, ours.replace("BinaryName", "made = [2024-01-01]\nlimit = nan\nBinaryName", 1))
-    assert site.read(CONTAINERD) != ours
+    ours, huge = site.read(CONTAINERD), site.read(DAEMON_JSON).replace('"path"', '"x": 1e400, "path"', 1)
+    values = ("[2024-01-01T07:32:00Z]", "07:32:00", "nan", "[{a = -inf}]", "1e400", '"\\u007f"')
+    theirs = "".join(f"x{index} = {value}\n" for index, value in enumerate(values))
+    site.write(CONTAINERD, ours.replace("BinaryName", f"{theirs}BinaryName", 1))
+    site.write(DAEMON_JSON, huge)
+    assert (theirs in site.read(CONTAINERD), "1e400" in huge) == (True, True)
+    if lost:
+        (site.root / LEDGER).unlink()
 
     site.uninstall()
 
-    assert _tree(site, CONTAINERD) == before
+    assert (_tree(site, CONTAINERD), _tree(site, DAEMON_JSON)) == before
 
 
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:

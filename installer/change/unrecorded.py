@@ -1,6 +1,5 @@
 """What no ledger in sight knows, as rows of one: what NVIDIA's own installer left, and what we lost."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -12,7 +11,8 @@ from installer.cdi.plan import SPECIFICATION
 from installer.change.ledger import Ledger
 from installer.change.observe import list_toolkits, observe_adoption
 from installer.change.references import list_runtimes
-from installer.config_text import Edit, Key, Tree, leaves, value_at
+from installer.config_text import Key, Syntax, Tree, Want, leaves, value_at
+from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
 from installer.engines.config_files import copies_of
@@ -87,8 +87,9 @@ class _Leftovers:
             if path in self.drop_ins and not self.ours:
                 configs.append(self.whole(path))
                 found.append(f"{path} as a whole")
-            elif edits := (*self.edits(tree, (*started, *self.beside(path))), *self.imports(tree)):
+            elif wants := (*self.wants(tree, (*started, *self.beside(path))), *self.imports(tree)):
                 syntax = syntax_of(path, text_of(self.facts.contents[path], path), engine.name)
+                edits = apply("{}" if syntax is Syntax.JSON else "", wants, syntax, name=str(path))[1]
                 configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
                 names = ", ".join(sorted(key[-1] for key in started)) or "an import"
                 found.append(f"{names} in {path}")
@@ -119,22 +120,17 @@ class _Leftovers:
             for key, _ in leaves(self.trees[path])
         )
 
-    def edits(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[Edit]:
+    def wants(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[Want]:
         """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be known."""
-        for parent in {key[:depth] for key in keys for depth in range(1, len(key))}:
-            yield Edit(parent, None, "{}")
         for key in keys:
             default = (*key[:-2], self.engine.spec.default_key)
             if value_at(tree, default) == key[-1]:
-                yield Edit(default, None, json.dumps(key[-1]))
+                yield Want(default, key[-1])
             runtime = value_at(tree, key)
-            yield Edit(key, None, "{}")
-            for below, value in leaves(runtime) if isinstance(runtime, dict) else ():
-                for depth in range(1, len(below)):
-                    yield Edit((*key, *below[:depth]), None, "{}")
-                yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
+            if isinstance(runtime, dict):
+                yield from (Want(key[:-1] + below, value) for below, value in leaves({key[-1]: runtime}))
 
-    def imports(self, tree: Tree) -> Iterator[Edit]:
+    def imports(self, tree: Tree) -> Iterator[Want]:
         """Yield the imports that are our own for a drop-in, or that take nothing but NVIDIA's drop-ins."""
         imports, drop_ins = tree.get("imports"), self.engine.spec.drop_ins
         if not drop_ins.is_imported or not isinstance(imports, list):
@@ -146,7 +142,7 @@ class _Leftovers:
             taken = {path for path in self.engine.files if path.parent == place.parent} - {config}
             many = place.name in {MANY, OURS} and taken and taken <= self.drop_ins
             if place in own if self.ours else many or place in self.drop_ins:
-                yield Edit(("imports",), None, json.dumps(pattern), member=True)
+                yield Want(("imports",), pattern, member=True)
 
 
 def find_packages(facts: Facts, options: Options) -> Iterator[str]:

@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -221,6 +222,8 @@ def literal(value: Value) -> str:
             return f"{{ {pairs} }}" if pairs else "{}"
         case Sequence():
             return f"[{', '.join(literal(child) for child in value)}]"
+        case date() | time():
+            return value.isoformat()
         case _:
             raise TextError("TOML knows no null")
 
