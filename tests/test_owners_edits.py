@@ -105,8 +105,11 @@ def test_an_old_default_table_that_its_owner_sets_again_stays_and_all_of_ours_go
     site.install("--set-as-default")
     _edit(site, CONTAINERD, Want((*key, "default_runtime", "runtime_type"), "io.containerd.runc.v2"))
 
-    site.uninstall()
+    said = site.uninstall().stderr
 
+    assert (
+        "default_runtime.runtime_type in /etc/containerd/config.toml: it was edited after the install" in said
+    )
     left = value_at(_tree(site, CONTAINERD), key)
     assert left == {"default_runtime": {"runtime_type": "io.containerd.runc.v2"}}
 

@@ -14,7 +14,7 @@ from installer.engines.config_edits import text_of
 from installer.errors import InstallerError
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import InUse, Options, RestartMode
-from installer.model.steps import describe
+from installer.model.steps import Reload, describe
 from tests.change.golden import (
     GOLDEN,
     Case,
@@ -115,6 +115,10 @@ def _lines(title: str, plan: Plan) -> Iterator[str]:
     yield title
     for step, why in plan.planned:
         yield f"    {describe(step).text}: {why}"
+        if isinstance(step, Reload):
+            there, gone = ([entry.name for entry in entries] for entries in (step.present, step.absent))
+            others = [other.name for other in step.others]
+            yield f"        there: {there}, gone: {gone}, as before: {others}, default: {sorted(step.defaults)}"
     yield from (f"    note: {note}" for note in plan.notes)
     yield from (f"    obstacle: {error}" for error in plan.obstacles)
     yield from (f"    stays: {error}" for error in plan.needed)

@@ -23,7 +23,7 @@ from installer.model.facts import (
 )
 from installer.model.files import VERSIONS, Copy, File, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
-from installer.model.steps import InstallVersion, Reload
+from installer.model.steps import InstallVersion, Reload, SwitchToolkit, describe
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
 from tests.change.golden import (
@@ -215,3 +215,23 @@ def test_a_config_is_held_that_said_what_is_wanted_before_our_install_and_not_si
     facts = [CASE.facts(held=Record(engines=engines)) for engines in ((), (ITS,))]
 
     assert [change_config("containerd", wanted, each).row is not None for each in facts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text", "event", "comes_back"),
+    [
+        (None, "v/1", "point toolkit to v/1", "toolkit link created", True),
+        ("v/1", "v/2", "point toolkit to v/2", "toolkit link changed", True),
+        ("v/1", "v/1", "point toolkit to v/1", "toolkit link changed", False),
+        ("v/1", "", "remove the link toolkit", "toolkit link removed", True),
+        ("v/1", None, "restore the toolkit of another installer", "previous toolkit restored", True),
+        (None, None, "remove the previous toolkit of another installer", "previous toolkit removed", False),
+    ],
+)
+def test_where_toolkit_points_is_told_and_goes_back(
+    before: str | None, after: str | None, text: str, event: str, *, comes_back: bool
+) -> None:
+    deed = describe(SwitchToolkit(before, after))
+
+    assert (deed.text, deed.event) == (text, event)
+    assert deed.undo == (SwitchToolkit(after, before) if comes_back else None)

@@ -126,10 +126,15 @@ def test_messages_come_out_whole_however_the_bytes_come_in(sent: list[Message], 
 
 
 @pytest.mark.parametrize(
-    "content", [b"\x0a\x05ab", b"\x08\x01", b"\x0b"], ids=["cut off", "a number for a text", "a group"]
+    ("content", "words"),
+    [
+        pytest.param(b"\x0a\x05ab", "a field of 5 bytes where 2 are left", id="cut off"),
+        pytest.param(b"\x08\x01", None, id="a number for a text"),
+        pytest.param(b"\x0b", None, id="a group"),
+    ],
 )
-def test_what_is_no_protobuf_is_refused(content: bytes) -> None:
-    with pytest.raises(WireError):
+def test_what_is_no_protobuf_is_refused(content: bytes, words: str | None) -> None:
+    with pytest.raises(WireError, match=words):
         unpack(session.POD, content)
 
 

@@ -108,6 +108,8 @@ def test_a_file_of_the_toolkit_is_accessible_to_all_who_use_it() -> None:
     assert access_flaw(PurePosixPath("nvidia-ctk"), Entry(1, 0o755)) == ""
     assert access_flaw(PurePosixPath(LIBRARY), Entry(1, 0o644)) == ""
     assert access_flaw(PurePosixPath("nvidia-ctk"), Entry(1, 0o644)) == "not executable by everybody"
+    assert access_flaw(PurePosixPath(LIBRARY), Entry(1, 0o2644)) == "setuid, setgid or sticky"
+    assert access_flaw(PurePosixPath("lib"), Entry(0, 0o2755, directory=True)) == ""
     assert access_flaw(CONFIG, Entry(1, 0o600)) == "", "an administrator may close his own"
     closed = Entry(0, 0o700, directory=True)
     assert access_flaw(PurePosixPath(".config"), closed) == "not accessible to everybody"
