@@ -17,7 +17,6 @@ HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
 OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as errors.Exit
 STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
 HUNG = "hung"  # how a child has ended that gave no sign of life
-SHARED = 200  # what a child inherits has these numbers
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
 ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
@@ -183,10 +182,11 @@ class Supervisor:
         try:
             os.setpgid(0, 0)  # what a terminal sends goes to us alone
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-            fds = [os.dup2(fd, SHARED + fd) for fd in (answer, self._lock.fd) if answer >= 0 and fd >= 0]
+            fds = [fd for fd in (answer, self._lock.fd) if answer >= 0 and fd >= 0]
+            for fd in (*fds, self._options):
+                os.set_inheritable(fd, True)
             ends = [str(each.ends) for each in self._kept if each.verb == "nri"] or ["0"]
-            path = f"/proc/self/fd/{os.dup2(self._options, SHARED + self._options)}"
-            words = [verb, path, " ".join(map(str, fds)), *ends, *more]
+            words = [verb, f"/proc/self/fd/{self._options}", " ".join(map(str, fds)), *ends, *more]
             os.execv(self._command[0], [*self._command, *words])  # noqa: S606 - no shell is meant to be there
         finally:
             os._exit(127)

@@ -58,6 +58,13 @@ def test_what_was_asked_for_is_read_once_and_a_hangup_during_a_check_is_kept(cle
     assert "other" in repaired
 
 
+def test_a_run_that_may_open_few_files_installs_and_undoes(clean: Site) -> None:
+    command = ["prlimit", "--nofile=64:64", *clean.command("run")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT) as child:
+        waits(child)
+        ended(child)
+
+
 def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(clean: Site) -> None:
     with clean.running() as child:
         until_it_sleeps(child.pid)
