@@ -108,6 +108,15 @@ def test_anything_else_is_refused(asked: bytes, code: int) -> None:
     assert _answer(_hear(asked)[0])["status"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    "message",
+    [Message(PLUGIN, 5, RESPONSE, b""), Message(session.RUNTIME, 5, REQUEST, b"")],
+    ids=["an answer to the plugin", "a request to the engine"],
+)
+def test_what_is_for_nobody_here_is_passed_over(message: Message) -> None:
+    assert [*_session().hear(encoded(message))] == []
+
+
 @given(
     some.lists(
         some.builds(Message, some.sampled_from((1, 2)), some.integers(1, 9), some.just(1), some.binary())

@@ -35,6 +35,18 @@ def test_what_a_reload_has_crio_forget_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "same"),
+    [("log_level", "warn", False), ("y", "", True), ("pids_limit", 0, False), ("x", 0, False)],
+    ids=["another value", "what says nothing", "none", "a number more"],
+)
+def test_settings_besides_the_runtimes_are_compared(key: str, value: Value, *, same: bool) -> None:
+    started, changed = recorded_config(), recorded_config()
+    changed["crio"]["runtime"][key] = value
+
+    assert (read_effective(started).rest_digest == read_effective(changed).rest_digest) is same
+
+
+@pytest.mark.parametrize(
     ("key", "value", "said", "inherited"),
     [
         pytest.param("monitor_cgroup", "pod", {}, True, id="a cgroup of the runtime's own"),
