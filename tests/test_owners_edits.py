@@ -132,6 +132,21 @@ def test_what_only_toml_can_say_goes_with_our_runtime_too(site: Site, *, lost: b
     assert (_tree(site, CONTAINERD), _tree(site, DAEMON_JSON)) == before
 
 
+@pytest.mark.parametrize("path", [CONTAINERD, DAEMON_JSON])
+def test_a_plan_names_each_runtime_that_is_missing_or_changed_and_no_other(site: Site, path: str) -> None:
+    before = site.read(path)
+    site.install()
+    site.write(path, site.read(path).replace(f'{OURS}"', '/usr/bin/x"'))
+    changed = site.call("plan").stdout
+    site.install()
+    site.write(path, before)
+
+    gone = site.call("plan").stdout
+
+    reason = f"edit /{path}: missing there, or with another value: nvidia"
+    assert (f"{reason}\n" in changed, f"{reason}, nvidia-cdi, nvidia-legacy\n" in gone) == (True, True)
+
+
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:
     options = '{"BinaryName": "/usr/bin/nvidia-container-runtime"}'
     theirs = f'{{"nvidia": {{"runtimeType": "io.containerd.runc.v2", "options": {options}}}}}'

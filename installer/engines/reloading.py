@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from installer.config_text.change import list_missing
 from installer.engines import ENGINES
 from installer.engines.config_edits import ConfigChange, group_of, syntax_of, text_of, without_us
 from installer.engines.containerd.effective import CDI
@@ -173,8 +174,8 @@ def explain_install(
     steps: Sequence[Step], written: Iterable[ConfigChange], engine: EngineState, record: Record
 ) -> Planned:
     """Return the steps of an install, each with its reason."""
-    changes = ((each.step.path, each) for each in written if each.step is not None)
-    reasons = {path: _explain_write(change, record.config(path)) for path, change in changes}
+    pairs = ((each.step, each.row) for each in written if each.step is not None)
+    reasons = {step.path: _explain_write(step, row, record.config(step.path)) for step, row in pairs}
     return _explain_steps(steps, engine, reasons, "its config changes")
 
 
@@ -200,15 +201,16 @@ def _explain_steps(
     return tuple(planned)
 
 
-def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:
+def _explain_write(step: WriteConfig, row: ConfigRow | None, held: ConfigRow | None) -> str:
     """Return why a file is written: what it does not hold yet, or holds still."""
-    if change.row is None:
+    if row is None:
         return "an earlier install wrote it, and this one does not use it"
-    engine, now = change.row.engine, {edit.key: edit.after for edit in change.row.edits}
-    before = {edit.key: edit.after for edit in held.edits} if held else {}
-    wanted = {group_of(key, engine) for key, text in now.items() if text != "{}" and before.get(key) != text}
-    held_groups = {group_of(key, engine) for key, text in before.items() if text != "{}"}
-    gone = held_groups - {group_of(key, engine) for key in now} - {""}
+    now, edits = text_of(step.before, step.path), [edit for edit in row.edits if edit.after is not None]
+    missing = list_missing(now, edits, syntax_of(step.path, now, row.engine), name=str(step.path))
+    wanted = {group_of(edit.key, row.engine) for edit in missing}
+    before = held.edits if held else ()
+    gone = {group_of(edit.key, row.engine) for edit in before if edit.after != "{}"}
+    gone -= {group_of(edit.key, row.engine) for edit in row.edits} | {""}
     if wanted:
         return f"missing there, or with another value: {', '.join(sorted(wanted))}"
     if gone:
