@@ -141,7 +141,8 @@ def test_drift_that_is_only_reported_is_told_by_status_probe_and_log_and_left(si
         said = map(json.loads, ended(child).splitlines())
     (event,) = (line for line in said if line["event"] == "drift not repaired")
     assert event["code"] == "drifted"
-    assert "/etc/docker/daemon.json: our keys there differ from what is asked for" in event["problem"]
+    reason = "missing there, or with another value: nvidia, nvidia-cdi, nvidia-legacy"
+    assert f"/etc/docker/daemon.json: {reason}" in event["problem"]
     assert "toolkit-installer reconcile" in event["remedy"]
 
 
