@@ -1,5 +1,6 @@
 """CRI-O: one drop-in with whole runtime tables, or the OCI hook of older set-ups."""
 
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
@@ -57,6 +58,8 @@ NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS
 DIRECTORY: Final = PurePosixPath("/etc/crio/crio.conf.d")
 CONFIG_FLAGS: Final = ("--config", "-c")
 DROP_IN_FLAGS: Final = ("--config-dir", "-d")
+# A line of what ``crio config`` prints: commented out where it is CRI-O's default, or storage.conf's.
+PLACE: Final = re.compile(r'^(?:# )?(root|runroot|listen) = "(.+)"$', re.MULTILINE)
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
@@ -168,6 +171,7 @@ def make_check(files: ConfigFiles) -> Check:
         last=("config",),
         beside={place: beside if files.drop_in else {}},
         given=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
+        says=lambda printed: replace(estimate(files), places=dict(PLACE.findall(printed))),
     )
 
 

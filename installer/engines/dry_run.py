@@ -80,7 +80,9 @@ class Trials:
             self._unasked[engine.name] = "its program was not found"
             return by_texts
         check = spec.make_check(given or config_files(engine, files, parsed=False))
-        start = engine.started or engine.next_start
+        start, later = engine.started or engine.next_start, engine.next_start
+        if start and later and spec.reload is ReloadMethod.RESTART:  # systemd may add variables to the unit's
+            start = replace(later, environment={**start.environment, **later.environment})
         ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
         if ran and refuses and start is None and check.by_start:
@@ -94,7 +96,17 @@ class Trials:
             return by_texts
         if refuses:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
-        return by_texts if by_texts.broken or check.says is None else check.says(ran.stdout)
+        said = by_texts if by_texts.broken or check.says is None else check.says(ran.stdout)
+        # Of two names of one place the engine tells now this one, now that: it resolves links that are there.
+        now, real = engine.served.places, self._resolve
+        moved = {name: will for name, will in said.places.items() if real(will) != real(now.get(name, will))}
+        return replace(said, places=moved)
+
+    def _resolve(self, path: str) -> PurePosixPath:
+        whole = PurePosixPath("/", path)
+        with suppress(InstallerError):
+            return self._host.resolve(whole)
+        return whole
 
     def _program(self, engine: EngineState) -> PurePosixPath | None:
         """Return what the engine runs, if it goes by its name: others would take the words differently."""

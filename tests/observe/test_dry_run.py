@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import digest_of
 from installer.engines.dry_run import Trials, compare_configs, find_refusals, refuse_changed
+from installer.engines.reloading import explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig
@@ -138,6 +139,43 @@ def test_crio_reads_all_drop_ins_in_a_directory_that_nobody_else_enters(tmp_path
     assert engine.seen("mode") == "700\n"
     assert engine.seen("words").endswith("/texts config\n")
     assert engine.names() == []
+
+
+# As 1.37.0 prints them.
+SAYS_PLACES = """cat <<END
+[crio]
+# root = "{root}"
+runroot = "{runroot}"
+# imagestore = ""
+[crio.api]
+# listen = "{listen}"
+[crio.nri]
+# nri_listen = "/var/run/nri/nri.sock"
+END"""
+STAYS = {"root": "/srv/crio", "runroot": "/run/crio", "listen": "/run/crio.sock"}
+
+
+@pytest.mark.parametrize("place", [*STAYS, ""])
+def test_crio_tells_by_its_next_start_which_places_move_and_a_link_to_one_is_no_move(
+    tmp_path: Path, place: str
+) -> None:
+    put(tmp_path, {"srv/crio/link": ""})
+    (tmp_path / "data").symlink_to("srv")
+    said = {**STAYS, "root": f"{tmp_path}/data/crio", "listen": "/run/$A.$B"}
+    said |= {place: "/new"} if place else {}
+    engine = Engine(tmp_path, "crio", SAYS_PLACES.format(**said))
+    serving = EffectiveConfig({}, "crun", places={**STAYS, "root": f"{tmp_path}/srv/crio/"})
+    state = replace(EngineState.usual(engine.spec), serving=serving, places_by_files=frozenset(STAYS))
+    start = Started(("--root", "/old"), {"A": "crio", "B": "old"})
+    later = Started(("--log", "info"), {"B": "sock"})
+    state = replace(state, exe=PurePosixPath(engine.program), started=start, next_start=later)
+
+    moves = [error.problem for error in explain_moved_places(state, Trials(HOST, {})(state, {}))]
+
+    assert engine.seen("words").endswith("/texts --log info config\n")
+    runs = f"and it runs with {serving.places.get(place)}"
+    moved = f"restart CRI-O (at its next start its config gives it the {place} /new, {runs})"
+    assert moves == [moved] * bool(place)
 
 
 @pytest.mark.parametrize(
