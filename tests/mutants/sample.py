@@ -1,8 +1,9 @@
-"""Change a word of a room at random, sixty times: the fast tests have to see nine of ten.
+"""Change a word of a pure module at random, sixty times: the fast tests have to see nine of ten.
 
 Say ``python -m tests.mutants.sample [--count N] [--seed N]``. Cosmic Ray makes the mutants; what it finds to do is
 drawn from with a seed, which is printed. Left out is what no test should see: the number of seconds that something
-is waited for, decorators, ``|`` between types, and that sequences of one length are ``strict``ly so.
+is waited for, decorators, ``|`` between types, that a class is ``frozen`` and that sequences of one length are
+``strict``ly so.
 
 All fast tests run once without any mutant, and what each executes is noted line by line. A mutant is judged by the
 tests that execute its line, then by the files that name its module or are called like it; what lives there by all
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
@@ -31,7 +33,7 @@ from tests.mutants.__main__ import CACHE, FAILED, PROJECT, copy, first_red
 ast, mutating, plugins = (import_module(f"cosmic_ray.{name}") for name in ("ast", "mutating", "plugins"))
 coverage = import_module("coverage")
 
-ROOMS = ("model", "engines", "payload", "cdi", "nri", "change", "lifecycle")
+PURE = "What decides is pure"  # as a contract of import-linter lists it
 OPERATORS = re.compile(
     r"core/(AddNot|ExceptionReplacer|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceBreakWithContinue"
     r"|ReplaceContinueWithBreak|ReplaceTrueWithFalse|ReplaceFalseWithTrue|ReplaceUnaryOperator_Delete_Not"
@@ -78,27 +80,30 @@ class Mutant:
 
 
 def mutants() -> Iterator[Mutant]:
-    """Yield all that can be done to these rooms, in an order that stays."""
+    """Yield all that can be done to pure modules, in an order that stays."""
     operators = sorted(name for name in plugins.operator_names() if OPERATORS.fullmatch(name))
-    for room in ROOMS:
-        for module in sorted((PROJECT / "installer" / room).rglob("*.py")):
-            nodes = list(ast.ast_nodes(ast.get_ast(module.read_text())))
-            for name in operators:
-                operator = plugins.get_operator(name)()
-                places = [node for node in nodes for _ in operator.mutation_positions(node)]
-                yield from (
-                    Mutant(module.relative_to(PROJECT), name, index)
-                    for index, node in enumerate(places)
-                    if not _says_nothing(node)
-                )
+    contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    named = next(each["source_modules"] for each in contracts if each["name"] == PURE)
+    places = [PROJECT / name.removesuffix(".**").replace(".", "/") for name in named]
+    modules = {file for place in places for file in (*place.rglob("*.py"), place.with_suffix(".py"))}
+    for module in sorted(file for file in modules if file.exists()):
+        nodes = list(ast.ast_nodes(ast.get_ast(module.read_text())))
+        for name in operators:
+            operator = plugins.get_operator(name)()
+            found = [node for node in nodes for _ in operator.mutation_positions(node)]
+            yield from (
+                Mutant(module.relative_to(PROJECT), name, index)
+                for index, node in enumerate(found)
+                if not _says_nothing(node)
+            )
 
 
 def _says_nothing(node: Any) -> bool:
-    """Tell whether a node is in a decorator, or says that two sequences of one length are ``strict``ly so."""
+    """Tell whether a node is in a decorator, or says that something is ``frozen`` or ``strict``ly of one length."""
     if node is None:
         return False
-    strict = node.type == "argument" and node.children[0].get_code() == "strict"
-    return node.type == "decorator" or strict or _says_nothing(node.parent)
+    word = node.type == "argument" and node.children[0].get_code().strip() in {"strict", "frozen"}
+    return node.type == "decorator" or word or _says_nothing(node.parent)
 
 
 def executing(mutant: Mutant, noted: Path) -> list[str]:
