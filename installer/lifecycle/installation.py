@@ -293,7 +293,9 @@ def list_last_act(record: Record) -> Iterator[Line]:
         state = f"the last install or undo failed or was cut short; {AGAIN}"
         yield Line("unfinished", state)
     if record.left and record.finished:
-        state = f"incomplete, cannot {record.left}: {AGAIN}"
+        is_old = record.left.startswith("our runtime runs ")  # 0.2.0 left out what an undo could not do
+        problem = f"undo everything ({record.left})" if is_old else record.left
+        state = f"incomplete, cannot {problem}: {AGAIN}"
         yield Line("last undo", state)
     if record.failed is not None:
         state = f"failed, and is not tried again without a change: cannot {record.failed.problem}"

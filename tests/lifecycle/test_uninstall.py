@@ -17,7 +17,7 @@ from installer.engines import ENGINES
 from installer.engines.trial_containers import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.lifecycle import uninstall
+from installer.lifecycle import installation, uninstall
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Options
@@ -141,3 +141,16 @@ def test_nothing_is_removed_that_verify_has_not_written(tmp_path: Path, made: ob
     host = put(tmp_path, {LAYOUT.made: json.dumps({"made": made})})
 
     assert not uninstall.remove_made(host, LAYOUT, hurried=True)
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        pytest.param("undo x (y)", "undo x (y)", id="as it is written now"),
+        pytest.param("our runtime runs a", "undo everything (our runtime runs a)", id="as 0.2.0 wrote it"),
+    ],
+)
+def test_what_an_undo_could_not_do_is_a_sentence(left: str, said: str) -> None:
+    (line,) = installation.list_last_act(Record(finished=True, left=left))
+
+    assert line.state == f"incomplete, cannot {said}: {installation.AGAIN}"
