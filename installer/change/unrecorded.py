@@ -16,7 +16,7 @@ from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
 from installer.engines.config_files import copies_of
-from installer.engines.containerd.effective import own_import
+from installer.engines.containerd.effective import RUNC_TYPE, own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
@@ -93,6 +93,10 @@ class _Leftovers:
                 configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
                 names = ", ".join(sorted(key[-1] for key in started)) or "an import"
                 found.append(f"{names} in {path}")
+                built_in = (value_at(tree, (*key[:-1], BUILT_IN)) for key in started if self.ours)
+                if path not in self.drop_ins and {"runtime_type": RUNC_TYPE} in built_in:
+                    # An install writes the same where no runtime is named.
+                    found.append(f"{BUILT_IN} in {path}, which stays: it may be an administrator's")
         hooks = tuple(path for path in engine.hooks if _is_hook(self.facts, path, self.toolkit))
         configs += [self.whole(path) for path in hooks]
         found += [f"the hook {path}" for path in hooks]

@@ -87,6 +87,33 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
     assert (part.rows.toolkit is not None, bool(part.rows.engines)) == (named, named)
 
 
+RUNC = f'[{CRI}.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "told"),
+    [
+        pytest.param(CONFIG, RUNC + THEIRS, True, id="as an install writes it"),
+        pytest.param(CONFIG, f"{RUNC}x = 1\n{THEIRS}", False, id="with more"),
+        pytest.param(CONFIG, THEIRS, False, id="none"),
+        pytest.param(DROP_IN, RUNC + THEIRS, False, id="in our drop-in, with which it goes"),
+    ],
+)
+def test_a_runc_that_may_be_ours_is_told_where_the_ledger_is_lost(
+    path: str, text: str, *, told: bool
+) -> None:
+    linked = ToolkitFacts(Kind.LINK)
+
+    lost, adopted = (
+        find_leftovers(facts("containerd", {path: text}, linked), Options(), ours=ours)
+        for ours in (True, False)
+    )
+
+    note = f"runc in {path}, which stays: it may be an administrator's"
+    assert list(lost.notes) == [f"nvidia in {path}", *([note] if told else [])]
+    assert note not in adopted.notes
+
+
 def test_a_directory_without_its_config_is_nvidias_where_a_runtime_starts_it() -> None:
     used = json.dumps({"runtimes": {"nvidia": {"path": RUNTIME}}})
 
