@@ -242,6 +242,10 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     clean, total = apply(found, wanted.wants, syntax, name=str(path))
     needed = total if present == found else apply(present, wanted.wants, syntax, name=str(path))[1]
     stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in without.relied_on)
+    # An undo that left our runtimes took the default, or a killed install did: the engine knows.
+    if row is not None and (demoted := _find_demoted(name, stale, present, wanted, facts)):
+        row = replace(row, edits=tuple(edit for edit in row.edits if edit not in demoted))
+        stale = tuple(edit for edit in stale if edit not in demoted)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
     taken_back = any(edit.after != EMPTY for edit in stale)
     if not (taken_back or now is None or needed):
@@ -313,6 +317,17 @@ def _find_stale(
     # But for another spelling of what is asked: an engine that ignores case would take either.
     asked = {_folded(edit) for edit in total}
     return tuple(edit for edit in found if runtime_of(edit.key) not in names or _folded(edit) in asked)
+
+
+def _find_demoted(
+    name: str, stale: Iterable[Edit], present: str, wanted: FileWants, facts: Facts
+) -> tuple[Edit, ...]:
+    """Return the edits of a default of ours that neither the text names any more nor the engine has."""
+    serving = next(each.serving for each in facts.engines if each.name == name)
+    has = serving.default if serving and is_ours(serving.binaries.get(serving.default)) else ""
+    of_default = [edit for edit in stale if serving and group_of(edit.key, name) == DEFAULT]
+    gone = [edit for edit in of_default if (edit.after or "").strip("\"'") != has]
+    return list_missing(present, gone, wanted.syntax, name=str(wanted.path))
 
 
 def _folded(edit: Edit) -> Key:
