@@ -54,6 +54,9 @@ def test_a_live_container_of_the_default_runtime_outlives_undos_and_installs(nod
     pid = node.pid_of()
     again = node.installer("uninstall", "--in-use", "keep")
     assert (again.returncode, node.pid_of()) == (4, pid)
+    as_it_stands = node.installer("install", *SOURCE)
+    assert "nothing changed" in as_it_stands.stderr, as_it_stands.stderr
+    assert node.pid_of() == pid
     for in_use in ("force", "keep"):
         node.installer(*install, check=True)
         assert served(node)[1] == "nvidia"
