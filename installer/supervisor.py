@@ -8,7 +8,7 @@ import os
 import signal
 from contextlib import suppress
 from select import select
-from time import monotonic, sleep
+from time import gmtime, monotonic, sleep, strftime
 
 from installer.watch import HeldLock, fingerprint
 
@@ -72,12 +72,13 @@ class Supervisor:
     """One ``run``."""
 
     def __init__(self, words: list[str]) -> None:
-        pidfile, pid_fd, lock, lock_fd, options, most, kept, left, *self._command = words
+        pidfile, pid_fd, lock, lock_fd, options, most, kept, left, form, *self._command = words
         self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
         self._options = os.open(options, os.O_RDONLY)  # its name may be removed
         self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
         self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
+        self._form = form
         # When a stop came, whether a check was asked for, whom to keep; who acts, and how the last one ended.
         self._stop_at, self._asked, self._serves, self._acting, self._status = 0.0, False, "metrics", 0, 0
         # When a check is due, until when none is, since when something differs, and when it last changed.
@@ -96,7 +97,7 @@ class Supervisor:
 
     def _wait(self) -> int:
         """Wait and check until a stop; return OK, or the code of a check that ends this ``run``."""
-        self._serves, pause_s = "metrics nri", 0.0
+        self._serves, pause_s, again = "metrics nri", 0.0, False
         self._learn()
         while not self._stop_at:
             self._turn(min(QUIET_S if self._first else COMPARE_S, self._due - monotonic()))
@@ -105,8 +106,10 @@ class Supervisor:
             self._lock.renew()
             if self._stop_at or not (self._asked or self._is_due(monotonic())):
                 continue
-            verb, self._asked = "asked" if self._asked else "check", False
-            code = self._act(verb)
+            asked, self._asked = self._asked, False
+            code = self._act("asked" if asked or again else "check")
+            # Who asked gets no answer of a child that was killed: once more, and not again and again.
+            again = asked and not OK <= code <= HANDED_OVER
             if code == LOCKED:  # the lock was lost, and another instance has it
                 return LOCKED
             pause_s = min(2 * pause_s or QUIET_S, CHECK_S) if code else 0.0
@@ -129,10 +132,9 @@ class Supervisor:
             os.close(self._pidfile.fd)
             self._lock.fd = -1
             code = self._act("handover")
-        if code not in {OK, LOCKED, UNDO_INCOMPLETE} and select([], [2], [], 0.5)[1]:
-            with suppress(OSError):  # the log has no reader any more
-                problem = b"cannot start the undo (it has ended with %d), so everything is kept" % code
-                os.write(2, b"toolkit-installer: %b; put it back and run uninstall\n" % problem)
+        if code not in {OK, LOCKED, UNDO_INCOMPLETE}:
+            problem = f"cannot finish the undo (it has ended with {code}), so what is left is kept"
+            _write(f"toolkit-installer: {problem}; put the program back if it is gone, then run uninstall")
         return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
 
     def _end(self, verbs: str) -> None:
@@ -169,17 +171,16 @@ class Supervisor:
                 _remove(self._ready)
         self._answer = os.pread(answer, os.fstat(answer).st_size, 0)
         os.close(answer)
-        return os.waitstatus_to_exitcode(self._status)
+        if (code := os.waitstatus_to_exitcode(self._status)) < 0:
+            self.log("child killed", verb, f"signal {-code}")
+        return code
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:
         """Start a child; one that answers holds the ledger's lock as well."""
+        pid = -1
         try:
-            pid = os.fork()
-        except OSError:  # no memory, no room for one more process
-            return 0
-        if pid:
-            return pid
-        try:
+            if pid := os.fork():
+                return pid
             os.setpgid(0, 0)  # what a terminal sends goes to us alone
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             fds = [fd for fd in (answer, self._lock.fd) if answer >= 0 and fd >= 0]
@@ -188,8 +189,18 @@ class Supervisor:
             ends = [str(each.ends) for each in self._kept if each.verb == "nri"] or ["0"]
             words = [verb, f"/proc/self/fd/{self._options}", " ".join(map(str, fds)), *ends, *more]
             os.execv(self._command[0], [*self._command, *words])  # noqa: S606 - no shell is meant to be there
+        except OSError as error:  # no memory, no room for one more process
+            self.log("child not started", verb, str(error.strerror))
         finally:
-            os._exit(127)
+            if not pid:
+                os._exit(127)
+        return 0
+
+    def log(self, event: str, verb: str, reason: str) -> None:
+        """Log what a child cannot log itself, as ``host.events`` writes it."""
+        fields, now = f'"child": "{verb}", "reason": "{reason}"', strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+        line = f'{{{fields}, "event": "{event}", "level": "warning", "timestamp": "{now}"}}'
+        _write(line if self._form == "json" else f'warning: {event} child={verb} reason="{reason}"')
 
     def _turn(self, seconds: float) -> None:
         """Wait for a signal, or some ``seconds``, and take up whoever has ended: as pid 1 all are ours."""
@@ -209,10 +220,18 @@ class Supervisor:
         """Take that a child has ended, or was stopped."""
         for each in (each for each in self._kept if each.pid == pid):
             each.note(status, monotonic())
+            if os.WIFSIGNALED(status):
+                self.log("child killed", each.verb, f"signal {os.WTERMSIG(status)}")
             if each.verb == "nri" and not os.WIFSTOPPED(status):
                 self._due = 0.0  # without it the node is not ready
         if pid == self._acting and not os.WIFSTOPPED(status):
             self._acting, self._status = 0, status
+
+
+def _write(line: str) -> None:
+    with suppress(OSError):  # the log has no reader any more
+        if select([], [2], [], 0.5)[1]:
+            os.write(2, f"{line}\n".encode())
 
 
 def _remove(*paths: str) -> None:

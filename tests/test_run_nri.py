@@ -97,6 +97,8 @@ def test_a_plugin_that_has_ended_is_started_again_by_the_same_run(site: Nri, num
         assert not _runs(first)
         assert int(_field(site.plugin(), "PPid")) == child.pid
         assert child.stderr is not None
+        if number is signal.SIGKILL:
+            assert '"child": "nri"' in next(line for line in child.stderr if "child killed" in line)
         said = next(line for line in child.stderr if "plugin started again" in line)
     assert json.loads(said)["ended"] == ("signal 9" if number is signal.SIGKILL else "exit code 0")
 

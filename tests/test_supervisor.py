@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.supervisor import Supervisor
 from tests.support import preloaded
 from tests.support.looks import asked
 from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, PIDFILE, PROJECT, STATE, Site, ended, waits
@@ -65,18 +66,58 @@ def test_a_run_that_may_open_few_files_installs_and_undoes(clean: Site) -> None:
         ended(child)
 
 
+def kill_child(pid: int, act: str) -> str:
+    """Kill the child of a run that does this, and return what of that is in the log."""
+    until(lambda: act in acts(pid))
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if act in command_line(int(each)):
+            os.kill(int(each), signal.SIGKILL)
+    return f'{{"child": "{act}", "reason": "signal 9", "event": "child killed", "level": "warning"'
+
+
 def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(clean: Site) -> None:
     with clean.running() as child:
         until_it_sleeps(child.pid)
         child.terminate()
-        until(lambda: "stop" in acts(child.pid))
-        for each in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
-            if "stop" in command_line(int(each)):
-                os.kill(int(each), signal.SIGKILL)
+        event = kill_child(child.pid, "stop")
         said = ended(child, code=4)
 
-    assert "cannot start the undo (it has ended with -9), so everything is kept" in said
+    assert event in said
+    assert "cannot finish the undo (it has ended with -9), so what is left is kept" in said
     clean.uninstall()
+
+
+def test_an_install_that_is_killed_is_said(clean: Site) -> None:
+    command = clean.command("run")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT) as child:
+        event = kill_child(child.pid, "install")
+        said = child.communicate(timeout=60)[1]
+
+    assert (child.returncode, event in said) == (4, True)
+    clean.uninstall()
+
+
+def test_a_check_that_was_asked_for_and_is_killed_is_done_once_more(clean: Site) -> None:
+    with clean.running("--drift", "report") as child:
+        until_it_sleeps(child.pid)
+        clean.write(DAEMON_JSON, CONFIGS[DAEMON_JSON])
+        child.send_signal(signal.SIGHUP)
+        event = kill_child(child.pid, "asked")
+        until(lambda: "nvidia" in clean.read(DAEMON_JSON))
+        assert event in ended(child)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_child_that_cannot_be_started_is_said(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    fds = [str(os.memfd_create("lock")) for _ in range(2)]
+    words = ["/pidfile", fds[0], "/lock", fds[1], "/dev/null", "4", "", "", form, "/nowhere"]
+    os.waitpid(Supervisor(words).start("check"), 0)
+
+    said = capfd.readouterr().err
+    assert said.startswith(
+        {"text": "warning: child not started child=check ", "json": '{"child": "check",'}[form]
+    )
+    assert "No such file or directory" in said
 
 
 # Python loads it before the program: a check that was asked for hangs within its first step until it is told to end.

@@ -120,16 +120,17 @@ def child_command() -> tuple[str, ...]:
     return (sys.executable, *flags, START)
 
 
-def become_supervisor(
-    held: Sequence[tuple[Path, int]], options: Path, most: int, kept: str, left: Sequence[str]
+def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
+    held: Sequence[tuple[Path, int]], options: Path, *, most: int, kept: str, left: Sequence[str], form: str
 ) -> NoReturn:
     """Become the supervisor.
 
-    ``held`` are path and descriptor of the pidfile and of the ledger's lock, ``options`` is the file of what
-    was asked for, ``most`` the largest exit code, ``kept`` the children of the wait, ``left`` their files.
+    ``held`` are path and descriptor of pidfile and ledger's lock, ``options`` is the file of what was asked
+    for, ``most`` the largest exit code, ``kept`` the children of the wait, ``left`` their files, ``form``
+    that of events.
     """
     words = [word for path, fd in held for word in (str(path), str(fd))]
-    words += [str(options), str(most), kept, " ".join(left), *child_command()]
+    words += [str(options), str(most), kept, " ".join(left), form, *child_command()]
     _exec("supervisor", words, [fd for _, fd in held])
 
 

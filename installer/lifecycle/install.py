@@ -88,6 +88,7 @@ def run(wish: Wish) -> NoReturn:
                     most=Exit.FAILED if wish.nvidia else Exit.UNDO_INCOMPLETE,
                     kept=" ".join(name for name, asked in kept.items() if asked),
                     left=[str(host.local_path(path)) for path in beside],
+                    form=wish.log_format,
                 )
         except InstallerError:
             with as_incomplete_undo():
