@@ -73,6 +73,10 @@ def test_a_path_that_is_no_utf_8_is_printed_and_used(clean: Site) -> None:
     assert uninstall.returncode == 0, uninstall.stderr
 
 
+def test_the_next_step_beside_a_stopped_docker_is_its_start(site: Site) -> None:
+    assert '"command": "systemctl start docker.service && systemctl restart' in site.install().stderr
+
+
 def test_a_person_reads_one_plain_line_an_event() -> None:
     talk = """
 from installer.cli import log

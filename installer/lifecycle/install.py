@@ -45,7 +45,9 @@ def install(options: Options) -> Exit:
         plan = _install(host, options, ledger, patience_s=options.timeout_s)
         left = [row for row in ledger.held.engines if row.name in plan.unproven]
         if options.restart_mode is RestartMode.NONE and left:
-            uninstall.log_restarts(left, "reload", "it has not read its config since the install")
+            stopped = any(each.stopped and each.spec.api is Api.DOCKER for each in plan.engines.values())
+            verb = "start" if stopped else "reload"  # of a unit that is not active a reload fails
+            uninstall.log_restarts(left, verb, "it has not read its config since the install")
         else:
             log.info("next step", command=_next_step(options, ledger))
     return Exit.OK
