@@ -16,7 +16,7 @@ STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
 OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as errors.Exit
 STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
-HUNG = "hung"  # how a child has ended that gave no sign of life
+HUNG = "killed, for it hung"  # how a child has ended that gave no sign of life
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
 ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
@@ -51,7 +51,7 @@ class Kept:
         if os.WIFSTOPPED(status):
             self._ask_at = now + STOPS_S if not self._waits else self._ask_at
             return
-        self._ended = HUNG if self._ended == HUNG else str(status)
+        self._ended = HUNG if self._ended == HUNG else _describe_end(status)
         self.ends += 1
         pause_s = 0.0 if now - self._began >= STEADY_S else 2 * self._pause_s
         self._pause_s = min(pause_s or FIRST_S, LONGEST_S)
@@ -171,9 +171,9 @@ class Supervisor:
                 _remove(self._ready)
         self._answer = os.pread(answer, os.fstat(answer).st_size, 0)
         os.close(answer)
-        if (code := os.waitstatus_to_exitcode(self._status)) < 0:
-            self.log("child killed", verb, f"signal {-code}")
-        return code
+        if os.WIFSIGNALED(self._status):
+            self.log("child killed", verb, _describe_end(self._status))
+        return os.waitstatus_to_exitcode(self._status)
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:
         """Start a child; one that answers holds the ledger's lock as well."""
@@ -221,11 +221,16 @@ class Supervisor:
         for each in (each for each in self._kept if each.pid == pid):
             each.note(status, monotonic())
             if os.WIFSIGNALED(status):
-                self.log("child killed", each.verb, f"signal {os.WTERMSIG(status)}")
+                self.log("child killed", each.verb, _describe_end(status))
             if each.verb == "nri" and not os.WIFSTOPPED(status):
                 self._due = 0.0  # without it the node is not ready
         if pid == self._acting and not os.WIFSTOPPED(status):
             self._acting, self._status = 0, status
+
+
+def _describe_end(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _write(line: str) -> None:

@@ -247,4 +247,4 @@ def test_one_that_gives_no_sign_of_life_is_ended(
         time.sleep(0.01)
     beside.kept.end()
 
-    assert beside.ended == (["-", "hung"] if hangs else ["-"])
+    assert beside.ended == (["-", supervisor.HUNG] if hangs else ["-"])

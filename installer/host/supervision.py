@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from installer.errors import InstallerError, StoppedError
-from installer.supervisor import HUNG
 
 START: Final = str(Path(__file__).resolve().parents[1] / "start.py")
 # An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
@@ -125,9 +124,8 @@ def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
 ) -> NoReturn:
     """Become the supervisor.
 
-    ``held`` are path and descriptor of pidfile and ledger's lock, ``options`` is the file of what was asked
-    for, ``most`` the largest exit code, ``kept`` the children of the wait, ``left`` their files, ``form``
-    that of events.
+    ``held`` are path and descriptor of pidfile and ledger's lock, ``options`` the file of what was asked for,
+    ``most`` the largest exit code, ``kept`` what runs in the wait, ``left`` its files, ``form`` of events.
     """
     words = [word for path, fd in held for word in (str(path), str(fd))]
     words += [str(options), str(most), kept, " ".join(left), form, *child_command()]
@@ -154,11 +152,3 @@ def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> NoReturn:
     except OSError as error:
         problem, remedy = f"start {sys.executable} once more", "install the program anew"
         raise InstallerError(problem, remedy=remedy, code="internal-error") from error
-
-
-def describe_child_end(status: str) -> str:
-    """Return how a child has ended, from the ``status`` of the kernel."""
-    if status == HUNG:
-        return "killed, for it hung"
-    code = os.waitstatus_to_exitcode(int(status))
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -93,7 +93,7 @@ def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
     if not supervision.end_with_run():
         return Exit.OK  # the ``run`` that it served has ended
     if ended != "-":
-        log.warning("NRI plugin started again", ended=supervision.describe_child_end(ended))
+        log.warning("NRI plugin started again", ended=ended)
     return serve(options, log_format)
 
 
