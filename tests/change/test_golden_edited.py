@@ -18,11 +18,7 @@ from installer.model.files import File
 from tests.change.golden import Case, Disk, accepted, cases, final_of, undo_facts, written
 
 SHIM = "io.containerd.runc.v2"
-CRI = (
-    ("registry", "config_path"),
-    ("sandbox_image",),
-    ("containerd", "runtimes", "mine", "runtime_type"),
-)
+CRI = (("registry", "config_path"), ("sandbox_image",), ("containerd", "runtimes", "mine", "runtime_type"))
 ADDITIONS = {
     "containerd": [
         *(Want(("plugins", plugin, *key), SHIM) for plugin in (V2_PLUGIN, V3_PLUGIN) for key in CRI),

@@ -12,29 +12,13 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import change_config
 from installer.errors import Exit
 from installer.model.engine_spec import EffectiveConfig, FileWants, RuntimeEntry
-from installer.model.facts import (
-    EngineRow,
-    Facts,
-    Failure,
-    PayloadFacts,
-    Record,
-    ToolkitFacts,
-    ToolkitRow,
-)
+from installer.model.facts import EngineRow, Facts, Failure, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Copy, File, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
 from installer.model.steps import InstallVersion, Reload, SwitchToolkit, describe
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
-from tests.change.golden import (
-    artifacts,
-    binaries_of,
-    case_of,
-    cases,
-    final_of,
-    served,
-    with_engines,
-)
+from tests.change.golden import artifacts, binaries_of, case_of, cases, final_of, served, with_engines
 
 CASE, DOCKER = case_of("containerd", "kubeadm-tabs"), case_of("docker")
 AUTO: Options = replace(CASE.options, restart_mode=RestartMode.AUTO)

@@ -18,10 +18,7 @@ from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
 from installer.model.facts import Record
 from installer.model.files import Layout
 from installer.model.options import Options, RestartMode
-from installer.model.steps import (
-    Part,
-    Reload,
-)
+from installer.model.steps import Part, Reload
 from tests.support.live import Live, containerd, live
 from tests.support.site import DAEMON_JSON, Site
 from tests.support.stand_in import CONFIGS

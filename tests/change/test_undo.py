@@ -268,8 +268,7 @@ def test_an_engine_that_loses_the_default_we_gave_it_takes_that_up_and_is_not_re
 @pytest.mark.parametrize("default", ["nvidia", "runc"])
 @pytest.mark.parametrize("crashed", [False, True], ids=["after an undo", "after a crash"])
 @pytest.mark.parametrize(
-    ("engine", "version"),
-    [("containerd", "1.7.24"), ("containerd", "2.1.9"), ("docker", "28.5.2")],
+    ("engine", "version"), [("containerd", "1.7.24"), ("containerd", "2.1.9"), ("docker", "28.5.2")]
 )
 def test_a_default_that_neither_its_config_names_nor_the_engine_has_is_no_reason_for_a_reload(
     engine: str, version: str, default: str, *, crashed: bool

@@ -9,15 +9,7 @@ import pytest
 
 from installer.cli.flags import FLAGS
 from installer.cli.nvidia import options_from
-from installer.cli.nvidia_flags import (
-    ENGINE_OF,
-    FALSE,
-    OWN_ENGINE_ONLY,
-    TRUE,
-    Row,
-    read,
-    rows,
-)
+from installer.cli.nvidia_flags import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Row, read, rows
 from installer.errors import UsageError
 from installer.model.options import Cdi, Options, RestartMode
 from tests.compat.nvidia import CONFIG, Nvidia

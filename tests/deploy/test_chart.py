@@ -11,16 +11,7 @@ import pytest
 import yaml
 
 from tests.deploy.helm import CHART, NAMESPACE
-from tests.deploy.rendered import (
-    SCHEMAS,
-    charted,
-    container_of,
-    helm,
-    objects,
-    of_kind,
-    pod_of,
-    validate,
-)
+from tests.deploy.rendered import SCHEMAS, charted, container_of, helm, objects, of_kind, pod_of, validate
 from tests.support import preloaded
 from tests.support.entry import PROJECT
 from tests.support.golden import golden

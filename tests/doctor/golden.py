@@ -168,9 +168,7 @@ def read(root: Path) -> Node:
     node = read_node(Host.under(PurePosixPath(root)), Options(host_root=PurePosixPath(root)))
     (toolkit,) = node.toolkits
     system = replace(
-        node.system,
-        spaces={PurePosixPath("/run"): (3, -1), PurePosixPath("/var"): (60, 20)},
-        units=UNITS,
+        node.system, spaces={PurePosixPath("/run"): (3, -1), PurePosixPath("/var"): (60, 20)}, units=UNITS
     )
     return replace(
         node,

@@ -267,10 +267,7 @@ ACTS: dict[str, list[Act]] = {
     ],
     "runtime-served": [nowhere, warn(lost), warn(node(toolkits=(OTHER,)) & nowhere)],
     "runtime-programs": [without(RUNTIME), without("runc")],
-    "runtime-options": [
-        served(handlers(nvidia=ours(SystemdCgroup=False))),
-        served(handlers(nvidia=ours())),
-    ],
+    "runtime-options": [served(handlers(nvidia=ours(SystemdCgroup=False))), served(handlers(nvidia=ours()))],
     "runtime-type": [served(handlers(nvidia=Runtime(RUNTIME, {"options": {}})))],
     "option-twice": [engine("containerd", trees={CONTAINERD: TWO_SPELLINGS})],
     "shim-nil-pointer": [

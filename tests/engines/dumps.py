@@ -114,11 +114,7 @@ class Node:
             InstallerError: refused; nothing was written.
         """
         facts, trials = self.facts(PurePosixPath(self.directory, drop_in) if drop_in else None)
-        options = Options(
-            engines=("containerd",),
-            set_as_default=default,
-            restart_mode=RestartMode.NONE,
-        )
+        options = Options(engines=("containerd",), set_as_default=default, restart_mode=RestartMode.NONE)
         plan = plan_install(facts, options, trials)
         self.carry_out(plan)
         return plan

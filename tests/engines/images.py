@@ -24,7 +24,7 @@ def write_image(busybox: Path, archive: Path, machine: str) -> None:
             "config": {"Env": ["PATH=/bin"], "Cmd": PAUSE},
             "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
             "history": [{"created_by": "busybox"}],
-        },
+        }
     ).encode()
     name = hashlib.sha256(config).hexdigest() + ".json"
     manifest = [{"Config": name, "RepoTags": [IMAGE], "Layers": ["layer/layer.tar"]}]
@@ -47,12 +47,7 @@ def _layer(busybox: bytes) -> bytes:
 
 
 def _add(
-    tar: tarfile.TarFile,
-    name: str,
-    content: bytes = b"",
-    *,
-    kind: bytes = tarfile.REGTYPE,
-    link: str = "",
+    tar: tarfile.TarFile, name: str, content: bytes = b"", *, kind: bytes = tarfile.REGTYPE, link: str = ""
 ) -> None:
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname, entry.size, entry.mode = kind, link, len(content), 0o755

@@ -153,11 +153,7 @@ class Node:
         until(lambda: text in self.run(args, check=False).stdout, lambda: f"{args} never said {text!r}")
 
     def installer(
-        self,
-        *args: str,
-        env: Mapping[str, str] | None = None,
-        check: bool = False,
-        timeout_s: float = 120,
+        self, *args: str, env: Mapping[str, str] | None = None, check: bool = False, timeout_s: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """Run the installer in the node, on the node's own Python."""
         return self.run([PYTHON, "-m", "installer", *args], env=env, check=check, timeout_s=timeout_s)

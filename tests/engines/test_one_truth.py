@@ -218,9 +218,7 @@ def test_all_verbs_say_that_a_cgroup_driver_changed_after_the_install_is_to_be_f
     assert node.read(CONTAINERD) == other
 
 
-def test_an_entry_with_our_program_in_two_spellings_starts_ours_after_an_install(
-    unstarted: Node,
-) -> None:
+def test_an_entry_with_our_program_in_two_spellings_starts_ours_after_an_install(unstarted: Node) -> None:
     node, program = unstarted, "/usr/local/nvidia/toolkit/nvidia-container-runtime"
     twice = BOTH_SPELLINGS.replace("/usr/bin/nvidia-container-runtime", program)
     node.write(CONTAINERD, twice)

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jeepney import (  # type: ignore[import-untyped]  # ships no types
-    HeaderFields,
-    Parser,
-    new_error,
-    new_method_return,
-)
+from jeepney import HeaderFields, Parser, new_error, new_method_return  # type: ignore[import-untyped]  # ships no types
 
 OWNER, STRANGER, BUS = ":1.0", ":1.99", "org.freedesktop.DBus"
 LOGIND, LOGINDS = "org.freedesktop.login1", ":1.2"

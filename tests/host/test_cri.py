@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from installer.engines.cri import (
-    CREATED,
-    ask_status,
-    list_ids,
-)
+from installer.engines.cri import CREATED, ask_status, list_ids
 from installer.engines.trial_containers import Tools, cri_container
 from installer.errors import InstallerError
 from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
@@ -40,10 +36,7 @@ SERVED = EffectiveConfig(
     cdi=True,
     cdi_dirs=CDI_DIRS,
 )
-CRIO = {
-    f"{CRI}Version": version("cri-o", "1.37.0"),
-    f"{CRI}Status": cri_status({"sandboxImage": "pause"}),
-}
+CRIO = {f"{CRI}Version": version("cri-o", "1.37.0"), f"{CRI}Status": cri_status({"sandboxImage": "pause"})}
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -137,10 +130,7 @@ def test_containers_that_are_made_but_not_started_are_listed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("behave", "words"),
-    [
-        (hang, r"no answer within 0\.3 s"),
-        (answer(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "reach the engine"),
-    ],
+    [(hang, r"no answer within 0\.3 s"), (answer(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "reach the engine")],
 )
 def test_an_engine_that_does_not_answer_is_left_at_the_deadline(
     tmp_path: Path, behave: Callable[[Any], None], words: str

@@ -13,13 +13,7 @@ import pytest
 from installer.errors import InstallerError, LockedError
 from installer.host.files import Host
 from installer.host.kernel import is_roots
-from installer.host.locks import (
-    is_held_pidfile,
-    lock_directory,
-    lock_pidfile,
-    remove_pidfile,
-    write_pid,
-)
+from installer.host.locks import is_held_pidfile, lock_directory, lock_pidfile, remove_pidfile, write_pid
 from tests.support.neighbours import NOBODY, locking, only_as_root, orphaned
 from tests.support.tree import USUAL, Aspect, tree
 

@@ -9,12 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from jeepney import (  # type: ignore[import-untyped]  # ships no types
-    DBusAddress,
-    HeaderFields,
-    new_method_return,
-    new_signal,
-)
+from jeepney import DBusAddress, HeaderFields, new_method_return, new_signal  # type: ignore[import-untyped]  # ships no types
 
 from installer.errors import InstallerError, NotBegunError, PendingError
 from installer.host import systemd, unit_jobs

@@ -124,10 +124,7 @@ def labels(node: Snapshot) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("since", "told"),
-    [
-        ("20260101T000000Z", {"ready": "true", "ready-since": "20260101T000000Z"}),
-        ("", {"ready": "false"}),
-    ],
+    [("20260101T000000Z", {"ready": "true", "ready-since": "20260101T000000Z"}), ("", {"ready": "false"})],
 )
 def test_the_labels_of_a_node(since: str, told: dict[str, str]) -> None:
     figures = Snapshot("0.2.0", "1.19.1", since, {"docker": "pending"}, {})

@@ -83,10 +83,7 @@ def test_a_runtime_of_ours_is_known_by_its_binary_and_nothing_else_is_ours() -> 
     assert all(is_oci(name, f"/usr/bin/{name}") for name in ("youki", "catatonit", ""))
 
 
-@pytest.mark.parametrize(
-    ("version", "new"),
-    [(None, True), ((1, 7, 29), False), ((2, 0), True)],
-)
+@pytest.mark.parametrize(("version", "new"), [(None, True), ((1, 7, 29), False), ((2, 0), True)])
 def test_which_engines_cannot_use_a_container_whose_runtime_is_gone(
     version: tuple[int, ...] | None, *, new: bool
 ) -> None:

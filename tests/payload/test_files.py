@@ -10,15 +10,7 @@ from msgspec.structs import replace
 from installer.change.ledger import dumps, loads
 from installer.change.plan import Plan, plan_install
 from installer.errors import InstallerError
-from installer.model.facts import (
-    ADOPTED,
-    STAND_IN,
-    Facts,
-    PayloadFacts,
-    Record,
-    ToolkitFacts,
-    ToolkitRow,
-)
+from installer.model.facts import ADOPTED, STAND_IN, Facts, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Artifact, Copy, Entry, Kind, PayloadFile, Symlink, Text
 from installer.model.options import Options
 from installer.model.steps import RemoveToolkit, RemoveVersion, SwitchToolkit
@@ -149,10 +141,7 @@ NEITHER = "is neither a program for x86_64 nor a script"
 
 
 @pytest.mark.parametrize(
-    "head",
-    [
-        *(elf(183), elf(3, bits=32), elf(62, order=2), b"echo\n#!/bin/sh\n", elf(62)[:19]),
-    ],
+    "head", [*(elf(183), elf(3, bits=32), elf(62, order=2), b"echo\n#!/bin/sh\n", elf(62)[:19])]
 )
 def test_a_file_that_cannot_run_on_the_node_is_refused(head: bytes) -> None:
     for wrong in (artifact("nvidia-ctk", head=head), artifact(LIBRARY, head=head)):

@@ -83,8 +83,5 @@ def live(root: Path) -> Iterator[Live]:
         return ()
 
     node.systemd.strangers = tell
-    with (
-        on_bus(root, node.systemd),
-        engine(root / SOCKET.name, node.answers, node.asked),
-    ):
+    with on_bus(root, node.systemd), engine(root / SOCKET.name, node.answers, node.asked):
         yield node
