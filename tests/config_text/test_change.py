@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from installer.config_text import ABSENT, Edit, Key, Syntax, Want, json, toml
-from installer.config_text.change import apply, finish, open_draft, parse, undo
+from installer.config_text.change import apply, finish, list_missing, open_draft, parse, undo
 from installer.errors import InstallerError
 
 JSON, TOML = Syntax.JSON, Syntax.TOML
@@ -211,3 +211,23 @@ def test_a_text_that_differs_in_anything_else_is_not_let_out(syntax: Syntax, tex
 def test_an_object_does_not_vanish_with_its_last_key() -> None:
     with pytest.raises(InstallerError, match="without touching anything else"):
         spoilt(JSON, '{"a": {"ours": 1}}', "{}", ("a", "ours"), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "after", "missing"),
+    [
+        ("a = 1", '"x"', True),
+        ("a = 1", None, False),
+        ("", None, False),
+        ("a.b = 'x'", '"x"', False),
+        ('a.b = "y"', '"x"', True),
+        ('a.b = "x"', None, True),
+    ],
+    ids=["a value on the way", "gone with it", "gone", "otherwise spelled", "another value", "still there"],
+)
+def test_an_edit_is_missing_where_its_key_does_not_hold_what_it_put_there(
+    text: str, after: str | None, *, missing: bool
+) -> None:
+    edit = Edit(("a", "b"), None, after)
+
+    assert bool(list_missing(text, [edit], TOML, name="x")) is missing
