@@ -111,7 +111,7 @@ def test_a_program_that_is_gone_after_the_wait_says_so_and_keeps_all(clean: Site
         shutil.rmtree(clean.root.parent / "program/installer")
         said = ended(child, code=4)
 
-    assert said.splitlines()[-1].startswith("toolkit-installer: cannot start ")
+    assert said.splitlines()[-1].startswith("toolkit-installer: cannot finish the undo ")
     assert "uninstall" in said
     assert "Traceback" not in said
     assert (clean.root / LEDGER).exists()

@@ -13,6 +13,7 @@ from typing import Any
 from tests.support import preloaded
 from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import USUAL, Aspect, tree
+from tests.support.waiting import kill
 
 PROJECT = Path(__file__).parents[2]
 ENGINES = ("--runtime", "docker", "--runtime", "containerd", "--runtime", "crio", "--restart-mode", "none")
@@ -80,7 +81,8 @@ class Site:
                 waits(child)
                 yield child
             finally:
-                child.kill()
+                if child.poll() is None:
+                    kill(child.pid)
 
     def read(self, path: str) -> str:
         """Return the text of a file below the root, "" where there is none."""

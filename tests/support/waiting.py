@@ -91,6 +91,23 @@ def full_pipe() -> Iterator[int]:
         os.close(reader)
 
 
+def kill(pid: int) -> None:
+    """Kill a ``run`` with what it has begun, and see that gone: whoever acts holds the ledger."""
+    begun: list[int] = []
+    with suppress(FileNotFoundError):
+        begun += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for each in (pid, *begun):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    until(lambda: not any(map(_lives, begun)), lambda: begun)
+
+
+def _lives(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return command_line(pid) != [""]
+    return False
+
+
 def until_asked(pid: int) -> None:
     """Wait until somebody has asked a stopped ``run`` for a check: its signal is there, and is not taken."""
     until(lambda: PENDING.search(Path(f"/proc/{pid}/status").read_text()))
