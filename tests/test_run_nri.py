@@ -16,7 +16,7 @@ from installer.supervisor import Kept, Supervisor
 from tests.support import preloaded
 from tests.support.nri import ALLOW, WISH, Engine
 from tests.support.site import Site, ended, waits
-from tests.support.waiting import stop, until, until_it_sleeps, until_told
+from tests.support.waiting import runs, stop, until, until_it_sleeps, until_told
 
 BESIDE = ("--nri", *ALLOW)
 SOON_S = 30
@@ -46,13 +46,6 @@ def site(tmp_path: Path) -> Nri:
     return Nri(tmp_path)
 
 
-def _runs(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
 def _field(pid: int, name: str) -> str:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(line for line in lines if line.startswith(f"{name}:")).split()[1]
@@ -75,7 +68,7 @@ def test_the_plugin_is_a_process_of_its_own_without_capabilities_that_ends_with_
             until_it_sleeps(child.pid)
             still, after_a_check = plugin.create(WISH), site.plugin()
             ended(child)
-        assert not _runs(pid)
+        assert not runs(pid)
     assert (given["payload"], after_a_check) == (still["payload"], pid)
     assert given["payload"]
     assert parent == child.pid
@@ -94,7 +87,7 @@ def test_a_plugin_that_has_ended_is_started_again_by_the_same_run(site: Nri, num
         engine.plugged()
 
         assert site.plugin() != first
-        assert not _runs(first)
+        assert not runs(first)
         assert int(_field(site.plugin(), "PPid")) == child.pid
         assert child.stderr is not None
         if number is signal.SIGKILL:
@@ -111,7 +104,7 @@ def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(si
             until_it_sleeps(child.pid)
             child.kill()
             child.wait(SOON_S)
-        until(lambda: not _runs(first))
+        until(lambda: not runs(first))
         with site.served():
             assert engine.plugged().create(WISH)["payload"]
             assert site.plugin() != first
@@ -165,7 +158,7 @@ def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninsta
             stop(plugin)
             child.kill()  # and the kernel kills its plugin with it
             child.wait(SOON_S)
-            until(lambda: not _runs(plugin))
+            until(lambda: not runs(plugin))
         said, ready = site.status(), site.status("--ready")
         found = _nri_check(site)
         site.state.unlink()  # as by a reboot

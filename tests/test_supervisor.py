@@ -18,7 +18,7 @@ from tests.support import preloaded
 from tests.support.looks import asked
 from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, PIDFILE, PROJECT, STATE, Site, ended, waits
 from tests.support.stand_in import CONFIGS
-from tests.support.waiting import acts, command_line, until, until_it_sleeps
+from tests.support.waiting import acts, children, command_line, until, until_it_sleeps
 
 
 def test_run_waits_in_a_bare_interpreter_and_holds_both_locks_for_its_life(site: Site) -> None:
@@ -69,9 +69,9 @@ def test_a_run_that_may_open_few_files_installs_and_undoes(clean: Site) -> None:
 def kill_child(pid: int, act: str) -> str:
     """Kill the child of a run that does this, and return what of that is in the log."""
     until(lambda: act in acts(pid))
-    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if act in command_line(int(each)):
-            os.kill(int(each), signal.SIGKILL)
+    for each in children(pid):
+        if act in command_line(each):
+            os.kill(each, signal.SIGKILL)
     return f'{{"child": "{act}", "reason": "signal 9", "event": "child killed", "level": "warning"'
 
 

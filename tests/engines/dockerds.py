@@ -16,6 +16,7 @@ from installer.engines.docker import api as dockerd
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig
 from tests.engines.spawn import start_logged
+from tests.support.waiting import children
 
 # dockerd does not run on an overlay: its data gets a directory beside it. It is pid 1 of its namespace.
 ENTER = """\
@@ -104,11 +105,10 @@ class Dockerd:
     def _inside(self) -> int:
         """Return the pid of dockerd as it is called here, 0 where it is not there yet."""
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        for child in children:
+        for child in children(self._process.pid):
             with suppress(OSError):
                 if Path(f"/proc/{child}/comm").read_text() == "dockerd\n":
-                    return int(child)
+                    return child
         return 0
 
     @property

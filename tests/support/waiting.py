@@ -16,6 +16,17 @@ def command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
 
 
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    """Tell whether a process has not ended: one that is a zombie holds nothing any more."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return False
+
+
 def _processes(pid: int) -> dict[int, list[str]]:
     """Return the threads of a process and of all below it: each one's state, its processor time, its program."""
     found = {}
@@ -30,11 +41,10 @@ def _processes(pid: int) -> dict[int, list[str]]:
 
 def acts(pid: int) -> list[str]:
     """Return what the children of a run do, as its command line says it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     found = []
-    for child in children:
+    for child in children(pid):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            words = command_line(int(child))
+            words = command_line(child)
             found += [words[at + 1] for at, word in enumerate(words) if word.endswith("/start.py")]
     return found
 
@@ -95,17 +105,11 @@ def kill(pid: int) -> None:
     """Kill a ``run`` with what it has begun, and see that gone: whoever acts holds the ledger."""
     begun: list[int] = []
     with suppress(FileNotFoundError):
-        begun += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        begun += children(pid)
     for each in (pid, *begun):
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
-    until(lambda: not any(map(_lives, begun)), lambda: begun)
-
-
-def _lives(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return command_line(pid) != [""]
-    return False
+    until(lambda: not any(map(runs, begun)), lambda: begun)
 
 
 def until_asked(pid: int) -> None:
