@@ -176,8 +176,8 @@ class NotBegunError(InstallerError):
     usual: ClassVar[Code] = "unit-failed"
 
 
-class NotIdleError(NotBegunError):
-    """An engine was not restarted, for it is creating containers."""
+class NotYetError(NotBegunError):
+    """A restart was put off: a later plan has it done."""
 
     usual = "restart-pending"
 

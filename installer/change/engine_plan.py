@@ -67,16 +67,15 @@ def install(
         engine.config if decision.files and engine.hook is None else None,
         next((one.name for one in asked if one.default), ""),
         engine.version,
-        restart_due=choice.takes_up is TakesUp.LATER,
+        restart_due=choice.pending is not None,
         proven=proven,
     )
     rows = tuple(reloading.list_rows(choice.way.changes, choice.steps))
-    later = choice.takes_up is TakesUp.LATER
-    restarting = (*choice.steps, choice.reload) if later else choice.steps
+    restarting = (*choice.steps, choice.reload) if choice.pending else choice.steps
     refused = reloading.explain_refusals(engine, restarting, choice.after, facts)
     ours = {entry.name for entry in (*asked, *choice.reload.absent)}
     is_known = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
-    pending = reloading.not_idle(engine, engine.creating) if later else row.pending
+    pending = choice.pending or row.pending
     return Part(
         name_part(engine.name),
         reloading.explain_install(choice.steps, choice.way.changes, choice.engine, facts.held),
@@ -100,7 +99,7 @@ def install(
 def _explain_pending(choice: Choice, options: Options) -> str:
     """Return what the engine does not have in force yet, and when it will; "" for nothing."""
     engine = choice.engine
-    if choice.takes_up is TakesUp.LATER:
+    if choice.pending:
         return reloading.DUE
     left = options.restart_mode is RestartMode.NONE and engine.hook is None  # its owner restarts it
     if left and engine.serving is not None and not choice.reload.is_served_by(engine):

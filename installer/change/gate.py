@@ -23,7 +23,7 @@ from installer.engines.config_edits import (
     texts_alone,
     withdraw,
 )
-from installer.errors import InstallerError
+from installer.errors import InstallerError, NotYetError
 from installer.model.engine_spec import (
     Decision,
     EffectiveConfig,
@@ -73,6 +73,11 @@ class Choice(Struct, frozen=True):
     takes_up: TakesUp
     after: EffectiveConfig | None = None  # in force then; None where nothing is written, or that is not known
     heals: bool = False  # the engine cannot serve with what we wrote earlier, which it reads otherwise now
+
+    @property
+    def pending(self) -> NotYetError | None:
+        """Why the engine takes it up later, if it does."""
+        return reloading.postpone(self.engine) if self.takes_up is TakesUp.LATER else None
 
 
 class _Wish(Struct, frozen=True):

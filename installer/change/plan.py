@@ -17,11 +17,11 @@ from installer.change.references import find_references, find_taken_over, leads_
 from installer.config_text import flatten
 from installer.engines import reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
-from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
+from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import OWNER, Container, EngineState, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import File
-from installer.model.options import Drift, Options, RestartMode
+from installer.model.options import Options, RestartMode
 from installer.model.steps import (
     TRY_AGAIN,
     MakeDirectory,
@@ -59,7 +59,7 @@ class Plan(Struct, frozen=True):
     in_use: tuple[Container, ...] = ()  # for which an undo stays incomplete, as for what is ``needed``
     seen: Mapping[PurePosixPath, str] = field(default_factory=dict)  # the digest of each config as read
     release: tuple[int, ...] | None = None  # the toolkit's version, if it tells
-    pending: Mapping[str, NotIdleError] = field(default_factory=dict)  # why an engine is not restarted yet
+    pending: Mapping[str, NotYetError] = field(default_factory=dict)  # why an engine is not restarted yet
     due: frozenset[str] = frozenset()  # engines whose restart an earlier plan has left for later
     earlier: tuple[WriteConfig, ...] = ()  # what was written for that: a roll-back takes it back as well
     unmade: InstallerError | None = None  # why no specification of all GPUs, though a driver is loaded
@@ -171,8 +171,6 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
         rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
     )
     steps = [step for part in parts for step in part.steps]
-    waiting = [each.engine for each in chosen if each.takes_up is TakesUp.LATER]
-    pending = {each.name: reloading.not_idle(each, each.creating) for each in waiting}
     plan = Plan(
         parts,
         reloading.in_progress(held, final, steps),
@@ -182,12 +180,11 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
         unproven=tuple(
             each.engine.name
             for each in chosen
-            if each.takes_up is TakesUp.LATER
-            or (each.takes_up is TakesUp.LEFT and not each.reload.is_served_by(each.engine))
+            if each.pending or (each.takes_up is TakesUp.LEFT and not each.reload.is_served_by(each.engine))
         ),
         seen=facts.digests,
         release=require(facts.payload).version,
-        pending=pending,
+        pending={each.engine.name: each.pending for each in chosen if each.pending},
         due=frozenset(row.name for row in held.engines if row.restart_due),
         earlier=tuple(write for each in chosen for write in _find_earlier(each, facts)),
         unmade=gpus.unmade if gpus else None,
@@ -222,11 +219,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         engines.append(
             (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
         )
-    # When an engine is restarted, and who is told, changes nothing of its answer.
-    mode = RestartMode.NONE if options.restart_mode is RestartMode.NONE else RestartMode.AUTO
-    asked = replace(options, retry=False, drift=Drift.AUTO, restart_mode=mode)
-    asked = replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
-    words = repr((engines, payload.version if payload else "", asked))
+    words = repr((engines, payload.version if payload else "", options.for_engines))
     return sha256(words.encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import ConfigChange, group_of, syntax_of, text_of, without_us
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker.config import DockerdModel, find_differences
-from installer.errors import InstallerError, NotIdleError
+from installer.errors import InstallerError, NotYetError
 from installer.model.engine_spec import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
 from installer.model.facts import ConfigRow, EngineState, Facts, Record, Saved, list_some
 from installer.model.files import File
@@ -238,10 +238,10 @@ def _explain_reload(reload: Reload, engine: EngineState) -> str:
     return " and ".join(words for holds, words in said if holds)
 
 
-def not_idle(engine: EngineState, creating: Sequence[str]) -> NotIdleError:
-    """Return why the restart of an engine is left for later."""
-    names = list_some([each[:12] for each in sorted(creating)])
-    return NotIdleError(
+def postpone(engine: EngineState) -> NotYetError:
+    """Return why the restart of an engine that creates containers is put off."""
+    names = list_some([each[:12] for each in sorted(engine.creating)])
+    return NotYetError(
         f"restart {engine.title} yet (it has created containers that are not started: {names})",
         remedy="wait for run to find none, or restart it at once with toolkit-installer reconcile; where "
         "no run waits, run install again",

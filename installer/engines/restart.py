@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.engines import cri
 from installer.engines.config_files import write_config
 from installer.engines.docker import api as dockerd
-from installer.engines.reloading import not_idle
+from installer.engines.reloading import postpone
 from installer.engines.startup import unit_obstacle, without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
 from installer.host import processes, systemd, unit_jobs
@@ -244,12 +244,12 @@ def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle
 
     Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
     is stuck already, and no reason to wait for ever, unless a restart is asked for only when idle: then it
-    raises NotIdleError.
+    raises NotYetError.
     """
     deadline = time.monotonic() + min(IDLE_S, patience.start_s / 2)
     while waiting := _list_creating(host, engine):
         if time.monotonic() > deadline and when_idle:
-            raise not_idle(engine, waiting)
+            raise postpone(replace(engine, creating=waiting))
         if time.monotonic() > deadline:
             names = [each[:12] for each in waiting]
             reason = "not started before the restart, which begins now; delete their pods if they stay so"

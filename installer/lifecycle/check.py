@@ -18,7 +18,7 @@ from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies, specs_for
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import ask
-from installer.errors import InstallerError, NotIdleError, Option, Remedy, StoppedError
+from installer.errors import InstallerError, NotYetError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log, log_others
 from installer.host.files import Host
@@ -90,7 +90,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
         raise
     except InstallerError as error:
         check.now, check.baseline = begun, baseline
-        if isinstance(error, NotIdleError):
+        if isinstance(error, NotYetError):
             return check.end_unready(error, monotonic() + PENDING_S)
         if fingerprint(ledger) != ledger_before:  # what we have written and rolled back ourselves is no news
             check.baseline = ""

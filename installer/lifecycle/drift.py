@@ -74,7 +74,7 @@ class Drifted(Struct, frozen=True):
             if isinstance(step, steps.WriteConfig) and step.before is None:
                 row = record.config(step.path)
                 removed += [step.path] if row and (row.original or str(row.path) in edited) else []
-        # One that is to be restarted once it is idle, and one that was to be since the install: no drift.
+        # One whose restart is put off has drifted, unless it was put off since the install.
         things |= dict.fromkeys(plan.pending, "it does not serve our runtimes")
         return cls(
             {thing: why for thing, why in things.items() if thing not in plan.due},

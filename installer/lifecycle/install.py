@@ -15,7 +15,7 @@ from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
 from installer.change.unrecorded import recover
 from installer.engines.dry_run import Trials
-from installer.errors import Exit, InstallerError, NotIdleError, StoppedError, UndoIncompleteError, UsageError
+from installer.errors import Exit, InstallerError, NotYetError, StoppedError, UndoIncompleteError, UsageError
 from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
@@ -179,7 +179,7 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
 
 
 def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float = 0.0) -> Plan:
-    """Install; ``patience_s`` is for engines that are to be idle first."""
+    """Install; ``patience_s`` is for restarts that are put off."""
     recover(host, options, ledger)
     until_s = time.monotonic() + patience_s
     plan = _plan(host, options, ledger, options.timeout_s)
@@ -196,7 +196,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
     before = ledger.held.nri
     try:
         _carry_out(host, options, ledger, plan)
-    except NotIdleError:  # since it was asked; what was written is taken back
+    except NotYetError:  # since it was asked; what was written is taken back
         return _install(host, options, ledger)
     if before is not None and before != ledger.held.nri:  # no engine looks there any more
         plugin_state.remove_plugin(host, options.nri.at(before))
@@ -227,9 +227,8 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
 
 
 def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> Work:
-    """Return what a check may do to the node: one that was ``asked`` for leaves no restart."""
-    if asked and options.restart_mode is RestartMode.WHEN_IDLE:
-        options = replace(options, restart_mode=RestartMode.AUTO)
+    """Return what a check may do to the node: one that was ``asked`` for puts no restart off."""
+    options = options.at_once if asked else options
 
     def plan() -> Plan:
         recover(host, options, ledger)

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.errors import UsageError
@@ -226,6 +227,18 @@ class Options(Struct, frozen=True):
             "--accept-nvidia-visible-devices-as-volume-mounts": self.toolkit.accept_volume_mounts,
         }
         return [flag for flag, given in asked.items() if given]
+
+    @property
+    def at_once(self) -> "Options":
+        """The same without a restart that waits until its engine is idle."""
+        mode = RestartMode.NONE if self.restart_mode is RestartMode.NONE else RestartMode.AUTO
+        return replace(self, restart_mode=mode)
+
+    @property
+    def for_engines(self) -> "Options":
+        """The same but for what changes nothing of an engine's answer: when it restarts, and who is told."""
+        asked = replace(self.at_once, retry=False, drift=Drift.AUTO)
+        return replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
 
     @property
     def published(self) -> tuple[PurePosixPath, ...]:

@@ -14,7 +14,7 @@ from installer.cdi.plan import GPUS, STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES
-from installer.errors import InstallerError, NotIdleError
+from installer.errors import InstallerError, NotYetError
 from installer.host.files import Host
 from installer.lifecycle import check
 from installer.lifecycle import readiness as seen
@@ -109,7 +109,7 @@ class Node:
 NO_SPACE = InstallerError("write it", remedy="make room", code="no-space")
 NO_ENGINE = InstallerError("find a running engine", remedy="start one", code="engine-not-found")
 STOPPED = InstallerError("ask docker", remedy="start it", code="engine-not-answering")
-NOT_IDLE = NotIdleError("restart containerd yet (abc)", remedy="wait")
+NOT_YET = NotYetError("restart containerd yet (abc)", remedy="wait")
 
 
 def fail(error: Exception) -> Callable[..., Any]:
@@ -217,16 +217,16 @@ def test_an_engine_that_answers_and_could_start_no_container_is_no_reason_to_be_
 
 def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: Path) -> None:
     due = frozenset({"containerd"})
-    plan = replace(NOTHING, unproven=("containerd",), pending={"containerd": NOT_IDLE}, due=due)
+    plan = replace(NOTHING, unproven=("containerd",), pending={"containerd": NOT_YET}, due=due)
     node = Node(tmp_path, plan)
 
     watches = [check.conclude_install(node.work(), plan), node.check(Drift.REPORT)]
 
-    assert (node.said["problem"], node.said["code"]) == (NOT_IDLE.problem, "restart-pending")
+    assert (node.said["problem"], node.said["code"]) == (NOT_YET.problem, "restart-pending")
     assert (node.said["failures"], node.said["repairs"]) == (0, {})
     node.plan = DIFFERS  # it is found busy right before its restart
-    watches.append(node.check(carry_out=fail(NOT_IDLE)))
-    assert (node.said["problem"], node.said["failures"]) == (NOT_IDLE.problem, 0)
+    watches.append(node.check(carry_out=fail(NOT_YET)))
+    assert (node.said["problem"], node.said["failures"]) == (NOT_YET.problem, 0)
     assert (node.counts, node.ready) == ((0, {}), False), "and no failure"
     assert all(0 < watch.due_s <= check.PENDING_S for watch in watches)
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines.restart import reload
-from installer.errors import InstallerError, NotIdleError, StoppedError
+from installer.errors import InstallerError, NotYetError, StoppedError
 from installer.host.unit_jobs import Patience
 from installer.model.engine_spec import Runtime, RuntimeEntry
 from installer.model.steps import Neighbour, Reload
@@ -201,7 +201,7 @@ def test_one_that_stays_as_it_is_keeps_the_restart_only_where_that_was_asked_for
     node.answers[CREATED] = message((1, message((1, "f" * 64))))
 
     if when_idle:
-        with pytest.raises(NotIdleError, match="created containers that are not started: ffffffffffff"):
+        with pytest.raises(NotYetError, match="created containers that are not started: ffffffffffff"):
             reloaded(node, replace(WANTED, when_idle=True), HASTY)
     else:
         assert reloaded(node, patience=HASTY)
