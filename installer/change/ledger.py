@@ -20,7 +20,7 @@ from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.sockets import is_abandoned, is_like_ours
 from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.model.facts import OWNER, Record, Saved
-from installer.model.files import File, Kind, Layout, Meta, Text
+from installer.model.files import ANSWER, METRICS, SOCKET, File, Kind, Layout, Meta, Text
 from installer.nri import plan as nri
 from installer.payload.installed import refuse_foreign_ledger, restore_access
 
@@ -30,15 +30,6 @@ MARK: Final = "# Written by toolkit-installer, and removed by its uninstall."
 # With which the text for --metrics-listen begins, and that of 0.2.0: it has no comments.
 OPENMETRICS_MARKS: Final = ("# HELP toolkit_installer ", "# TYPE toolkit_installer info")
 MARKS: Final = tuple(each.encode() for each in (MARK, *OPENMETRICS_MARKS))
-# By the end of its name; labels of the node have another one.
-METRICS: Final = ".prom"
-ANSWER: Final = ".openmetrics"
-SOCKET: Final = ".sock"
-FLAGS: Final = {
-    METRICS: Option("metrics-textfile"),
-    ANSWER: Option("metrics-listen"),
-    SOCKET: Option("metrics-listen"),
-}
 # What 0.2.0 looks for. It refuses what it does not know: any other field is left out where it is empty.
 ALWAYS: Final = frozenset(
     {"finished", "failed", "directories", "nodes", "pid_file", "toolkit", "engines", "configs"}
@@ -207,7 +198,8 @@ class Ledger:
 
 def publish(host: Host, path: PurePosixPath, text: str) -> None:
     """Put ``text`` at ``path`` by a rename; InstallerError: it cannot be, or others have that name."""
-    flag = FLAGS.get(path.suffix, Option("nfd-features"))
+    flags = {METRICS: "metrics-textfile", ANSWER: "metrics-listen"}
+    flag = Option(flags.get(path.suffix, "nfd-features"))
     # Another program's directory that goes and comes again is one that node_exporter and NFD lose.
     if host.kind(path.parent) is not Kind.DIRECTORY:
         problem = f"write {path} (there is no directory {path.parent})"

@@ -33,12 +33,12 @@ SOME: Final = {
 # What a verb takes and does not heed: its help leaves it out.
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
-    "install": flags.GROUPS[flags.NRI] | {"on_exit", "in_use", "drift", "adopt", "metrics_listen"},
+    "install": flags.OF_RUN | {"in_use", "adopt"},
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
-    "uninstall": (flags.GROUPS[flags.ENGINE] - {"runtime"})
+    "uninstall": flags.OF_RUN
+    | (flags.GROUPS[flags.ENGINE] - {"runtime"})
     | flags.GROUPS[flags.TOOLKIT]
-    | flags.GROUPS[flags.NRI]
-    | {"on_exit", "drift", "retry", "metrics_listen"},
+    | {"retry"},
 }
 # What a flag does to an uninstall, where that is not what it does to an install.
 AT_UNINSTALL: Final = {

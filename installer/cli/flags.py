@@ -142,6 +142,8 @@ GROUPS: Final = {
     group: frozenset(flag.field for flag in FLAGS if flag.group == group)
     for group in dict.fromkeys(flag.group for flag in FLAGS)
 }
+# What is heeded by ``run`` alone.
+OF_RUN: Final = GROUPS[NRI] | {"on_exit", "drift", "metrics_listen"}
 
 
 def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:

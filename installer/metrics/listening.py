@@ -1,6 +1,6 @@
 """The server of metrics: one connection at a time, each with a deadline, so that no client delays another."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -45,22 +45,20 @@ def serve_beside(options: Options) -> Exit:
     assert options.metrics_listen is not None  # noqa: S101 - else this child is not started
     if not supervision.end_with_run():
         return Exit.OK
-    host = Host.under(options.host_root, options.mounts)
     with log_failures():
-        serve(host, options.metrics_listen, options.layout.answer, lambda: not supervision.stop_requested())
+        _serve(Host.under(options.host_root, options.mounts), options.metrics_listen, options.layout.answer)
     return Exit.OK if supervision.stop_requested() else Exit.FAILED
 
 
-def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[], bool]) -> None:
-    """Answer who asks on ``where`` with the file ``answer`` as long as it ``goes_on``."""
+def _serve(host: Host, where: Listen, answer: PurePosixPath) -> None:
     registry = CollectorRegistry()
     registry.register(_Text(host.local_path(answer)))
     server = BaseServer("", _Handler.factory(registry))
-    while goes_on():
-        with bind(host, where) as listener:
+    while not supervision.stop_requested():
+        with _bind(host, where) as listener:
             listener.settimeout(1)
             # Clients find the socket by its name, which may have been removed.
-            while goes_on() and (where.path is None or host.exists(where.path)):
+            while not supervision.stop_requested() and (where.path is None or host.exists(where.path)):
                 with suppress(OSError):  # no client, or one that has gone
                     connection, peer = listener.accept()
                     with connection, ended_after(connection, AT_MOST_S):
@@ -69,8 +67,7 @@ def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[]
         host.remove(where.path)
 
 
-def bind(host: Host, where: Listen) -> Listener:
-    """Return a socket that listens; InstallerError where there can be none."""
+def _bind(host: Host, where: Listen) -> Listener:
     try:
         if where.path is None:
             return listen_tcp(where.address, where.port)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from installer.change.ledger import ANSWER, MARK, METRICS, SOCKET, Ledger, publish, remove_published
+from installer.change.ledger import MARK, Ledger, publish, remove_published
 from installer.change.plan import Plan
 from installer.engines import ENGINES
 from installer.engines.dry_run import compare_configs
@@ -20,7 +20,7 @@ from installer.host.events import log_failures
 from installer.host.files import Host, read_json_of_root
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import EngineRow, Record
-from installer.model.files import File, Layout, Meta, dumps
+from installer.model.files import ANSWER, METRICS, SOCKET, File, Layout, Meta, dumps
 from installer.model.options import Drift, Options
 from installer.nri import state as plugin_state
 

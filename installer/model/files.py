@@ -12,6 +12,8 @@ from msgspec import Struct, convert, field, to_builtins
 T = TypeVar("T")
 ROOT: Final = PurePosixPath("/")
 HOME: Final = ".toolkit-installer"
+# How the names of published files end: node_exporter's, what ``run`` serves, and where; labels end otherwise.
+METRICS, ANSWER, SOCKET = ".prom", ".openmetrics", ".sock"
 VERSIONS: Final = f"{HOME}/versions/"  # how the toolkit's link begins: so it holds in every mount of the host
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
 DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
@@ -44,7 +46,7 @@ class Layout:
         self.ledger = self.home / "ledger"  # what we hold on this node and what was there before
         self.counts = self.home / "counts"  # what has happened on this node, for its metrics
         self.made = self.home / "made"  # what ``verify`` makes in the engines, by name
-        self.answer = self.home / "metrics.openmetrics"  # what those are sent who ask ``run`` for metrics
+        self.answer = self.home / f"metrics{ANSWER}"  # what those are sent who ask ``run`` for metrics
         self.backups = self.home / "backups"  # files as they were before us
         # Configs as they were before an install whose ledger, which says where they stood, is lost.
         self.unclaimed = self.home / "unclaimed"

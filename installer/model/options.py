@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.model.engine_spec import Extras
-from installer.model.files import DEFAULT_INSTALL_DIR, ROOT, RUN_DIR, Layout
+from installer.model.files import ANSWER, DEFAULT_INSTALL_DIR, METRICS, ROOT, RUN_DIR, SOCKET, Layout
 from installer.model.nri import Nri
 
 AUTO: Final = "auto"
@@ -47,7 +47,7 @@ class Listen(Struct, frozen=True):
     port: int = 0
 
     def __post_init__(self) -> None:
-        if self.path and self.path.suffix != ".sock":
+        if self.path and self.path.suffix != SOCKET:
             raise UsageError(f"listen on {self}", remedy="give a socket that is named *.sock")
 
     def __str__(self) -> str:
@@ -184,11 +184,11 @@ class Options(Struct, frozen=True):
         for path in self.published:
             if not path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"write {path}", remedy="give an absolute path without ..")
-        if self.metrics_textfile and self.metrics_textfile.suffix != ".prom":
+        if self.metrics_textfile and self.metrics_textfile.suffix != METRICS:
             remedy = "give a file whose name ends in .prom: node_exporter reads no other"
             raise UsageError(f"write metrics to {self.metrics_textfile}", remedy=remedy)
         labels = self.nfd_features
-        if labels and (labels.suffix in {".prom", ".openmetrics", ".sock"} or labels.name[:1] == "."):
+        if labels and (labels.suffix in {METRICS, ANSWER, SOCKET} or labels.name[:1] == "."):
             remedy = "give a file of NFD's directory features.d, without a leading dot and not *.prom"
             raise UsageError(f"write labels to {labels}", remedy=remedy)
 
