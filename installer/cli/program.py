@@ -13,8 +13,8 @@ from installer.host.events import internal_errors, log, open_standard_streams
 if TYPE_CHECKING:
     from installer.model.options import Options
 
-# The acts of a child whose end is not that of ``run``: Kubernetes asks why that has ended.
-PASSING: Final = frozenset({"check", "asked", "nri", "metrics"})
+# The acts of a child that ``run`` ends with, an install that failed among them: Kubernetes asks why.
+ENDING: Final = frozenset({"install", "stop", "handover", "undo"})
 
 
 def main(act: Callable[[Sequence[str]], int] | None = None, *, child: bool = False) -> None:
@@ -76,7 +76,7 @@ def _act(words: Sequence[str]) -> int:
     except InstallerError as error:
         logging.say_failed(error)
         code = error.exit
-    if act not in PASSING and code != STOPPED and not (act == "install" and code == Exit.OK):
+    if act in ENDING and code != STOPPED and not (act == "install" and code == Exit.OK):
         logging.leave_outcome()
     return code
 

@@ -83,12 +83,11 @@ def run(wish: Wish) -> NoReturn:
                 host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
                 held = [(options.pid_file, pidfile.fd), (options.layout.home / LOCK, ledger.lock.fd)]
                 beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()
-                kept = {"nri": options.serves_nri, "metrics": options.metrics_listen is not None}
                 supervision.become_supervisor(
                     [(host.local_path(path), fd) for path, fd in held],
                     host.local_path(options.options_file),
                     most=Exit.FAILED if wish.nvidia else Exit.UNDO_INCOMPLETE,
-                    kept=" ".join(name for name, asked in kept.items() if asked),
+                    kept="nri " * options.serves_nri + "metrics" * bool(options.metrics_listen),
                     left=[str(host.local_path(path)) for path in beside],
                     form=wish.log_format,
                 )
@@ -135,11 +134,12 @@ def check(options: Options, *, asked: bool) -> Exit:
     """Check and repair the node, as a child of a ``run`` that waits; UndoIncompleteError: it could not be."""
     host, began_s = Host.under(options.host_root, options.mounts), time.monotonic()
     stopping = supervision.raise_if_stopped
+    options = options.at_once if asked else options  # who asks has no restart put off
     try:
         with as_incomplete_undo(StoppedError), open_as_child(host, options, stopping) as ledger:
             _claim_files(host, options, ledger)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
-            _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)
+            _answer(check_node(_work(host, options, ledger), asked=asked), tells=asked)
     except UndoIncompleteError as error:  # before the check could tell of it: whoever asked awaits an answer
         before = readiness.read_check_of_boot(host, options.state_file).with_error(error)
         failed = replace(before, asked=asked, began_s=began_s, doing=(), did=())
@@ -226,10 +226,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None
         ledger.save(plan.backups)  # a copy that was removed or changed since
 
 
-def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> Work:
-    """Return what a check may do to the node: one that was ``asked`` for puts no restart off."""
-    options = options.at_once if asked else options
-
+def _work(host: Host, options: Options, ledger: Ledger) -> Work:
     def plan() -> Plan:
         recover(host, options, ledger)
         return _plan(host, options, ledger)
