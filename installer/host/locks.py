@@ -1,7 +1,7 @@
 """Locks that tell two instances apart: flock(2) on an inode that has its name, and that only root opens.
 
 Whoever may read a file may lock it: a lock on one of a wider mode than 0600 counts only where a process of
-root's holds it. Who holds one tells the kernel's own table (/proc/locks): no lock is taken to look.
+root's holds it. Who holds one tells the kernel (/proc/PID/fdinfo, /proc/locks): no lock is taken to look.
 """
 
 import errno
@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -22,8 +23,8 @@ from msgspec import Struct
 from installer.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.inodes import opened, translated
-from installer.host.kernel import is_roots, read_proc, status_field, trusted_uids
-from installer.host.processes import send_signal, start_time_of
+from installer.host.kernel import ENOUGH_FILES, is_roots, list_pids, read_proc, status_field, trusted_uids
+from installer.host.processes import LOOK_S, send_signal, start_time_of
 from installer.host.supervision import own_pid
 from installer.model.files import Layout
 from installer.watch import has_name
@@ -35,15 +36,17 @@ PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 MAX_PID_BYTES: Final = 64
+PART_BYTES: Final = 1 << 16
 TRUST_LEDGER: Final = (
     "read {0}: uninstall writes and removes the paths in it; if all are engine configs or ours: "
     "chown root {0}; chmod 600 {0}; otherwise move it away"
 )
 # A pid of ours or NVIDIA's, or what a crash has left of one.
 _PID: Final = re.compile(rb"[0-9\s\0]*")
-# Pid and inode in a line of /proc/locks, but for one that only waits.
+# Pid and inode in a line of /proc/locks or /proc/PID/fdinfo, but for one that only waits.
 _FLOCK: Final = re.compile(
-    r"^\d+: FLOCK +\S+ +\S+ +(-?\d{1,10}) [0-9a-f]{1,8}:[0-9a-f]{1,8}:(\d{1,20}) ", re.ASCII | re.MULTILINE
+    r"^(?:lock:\t)?\d+: FLOCK +\S+ +\S+ +(-?\d{1,10}) [0-9a-f]{1,8}:[0-9a-f]{1,8}:(\d{1,20}) ",
+    re.ASCII | re.MULTILINE,
 )
 # Opened as it stands: no link is followed, no other end of a FIFO waited for.
 LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -242,55 +245,71 @@ def is_awaited(lock: Lock) -> bool:
 
 def _read_flocks(proc: Path) -> list[tuple[int, int]] | None:
     """Return pid, and inode of the file, of each flock(2) that is held; None without such a table."""
-    with suppress(OSError):
-        return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(read_proc(proc / "locks"))]
+    table, deadline = bytearray(), time.monotonic() + LOOK_S
+    with suppress(OSError), (proc / "locks").open("rb", 0) as file:
+        # Each read walks the locks of all users from the first one on: 300,000 take a minute.
+        while time.monotonic() < deadline and (part := file.read(PART_BYTES)):
+            table += part
+        return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(os.fsdecode(bytes(table)))]
     return None
 
 
 def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
-    """Return root's processes that have a file open, and locked one of its number."""
+    """Return root's processes that hold a lock on a file, as far as the table of all locks tells in time."""
     pids = (pid for pid, inode in _read_flocks(proc) or () if inode == status.st_ino and is_roots(pid, proc))
-    # Every file system counts its inodes for itself, and some tell another device of their locks.
-    return [pid for pid in pids if _has_open(status, pid, proc)]
+    return [pid for pid in pids if _holds(pid, status, proc)]
 
 
-def _has_open(status: os.stat_result, pid: int, proc: Path) -> bool:
-    with suppress(OSError):  # it has ended
-        for entry in (proc / f"{pid}/fd").iterdir():
+def _holds(pid: int, status: os.stat_result, proc: Path) -> bool:
+    """Tell whether a process has locked a file, by what the kernel says of its own open files."""
+    held = (str(pid), str(status.st_ino))
+    with suppress(OSError), os.scandir(proc / f"{pid}/fdinfo") as entries:
+        for entry in islice(entries, ENOUGH_FILES):  # a neighbour's may have millions
             with suppress(OSError):  # closed meanwhile
-                if os.path.samestat(entry.stat(), status):
+                locked = held in _FLOCK.findall(read_proc(Path(entry.path)))
+                # Every file system counts its inodes for itself, and some tell another device of their locks.
+                if locked and os.path.samestat((proc / f"{pid}/fd" / entry.name).stat(), status):
                     return True
     return False
 
 
 def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
     """Tell whether ``here`` is a pidfile of root's, held by the process of root's whose pid is in it."""
-    table = _read_flocks(proc)
+    return _find_holder(here, proc) is not None
+
+
+def _find_holder(here: Path, proc: Path) -> int | None:
+    """Return who holds a pidfile, 0 where that cannot be known; None where no process of root's does."""
     try:
         with opened(here, LOOK) as fd:
             file, pid = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
     except PermissionError:
-        return any(inode == here.stat().st_ino for _, inode in table or ())  # we may not look
+        inode = here.stat().st_ino
+        return 0 if any(inode == each for _, each in _read_flocks(proc) or ()) else None  # we may not look
     except OSError:
-        return False
+        return None
     if not stat.S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
-        return False
-    # Where there is no table to be read, it seems held.
-    return table is None or any(_is_called(holder, pid, proc) for holder in holders(file, proc))
+        return None
+    if not (proc / "locks").exists():
+        return 0  # where there is no table to be read, it seems held
+    if not pid:  # who begins has written none yet
+        return next(iter(holders(file, proc)), None)
+    return next((each for each in _list_called(pid, proc) if _holds(each, file, proc)), None)
 
 
-def _is_called(holder: int, pid: str, proc: Path) -> bool:
-    """Tell whether a process has a pid in one of its namespaces; who begins has written none yet."""
-    with suppress(OSError):  # it has ended
-        return not pid or pid in (status_field("NSpid:", holder, proc) or [str(holder)])
-    return False
+def _list_called(pid: str, proc: Path) -> Iterator[int]:
+    """Yield root's processes that have a pid in one of their namespaces, first the one that has it here."""
+    if pid.isascii() and pid.isdigit():
+        yield from [int(pid)] if is_roots(int(pid), proc) else []
+        for each in list_pids(proc):
+            with suppress(OSError):  # it has ended
+                if pid in status_field("NSpid:", each, proc) and is_roots(each, proc):
+                    yield each
 
 
 def holder_of(here: Path) -> int | None:
     """Return the pid, in our own pid namespace, of the ``run`` that holds the pidfile at ``here``."""
-    with suppress(OSError):
-        return next(iter(holders(here.lstat())), None) if is_held_pidfile(here) else None
-    return None
+    return _find_holder(here, PROC) or None
 
 
 def send(here: Path, number: signal.Signals) -> int | None:

@@ -154,6 +154,7 @@ def _locks(directory: Path) -> Reader:
     """Return what looks for the holder of a pidfile: in the table of locks, and in what is said of processes."""
     pidfile = directory / "pidfile"
     (directory / "7/fd").mkdir(parents=True)
+    (directory / "7/fdinfo").mkdir()
     pidfile.write_text("7\n")
     (directory / "7/fd/3").symlink_to(pidfile)
     table = f"1: FLOCK  ADVISORY  WRITE 7 00:2a:{pidfile.stat().st_ino} 0 EOF\n".encode()
@@ -162,6 +163,7 @@ def _locks(directory: Path) -> Reader:
         found = []
         for locks, process in ((table, content), (table + content, b"NSpid:\t7\nUid:\t0\t0\t0\t0\n")):
             (directory / "locks").write_bytes(locks)
+            (directory / "7/fdinfo/3").write_bytes(locks)
             (directory / "7/status").write_bytes(process)
             found.append(is_held_pidfile(pidfile, directory))
         found.append(not holders(pidfile.stat(), directory))
