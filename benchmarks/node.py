@@ -50,12 +50,14 @@ print(*(statistics.median(each) * 1000 for costs in taken for each in zip(*costs
 GATE = """
 import time
 from pathlib import PurePosixPath
+from msgspec.structs import replace
+from installer.engines import ENGINES
 from installer.model.facts import EngineState
 from installer.host.files import Host
 from installer.engines.dry_run import Trials
 host, config = Host.under(PurePosixPath("/")), PurePosixPath("/etc/containerd/config.toml")
-socket, exe = PurePosixPath("/run/containerd/containerd.sock"), PurePosixPath("/usr/bin/containerd")
-engine = EngineState("containerd", config, None, None, (config,), socket, "containerd.service", exe=exe)
+exe = PurePosixPath("/usr/bin/containerd")
+engine = replace(EngineState.usual(ENGINES["containerd"]), drop_in=None, files=(config,), exe=exe)
 now = {config: host.read(config)}
 ask = Trials(host, now)
 began = time.perf_counter()

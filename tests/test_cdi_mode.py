@@ -9,6 +9,7 @@ import pytest
 
 from installer.cdi.plan import SPEC_DIR, mode_of, without_effect
 from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
+from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Record
@@ -61,7 +62,7 @@ def test_what_is_about_runtimes_is_refused_or_told_to_have_no_effect_where_there
 def test_auto_takes_runtimes_where_one_is_asked_for(values: dict[str, Any], outcome: str, words: str) -> None:
     options = options_from(FLAGS_BY_FIELD | values | {"mode": "auto"}, frozenset(values))
     engine = EngineState(
-        *("docker", PurePosixPath("/c"), None, None, (), PurePosixPath("/s"), "docker.service"),
+        *(ENGINES["docker"], PurePosixPath("/c"), None, None, (), PurePosixPath("/s"), "docker.service"),
         version=(28, 5, 2),
         serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=(SPEC_DIR,)),
     )

@@ -80,7 +80,7 @@ def mode_of(engines: Iterable[EngineState], record: Record, options: Options) ->
 def _for_runtimes(engines: tuple[EngineState, ...], record: Record, options: Options) -> Iterator[str]:
     """Yield why engines are to serve runtimes of ours."""
     if record.engines:
-        yield f"{record.engines[0].title} has runtimes of ours already"
+        yield f"{ENGINES[record.engines[0].name].title} has runtimes of ours already"
     if flags := options.needs_runtime:
         yield f"a runtime is asked for by {' and '.join(flags)}"
     if not engines:
@@ -112,7 +112,7 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
     """Yield what stands against CDI alone on this node."""
     for row in record.engines:
         yield InstallerError(
-            f"use CDI alone for {row.title} (an earlier install gave it our runtimes)",
+            f"use CDI alone for {ENGINES[row.name].title} (an earlier install gave it our runtimes)",
             remedy=Remedy("run toolkit-installer uninstall first, or keep ", Option("mode", "runtime")),
             code="mode-unusable",
         )

@@ -40,11 +40,11 @@ from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, W
 
 def find_runtimes(choice: Choice) -> Part:
     """Return the check that the engine finds our programs, ahead of the first config of any engine."""
-    name = choice.engine.name
+    engine = choice.engine
     if not choice.way.writes or choice.takes_up not in {TakesUp.NOW, TakesUp.LATER}:
-        return Part(name_part(name))
-    step = FindRuntimes(name, tuple(entry.binary for entry in choice.reload.present))
-    return Part(name_part(name), ((step, "its config will name them"),))
+        return Part(name_part(engine.name))
+    step = FindRuntimes(engine.spec, tuple(entry.binary for entry in choice.reload.present))
+    return Part(name_part(engine.name), ((step, "its config will name them"),))
 
 
 def install(
@@ -171,7 +171,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     If its program refuses that text, or containers need our runtimes, all of ours stay, and are not the
     default any more; if it refuses that, too, nothing is written. Raise where a text is not valid any more.
     """
-    row, spec = _add_earlier(row, facts), row.spec
+    row = _add_earlier(row, facts)
     engine = next(each for each in facts.engines if each.name == row.name)
     configs, asked = tuple(each for each in facts.held.configs if each.engine == row.name), engine
     if engine.serving is not None:
@@ -179,7 +179,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         asked = replace(engine, serving=replace(engine.serving, handlers=others))
     undoing = _Undo(row, engine, facts, options, ask, configs, asked)
     used = any(each.engine == row.name for each in facts.containers.running)
-    stays = used and (options.in_use is not InUse.FORCE or spec.needs_handler(engine.version))
+    stays = used and (options.in_use is not InUse.FORCE or engine.spec.needs_handler(engine.version))
     way, needed = _choose_way_back(undoing, stays=stays)
     steps: Sequence[Step] = way.changes
     if way.reload is not None:  # whatever dockerd has: it may have read more since we asked
@@ -188,7 +188,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         held = Record(
             engines=(replace(row, default="" if way.demoted else row.default),),
             # Copies of a root file are looked for each time.
-            configs=tuple(each for each in way.held if not spec.is_copy(each.path)),
+            configs=tuple(each for each in way.held if not engine.spec.is_copy(each.path)),
         )
     else:  # the rows of files with nothing of ours that named the toolkit before us, and may go on
         texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
@@ -207,7 +207,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         backups=tuple(file for each in way.writes if (file := without_us(each.path, facts)) is not None),
         notes=(
             *way.notes,
-            *([f"{row.title} does not start without our edits either: {way.dead}"] if way.dead else []),
+            *([f"{engine.title} does not start without our edits either: {way.dead}"] if way.dead else []),
             *reloading.explain_stale_runtimes(engine, way.after, _list_ours(row, way)),
         ),
         obstacles=tuple(reloading.explain_refusals(engine, steps, way.after, facts)),
@@ -282,7 +282,7 @@ def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
         asked = engine.serving is not None or not after.rest_digest
         if not (after.fatal and asked and way.reload is not None):
             return None
-        return _refuse_texts(row, way, f"it would not come up again with the config it has: {after.fatal}")
+        return _refuse_texts(engine, way, f"it would not come up again with the config it has: {after.fatal}")
     edits = [edit for each in way.rows for edit in each.edits]
     texts = {digest for each in way.rows for digest in each.ours}
     edited = any(
@@ -307,7 +307,7 @@ def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
     added = [str(write.path) for row, write in pairs if not row.original and write.after is not None]
     names = ", ".join(path for path in added if path != str(engine.config))
     remedy = f"move what was added to {names} to a file of its own" if names else "correct that config"
-    return _refuse_texts(row, way, "; ".join(wrong), remedy)
+    return _refuse_texts(engine, way, "; ".join(wrong), remedy)
 
 
 def _refuse_default(
@@ -337,10 +337,10 @@ def _refuse_default(
 
 
 def _refuse_texts(
-    row: EngineRow, way: WayBack, reason: str, remedy: str = "correct that config"
+    engine: EngineState, way: WayBack, reason: str, remedy: str = "correct that config"
 ) -> InstallerError:
     paths = ", ".join(str(write.path) for write in way.writes)
-    problem = f"undo our edits of {paths} and leave all else of {row.title} as it is ({reason})"
+    problem = f"undo our edits of {paths} and leave all else of {engine.title} as it is ({reason})"
     return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="config-disturbs-others")
 
 
@@ -404,4 +404,4 @@ def _plan_reload(undoing: _Undo, way: WayBack) -> Reload:
     unwanted = {each.name for each in entries} - {after.default} if after and way.demoted else set()
     wanted = expect_defaults(engine, after, row.runtimes) if after and not way.demoted else frozenset()
     neighbours = expect_others(engine, way.after, _list_ours(row, way))
-    return Reload(row.name, present, absent, frozenset(unwanted), neighbours, wanted)
+    return Reload(engine.spec, present, absent, frozenset(unwanted), neighbours, wanted)

@@ -253,7 +253,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         writes = (WriteConfig(engine.name, engine.config, now, now),)
     ours = {*names, *(entry.name for entry in absent)}
     reload = Reload(
-        engine.name,
+        engine.spec,
         asked,
         absent,
         reloading.list_unwanted_defaults(engine, (*asked, *absent), writes),

@@ -367,7 +367,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     former, record = record, _list_held(host, options, record)
     engines = []
     for row in record.engines:
-        if row.spec.reload is ReloadMethod.RESTART and not record.finished:
+        if ENGINES[row.name].reload is ReloadMethod.RESTART and not record.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)

@@ -15,7 +15,7 @@ from installer.change import engine_plan
 from installer.change.gate import Choice, TakesUp, choose
 from installer.change.references import find_references, find_taken_over, leads_into
 from installer.config_text import flatten
-from installer.engines import reloading
+from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
@@ -251,7 +251,8 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
                 each for each in facts.containers.running if (each.engine, each.binary) == (row.name, binary)
             ]
             if used and (name not in names or row.name in hooked):
-                problem = f"remove the runtime {name} from {row.title} (it runs {names_of(used)})"
+                title = ENGINES[row.name].title
+                problem = f"remove the runtime {name} from {title} (it runs {names_of(used)})"
                 yield InstallerError(problem, remedy=remedy if names else by_cdi, code="in-use")
 
 
@@ -422,4 +423,4 @@ def _roll_back_engine(
         RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
     )
     # What dockerd has depends on when it failed.
-    return reloading.take_up(writes, Reload(engine.name, present, absent), None, engine)
+    return reloading.take_up(writes, Reload(engine.spec, present, absent), None, engine)

@@ -222,8 +222,8 @@ def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[
             host.make_directory(path)
         case steps.RemoveDirectory(path):
             return _remove_directory(host, path)
-        case steps.FindRuntimes(engine, binaries):
-            refuse_unseen(plan.engines[engine], binaries)
+        case steps.FindRuntimes(spec, binaries):
+            refuse_unseen(plan.engines[spec.name], binaries)
         case WriteConfig():
             write_when_idle(host, step, plan.engines, context.patience(check))
         case steps.InstallVersion(version, files):

@@ -84,7 +84,7 @@ def find_running_containers(
         return None
 
     found = [*list_shim_containers(host, _states(engines), binaries, leads)]
-    for row in (each for each in record.engines if each.spec.monitor is Monitor.CONMON):
+    for row in (each for each in record.engines if ENGINES[each.name].monitor is Monitor.CONMON):
         engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
         paths = {name: PurePosixPath(path) for name, path in engine.served.binaries.items()}
@@ -92,7 +92,7 @@ def find_running_containers(
         default = engine.served.default
         if default in handlers and not restarts:  # who asked for nothing needs what is default now
             handlers[""] = handlers[default]
-        state = engine.state or row.state or row.spec.state.usual
+        state = engine.state or row.state or ENGINES[row.name].state.usual
         found += list_crio_containers(host, state, handlers, binaries, leads)
     return tuple(found)
 
@@ -112,7 +112,7 @@ def find_in_use(
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
     """Return the containers that need our runtimes, and the names of a Docker's stopped ones."""
     # Docker first: one that it calls running, and that has no shim then, has just ended.
-    row = next((row for row in record.engines if row.spec.api is Api.DOCKER), None)
+    row = next((row for row in record.engines if ENGINES[row.name].api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
     running = find_running_containers(host, layout, record, engines, restarts=restarts)
     if row is None:
@@ -120,7 +120,7 @@ def find_in_use(
     names = {each.id: each.name for each in known}
     ours = row.runtimes
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
-    places = {host.resolve(state / TASKS / row.spec.namespace) for state in _states(engines)}
+    places = {host.resolve(state / TASKS / ENGINES[row.name].namespace) for state in _states(engines)}
     shims = {name for place in places for name in host.names(place)}
     # One that crashes again and again has no shim between two lives, and needs our runtime for the next.
     again = [
@@ -138,7 +138,7 @@ def _known_to_docker(
     """Return the containers of a dockerd that answers; of a stopped one they are not known."""
     engine = next((engine for engine in engines if engine.name == row.name), None)
     answers = engine is not None and engine.serving is not None
-    if answers or not is_held(host, row.spec, row.socket, row.unit):
+    if answers or not is_held(host, ENGINES[row.name], row.socket, row.unit):
         with suppress(InstallerError):
             return dockerd.list_containers(host.local_path(row.socket), timeout_s=ASK_S)
     return ()

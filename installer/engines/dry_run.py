@@ -217,15 +217,16 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     """Compare the configs of an engine with what was installed; raise where one cannot be read."""
     paths = [each.path for each in record.configs if each.engine == row.name and each.written]
     hook = next(iter(paths), None) if row.config is None else None
-    if row.spec.finds or (row.config or hook) is None:
+    engine = engine_of_row(row)
+    if engine.spec.finds or (row.config or hook) is None:
         return Comparison()
-    drop_in = next((path for path in paths if path not in {row.config, hook}), row.spec.drop_ins.usual)
-    engine = replace(engine_of_row(row), drop_in=drop_in, hook=hook)
+    drop_in = next((path for path in paths if path not in {row.config, hook}), engine.spec.drop_ins.usual)
+    engine = replace(engine, drop_in=drop_in, hook=hook)
     started, later, lack = read_start(host, engine), None, ""
-    if started is None or row.spec.list_programs:
+    if started is None or engine.spec.list_programs:
         unit = systemd.look_at_unit(host, engine.unit).start
         later = next_start(host, engine, unit)
-        if row.spec.list_programs:  # which its next start looks for, and its own
+        if engine.spec.list_programs:  # which its next start looks for, and its own
             lack = next(find_lacks(host, unit), "")
     engine = with_configs(host, replace(engine, started=started or later, next_start=later))
     contents = contents_of(host, engine.files)
@@ -272,10 +273,10 @@ def _inherited(
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )
-    known_by_it = before.rest_digest and not (before.fatal or row.spec.reload_misreports)
+    known_by_it = before.rest_digest and not (before.fatal or engine.spec.reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
-        decision = next(iter(row.spec.draft(files, entries, Extras())))
+        decision = next(iter(engine.spec.draft(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
     return decision.shown if known_by_it else {}, None

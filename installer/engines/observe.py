@@ -56,6 +56,11 @@ class RunningEngines(Struct, frozen=True):
     refused: Mapping[str, InstallerError]  # by name, why configs are not known
 
 
+def list_asked(options: Options) -> tuple[EngineSpec, ...]:
+    """Return the engines to look at: the ones named, or all for ``auto``."""
+    return tuple(ENGINES[name] for name in (ENGINES if options.auto else options.engines))
+
+
 def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
     """Return the engines that are asked for and run here, and what is to be said of them.
 
@@ -66,8 +71,9 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
     notes: list[str] = []
     overruled: list[InstallerError] = []
     refused: dict[str, InstallerError] = {}
-    for name in options.engine_names:
-        spec, places = ENGINES[name], options.places.get(name, Places())
+    asked = list_asked(options)
+    for spec in asked:
+        name, places = spec.name, options.places.get(spec.name, Places())
         row = record.engine(name)
         moved = row if places.socket is None else None
         engine = _ask_crashed(host, look_for(spec, options), options, crash_s)
@@ -101,7 +107,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             engines.append(with_configs(host, engine))
         except InstallerError as error:  # what is wrong with the others is reported as well
             refused[name] = error
-    if not (engines or refused) and options.engine_names:
+    if asked and not (engines or refused):
         raise explain_absence(host, options, notes)
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
 
@@ -115,7 +121,7 @@ def observe_row(
     host: Host, row: EngineRow, paths: Iterable[PurePosixPath], options: Options, *, awaits_s: float = inf
 ) -> EngineState:
     """Return an engine of the ledger, with its configs, those at ``paths`` among them."""
-    spec, paths = row.spec, tuple(paths)
+    spec, paths = ENGINES[row.name], tuple(paths)
     engine = locate(host, ask_for(host, engine_of_row(row), options, awaits_s), row, options)
     engine, _ = with_process(host, engine, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
@@ -126,7 +132,7 @@ def observe_row(
 
 def engine_of_row(row: EngineRow) -> EngineState:
     """Return an engine of the ledger as its last install has seen it; it is not observed again."""
-    usual = EngineState.usual(row.spec)
+    usual = EngineState.usual(ENGINES[row.name])
     return replace(
         usual,
         config=row.config or usual.config,
@@ -288,8 +294,9 @@ def drop_unused(
 
     A Docker of the ledger may be stopped.
     """
-    user = next((each for each in (*engines, *record.engines) if each.spec.uses), None)
-    beside = next((each for each in engines if user and each.name == user.spec.uses), None)
+    specs = (*(each.spec for each in engines), *(ENGINES[row.name] for row in record.engines))
+    user = next((spec for spec in specs if spec.uses), None)
+    beside = next((each for each in engines if user and each.name == user.uses), None)
     if user is None or beside is None or record.engine(beside.name) is not None:
         return engines, ()
     if any(map(is_ours, beside.served.binaries.values())) or host.names(PurePosixPath("/var/lib/kubelet")):
@@ -304,8 +311,9 @@ def drop_unused(
 
 def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> InstallerError:
     """Return why no engine is found that is to be configured."""
-    sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
-    units = dict.fromkeys(ENGINES[name].unit for name in options.engine_names)
+    asked = list_asked(options)
+    sockets = ", ".join(dict.fromkeys(str(spec.socket) for spec in asked))
+    units = dict.fromkeys(spec.unit for spec in asked)
     known = (unit for unit in units if systemd.look_at_unit(host, unit).load != "not-found")
     dead = [systemd.describe_unit_end(host, unit) for unit in known]
     reason = "; ".join((*notes, *filter(None, dead))) or f"nothing answers on {sockets}"

@@ -16,7 +16,7 @@ from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
 from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies, specs_for
-from installer.engines.observe import engine_of_row
+from installer.engines.observe import engine_of_row, list_asked
 from installer.engines.restart import ask
 from installer.errors import InstallerError, NotYetError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
@@ -296,7 +296,7 @@ class _Check:
         programs say whether they would come up with the configs that lie there.
         """
         # Those that we have configured, are asked to configure, and did not find running.
-        asked = self.options.engine_names
+        asked = {spec.name for spec in list_asked(self.options)}
         stopped = [row for row in self.record.engines if row.name in asked and row.name not in plan.engines]
         if asking and stopped:
             raise explain_stopped(self.host, stopped[0])
@@ -380,12 +380,12 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
 
 def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
     """Return why an engine that we have configured cannot be asked: it does not run, or has no CRI."""
-    title, reason = row.spec.title, "it does not run: nothing answers on its socket"
+    title, reason = ENGINES[row.name].title, "it does not run: nothing answers on its socket"
     remedy = f"start {title}; if it runs, its socket was removed: restart both"
     if systemd.look_at_unit(host, row.unit).start.masked:
         remedy = f"run systemctl unmask {row.unit}, then start it"
     # A connection to docker.socket would start a Docker that its owner has stopped.
-    if row.spec.api is Api.CRI and ask(host, engine_of_row(row)).disabled:
+    if ENGINES[row.name].api is Api.CRI and ask(host, engine_of_row(row)).disabled:
         reason = "its CRI is switched off"
         remedy = "take cri out of disabled_plugins in its config, then restart it"
     problem = f"verify that {title} serves our runtimes ({reason})"
@@ -397,7 +397,8 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
     layout = options.layout
     whole = [layout.version(record.toolkit.version)] if record.toolkit else []
     for row in record.engines:
-        own, drop_ins = row.config or row.spec.config, row.spec.drop_ins.directory
+        spec = ENGINES[row.name]
+        own, drop_ins = row.config or spec.config, spec.drop_ins.directory
         whole += [own.parent, own.parent / "conf.d", *([drop_ins] if drop_ins else ())]
     found: list[str] = []
     for path in (*(row.path for row in record.configs), *whole, layout.toolkit, layout.config, layout.ledger):

@@ -98,8 +98,8 @@ def _name_thing(step: steps.Step) -> str:
     match step:
         case steps.WriteConfig(_, path):
             return str(path)
-        case steps.Reload(engine):
-            return engine
+        case steps.Reload(spec):
+            return spec.name
         case steps.InstallVersion() | steps.SwitchToolkit():
             return TOOLKIT
         case _:

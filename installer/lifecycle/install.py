@@ -14,6 +14,7 @@ from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
 from installer.change.unrecorded import recover
+from installer.engines import ENGINES
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError, NotYetError, StoppedError, UndoIncompleteError, UsageError
 from installer.host import supervision
@@ -54,7 +55,7 @@ def install(options: Options) -> Exit:
 
 
 def _next_step(options: Options, ledger: Ledger) -> str:
-    if any(row.spec.api is Api.DOCKER for row in ledger.held.engines):
+    if any(ENGINES[row.name].api is Api.DOCKER for row in ledger.held.engines):
         name = options.runtime_name
         return f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
     return "toolkit-installer status"

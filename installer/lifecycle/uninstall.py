@@ -139,7 +139,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
 
 def serves_ours(row: EngineRow, engine: EngineState | None) -> bool:
     """Tell whether a running engine has runtimes of ours in force, as far as it is known."""
-    if engine is None or engine.stopped or engine.disabled or row.spec.finds:
+    if engine is None or engine.stopped or engine.disabled or ENGINES[row.name].finds:
         return False
     binaries = engine.serving.binaries if engine.serving else row.runtimes
     return any(str(binaries.get(name)) == str(binary) for name, binary in row.runtimes.items())
@@ -147,9 +147,9 @@ def serves_ours(row: EngineRow, engine: EngineState | None) -> bool:
 
 def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:
     """Log how engines are to read their configs; ``dockers`` is what does for a dockerd."""
-    steps = [(row, dockers if row.spec.reload is ReloadMethod.HUP else "restart") for row in rows]
+    steps = [(row, dockers if ENGINES[row.name].reload is ReloadMethod.HUP else "restart") for row in rows]
     command = " && ".join(f"systemctl {verb} {row.unit}" for row, verb in steps if row.unit)
-    remedy = " and ".join(f"{verb} {row.title}" for row, verb in steps if not row.unit)
+    remedy = " and ".join(f"{verb} {ENGINES[row.name].title}" for row, verb in steps if not row.unit)
     fields = {"command": command, "remedy": remedy, "reason": reason}
     log.info("next step", **{name: text for name, text in fields.items() if text})
 
@@ -362,8 +362,8 @@ def _serves(host: Host, options: Options) -> bool:
 
 def hand_over(host: Host, options: Options, record: Record) -> bool:
     """Hand the undo to a unit where our container holds up its engine; UndoIncompleteError: it cannot be."""
-    rows = [row for row in record.engines if row.spec.finishes_calls]
-    pids = (find_own_pid(host, row.state or row.spec.state.usual) for row in rows)
+    rows = [row for row in record.engines if ENGINES[row.name].finishes_calls]
+    pids = (find_own_pid(host, row.state or ENGINES[row.name].state.usual) for row in rows)
     pid = next((pid for pid in pids if pid is not None), None)
     if pid is None or options.restart_mode is RestartMode.NONE:
         return False

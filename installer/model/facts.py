@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct, field
 
 from installer.config_text import Edit, Syntax
-from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, EngineSpec, Flags
 from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, File, Kind, Meta
@@ -63,25 +62,10 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return bool(self.edits) or self.syntax is None
 
 
-class Named(Struct, frozen=True):
-    """An engine by its name."""
-
-    name: str
-
-    @property
-    def spec(self) -> EngineSpec:
-        """What differs from engine to engine."""
-        return ENGINES[self.name]
-
-    @property
-    def title(self) -> str:
-        """How a sentence calls it."""
-        return self.spec.title
-
-
-class EngineRow(Named, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An engine that was configured: where to reach it, and the program of each runtime that it was given."""
 
+    name: str
     socket: PurePosixPath
     unit: str
     runtimes: Mapping[str, PurePosixPath]
@@ -218,9 +202,10 @@ class Started(Struct, frozen=True):
         return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
 
 
-class EngineState(Named, frozen=True):
+class EngineState(Struct, frozen=True):
     """One engine: where it is configured, by the paths of the host, and what the running one says."""
 
+    spec: EngineSpec
     config: PurePosixPath
     drop_in: PurePosixPath | None
     hook: PurePosixPath | None
@@ -260,7 +245,17 @@ class EngineState(Named, frozen=True):
     @classmethod
     def usual(cls, spec: EngineSpec) -> Self:
         """Return an engine at its usual places, of which nothing was observed."""
-        return cls(spec.name, spec.config, spec.drop_ins.usual, None, (), spec.socket, spec.unit)
+        return cls(spec, spec.config, spec.drop_ins.usual, None, (), spec.socket, spec.unit)
+
+    @property
+    def name(self) -> str:
+        """What flags, the ledger and events call it."""
+        return self.spec.name
+
+    @property
+    def title(self) -> str:
+        """How a sentence calls it."""
+        return self.spec.title
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.model.engine_spec import Extras
 from installer.model.files import ANSWER, DEFAULT_INSTALL_DIR, METRICS, ROOT, RUN_DIR, SOCKET, Layout
@@ -206,11 +205,6 @@ class Options(Struct, frozen=True):
     def layout(self) -> Layout:
         """The paths below the install-dir."""
         return Layout(self.install_dir)
-
-    @property
-    def engine_names(self) -> tuple[str, ...]:
-        """The engines to look at: the ones named, or all for ``auto``."""
-        return tuple(ENGINES) if self.auto else self.engines
 
     @property
     def auto(self) -> bool:

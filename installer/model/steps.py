@@ -8,9 +8,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from installer.config_text import Edit
-from installer.engines import ENGINES
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig, ReloadMethod, Runtime, RuntimeEntry
+from installer.model.engine_spec import EffectiveConfig, EngineSpec, ReloadMethod, Runtime, RuntimeEntry
 from installer.model.facts import ConfigRow, DeviceNode, EngineState, Record
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi
@@ -31,7 +30,7 @@ class RemoveDirectory(Struct, frozen=True):
 class FindRuntimes(Struct, frozen=True):
     """Look whether the engine finds ``binaries`` where its config will name them."""
 
-    engine: str
+    spec: EngineSpec
     binaries: tuple[PurePosixPath, ...]
 
 
@@ -83,7 +82,7 @@ class Neighbour(Struct, frozen=True):
 class Reload(Struct, frozen=True):
     """Make a running engine read its config; verify that it serves ``present`` and not ``absent``."""
 
-    engine: str
+    spec: EngineSpec
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
     demoted: frozenset[str] = frozenset()  # none of these may be its default runtime
@@ -91,6 +90,11 @@ class Reload(Struct, frozen=True):
     defaults: frozenset[str] = frozenset()  # one of these has to be its default, where any are given
     cdi: bool = False  # CDI has to be served, where the engine tells of it at all
     when_idle: bool = False  # it is given up where the engine goes on creating containers
+
+    @property
+    def engine(self) -> str:
+        """The engine's name."""
+        return self.spec.name
 
     def is_served_by(self, engine: EngineState) -> bool:
         """Tell whether an engine says that it serves what this is to bring about, of configs it has read."""
@@ -212,9 +216,9 @@ def describe(step: Step) -> Deed:
             verb, past = ("make", "made") if isinstance(step, MakeDirectory) else ("remove", "removed")
             other: Step = RemoveDirectory(path) if isinstance(step, MakeDirectory) else MakeDirectory(path)
             return Deed(f"{verb} the directory {path}", f"directory {past}", {"path": str(path)}, other)
-        case FindRuntimes(engine):
-            text = f"make sure that {ENGINES[engine].title} finds the runtimes"
-            return Deed(text, "runtimes found by the engine", {"engine": engine})
+        case FindRuntimes(spec):
+            text = f"make sure that {spec.title} finds the runtimes"
+            return Deed(text, "runtimes found by the engine", {"engine": spec.name})
         case WriteConfig(engine, path, before, after):
             text = f"{'create' if before is None else 'remove' if after is None else 'edit'} {path}"
             event = "config written" if after else "config removed"
@@ -228,10 +232,10 @@ def describe(step: Step) -> Deed:
             return Deed(f"remove toolkit {version}", "toolkit removed", {"version": version})
         case SwitchToolkit():
             return _describe_switch(step)
-        case Reload(engine, present):
-            text, event = TAKES_UP[ENGINES[engine].reload]
+        case Reload(spec, present):
+            text, event = TAKES_UP[spec.reload]
             proof = " and verify that it serves the runtimes" if present else ""
-            return Deed(f"{text.format(ENGINES[engine].title)}{proof}", event, {"engine": engine})
+            return Deed(f"{text.format(spec.title)}{proof}", event, {"engine": spec.name})
         case RemoveToolkit():
             return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})
         case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):

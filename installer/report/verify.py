@@ -119,10 +119,11 @@ def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Pro
     gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
     tools = shell_of(host)
     for row in record.engines:
-        stopped = is_held(host, row.spec, row.socket, row.unit)
+        stopped = is_held(host, ENGINES[row.name], row.socket, row.unit)
         for name, binary in choose_runtimes(options, record, row):
             if stopped:  # a connection would start it again
-                problem = f"nothing is verified: {row.title} is stopped, and verify does not start it"
+                title = ENGINES[row.name].title
+                problem = f"nothing is verified: {title} is stopped, and verify does not start it"
                 yield Proof(row.name, name, BAD, problem, f"systemctl start {row.unit}, then verify again")
             else:
                 wanted = Wanted(row.name, name, binary, gpus, there.version)
@@ -141,7 +142,7 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
     host: Host, options: Options, record: Record, row: EngineRow, wanted: Wanted, *, tools: Tools
 ) -> Observed:
     """Return what was seen of a container on one of the engine's runtimes; it is gone by then."""
-    binary, spec, name = wanted.binary, row.spec, f"{MARK}-{token_hex(8)}"
+    binary, spec, name = wanted.binary, ENGINES[row.name], f"{MARK}-{token_hex(8)}"
     wrapper, real = host.local_path(binary), host.local_path(binary.parent / real_name(binary.name))
     environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
     socket, timeout_s = host.local_path(row.socket), max(PATIENCE_S, options.timeout_s)

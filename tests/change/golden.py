@@ -65,7 +65,7 @@ class Case(Struct, frozen=True):
         engine = ENGINES[self.engine]
         drop_in = PurePosixPath(self.said["drop_in"]) if "drop_in" in self.said else engine.drop_ins.usual
         found = EngineState(
-            self.engine,
+            engine,
             engine.config,
             drop_in,
             DEFAULT_HOOK if self.said.get("hook") else None,

@@ -52,7 +52,9 @@ def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(
     assert [type(step) for step in plan.steps][-2:] == [SwitchToolkit, Reload]
     others = (Neighbour("runc", (BEFORE.handlers["runc"],)),)
     asked = (RuntimeEntry("nvidia", OURS),)
-    assert golden.reloads_of(plan) == [Reload(name, asked, others=others, defaults=frozenset({"runc"}))]
+    assert golden.reloads_of(plan) == [
+        Reload(ENGINES[name], asked, others=others, defaults=frozenset({"runc"}))
+    ]
     found = plan_install(found_by(name, AFTER), Options(engines=(name,)))
     assert golden.reloads_of(found) == [], "it has found it"
     (silent, *_) = plan_install(found_by(name, None), Options(engines=(name,))).obstacles

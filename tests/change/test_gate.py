@@ -220,7 +220,8 @@ def test_after_a_reload_the_runtimes_of_others_are_looked_at(
     before = served(KATA, "runc")
     others = tuple(Neighbour(name, (handler,)) for name, handler in before.handlers.items())
 
-    assert Reload("containerd", (), others=others, defaults=frozenset({"runc"})).lost_in(after) == lost
+    reload = Reload(ENGINES["containerd"], (), others=others, defaults=frozenset({"runc"}))
+    assert reload.lost_in(after) == lost
 
 
 RUNC, DEFAULT = served({"runc": ""}, "runc"), served({"default": ""}, "default")

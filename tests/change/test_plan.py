@@ -126,7 +126,7 @@ def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
     entry = RuntimeEntry("nvidia", PurePosixPath("/ours"))
     effects = (served({"nvidia": "/ours"}, "runc"), served({"nvidia": "/x"}, "nvidia"), served({}, "nvidia"))
 
-    present, absent = Reload("docker", (entry,)), Reload("docker", (), (entry,))
+    present, absent = Reload(ENGINES["docker"], (entry,)), Reload(ENGINES["docker"], (), (entry,))
 
     assert [present.satisfied_by(each) for each in effects] == [True, False, False]
     assert [absent.satisfied_by(each) for each in effects] == [False, True, False]

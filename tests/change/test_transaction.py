@@ -12,6 +12,7 @@ from installer.change.ledger import Ledger
 from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install, plan_rollback
 from installer.change.transaction import Context, apply, carry_out, never_stop
+from installer.engines import ENGINES
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
@@ -135,8 +136,8 @@ def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a
 
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
-GIVEN = Reload("containerd", (NVIDIA,))
-GIVEN_BACK = Reload("containerd", (), (NVIDIA,))
+GIVEN = Reload(ENGINES["containerd"], (NVIDIA,))
+GIVEN_BACK = Reload(ENGINES["containerd"], (), (NVIDIA,))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
+from installer import engines
 from installer.config_text import Tree
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
@@ -116,7 +117,8 @@ DAEMON = PurePosixPath("/etc/docker/daemon.json")
 RUNS = "active/running/success"
 ENGINES = (
     EngineExam(
-        *("docker", DAEMON, None, None, (DAEMON,), PurePosixPath("/run/docker.sock"), "docker.service"),
+        *(engines.ENGINES["docker"], DAEMON, None, None, (DAEMON,)),
+        *(PurePosixPath("/run/docker.sock"), "docker.service"),
         version=(28, 5, 2),
         serving=EffectiveConfig(
             {"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc", cdi=True, cgroup_driver="systemd"
@@ -126,7 +128,7 @@ ENGINES = (
         has_hook=True,
     ),
     EngineExam(
-        *("containerd", CONTAINERD, None, None, (CONTAINERD,)),
+        *(engines.ENGINES["containerd"], CONTAINERD, None, None, (CONTAINERD,)),
         *(PurePosixPath("/run/containerd/containerd.sock"), "containerd.service"),
         version=(2, 1, 9),
         serving=SERVING,

@@ -12,6 +12,7 @@ from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.change.transaction import refuse_obstacles
 from installer.config_text import Syntax, Want
 from installer.config_text.change import apply, parse
+from installer.engines import ENGINES
 from installer.engines.config_files import with_readable_configs
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
 from installer.engines.dry_run import Trials, compare_configs
@@ -61,7 +62,7 @@ class Node:
 
     def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
         bare = EngineState(
-            "containerd", PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
+            ENGINES["containerd"], PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
             version=self.version, exe=PurePosixPath(self.program),
         )  # fmt: skip
         engine = with_readable_configs(HOST, bare)

@@ -59,7 +59,7 @@ def restart():
     if texts:
         config.write_text(texts.pop())
         subprocess.run(["systemctl", "restart", "docker"], check=True)
-reload(host, engine, Reload("docker", ()), Patience(10, restart), lambda: config.write_text("{"))
+reload(host, engine, Reload(ENGINES["docker"], ()), Patience(10, restart), lambda: config.write_text("{"))
 """
 
 

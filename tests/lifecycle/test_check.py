@@ -165,7 +165,7 @@ def _plan_with_a_reload(**handlers: Runtime) -> Plan:
     """Return a plan to reload a Docker that serves these."""
     serving = EffectiveConfig(handlers, "runc")
     engine = replace(EngineState.usual(ENGINES["docker"]), files=(STEP.path,), serving=serving)
-    step = Reload("docker", (RuntimeEntry("nvidia", RUNTIME),))
+    step = Reload(ENGINES["docker"], (RuntimeEntry("nvidia", RUNTIME),))
     part = Part("docker", ((step, "its config changes"),))
     return Plan((part,), Record(), Record(), {"docker": engine})
 
@@ -277,7 +277,7 @@ def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(tmp_
 def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: Path, drift: Drift) -> None:
     path = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
     stale = Part(GPUS, ((WriteConfig("cdi", path, None, None), STALE),), Record(cdi=CdiRow(())))
-    drifted = replace(DIFFERS.parts[0], planned=for_reason("changed", (STEP, Reload("docker", ()))))
+    drifted = replace(DIFFERS.parts[0], planned=for_reason("changed", (STEP, Reload(ENGINES["docker"], ()))))
     node = Node(tmp_path, replace(DIFFERS, parts=(drifted, stale)))
 
     watch = node.check(drift)

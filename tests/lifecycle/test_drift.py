@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.change.plan import Plan
+from installer.engines import ENGINES
 from installer.lifecycle import drift
 from installer.lifecycle.drift import Drifted
 from installer.model.facts import Record
@@ -60,7 +61,8 @@ def _writes(engine: str) -> WriteConfig:
     return WriteConfig(engine, PurePosixPath(CONFIG), None, File(b"ours"))
 
 
-RESTARTS: list[Step] = [_writes("containerd"), FindRuntimes("containerd", ()), Reload("containerd", ())]
+SPEC = ENGINES["containerd"]
+RESTARTS: list[Step] = [_writes("containerd"), FindRuntimes(SPEC, ()), Reload(SPEC, ())]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from installer.engines import ENGINES
 from installer.engines.containers import TASKS, find_in_use
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
@@ -22,7 +23,7 @@ ID = "3f6c0d5e8a9b4c7d" * 4
 SOCKET = PurePosixPath("/docker.sock")
 DOCKER = EngineRow("docker", SOCKET, "docker.service", {"nvidia": OURS})
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
-STOPPED = EngineState("docker", CONFIG, None, None, (), SOCKET, "", stopped=True)
+STOPPED = EngineState(ENGINES["docker"], CONFIG, None, None, (), SOCKET, "", stopped=True)
 
 
 def in_use(
@@ -86,7 +87,7 @@ def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path:
     put(tmp_path, K8S, runtime=str(OURS))
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    engine = replace(STOPPED, name="containerd", state=PurePosixPath("/var/run/containerd"))
+    engine = replace(STOPPED, spec=ENGINES["containerd"], state=PurePosixPath("/var/run/containerd"))
 
     assert [each.id for each in in_use(tmp_path, None, engine)[0]] == [ID]
 
@@ -127,7 +128,7 @@ def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_
     row = EngineRow("crio", SOCKET, "", {"nvidia": OURS}, state=STATE)
     served = EffectiveConfig({"owner": Runtime(str(OURS)), "gpu": Runtime("/usr/bin/crun")}, "runc")
 
-    running, _ = in_use(tmp_path, row, replace(STOPPED, name="crio", serving=served))
+    running, _ = in_use(tmp_path, row, replace(STOPPED, spec=ENGINES["crio"], serving=served))
 
     assert {(each.id, each.binary) for each in running} == {(each, OURS) for each in found}
 

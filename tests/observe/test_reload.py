@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from installer.engines import ENGINES
 from installer.engines.restart import reload
 from installer.errors import InstallerError, NotYetError, StoppedError
 from installer.host.unit_jobs import Patience
@@ -18,8 +19,8 @@ from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import ASKED, CREATED, ONE, SOCKET, STATUS, Live, containerd, live
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
-WANTED = Reload("containerd", (NVIDIA,))
-GONE = Reload("containerd", (), (NVIDIA,))
+WANTED = Reload(ENGINES["containerd"], (NVIDIA,))
+GONE = Reload(ENGINES["containerd"], (), (NVIDIA,))
 RUNC = Neighbour("runc", (Runtime("", {"runtimeType": "io.containerd.runc.v2"}),))
 FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
 OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
@@ -87,7 +88,9 @@ def test_the_gate_keeps_a_restart_and_a_stop_is_heard_while_it_does_not_serve_ye
     assert node.restarted
 
 
-OTHER_TABLE = Reload("containerd", (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),))
+OTHER_TABLE = Reload(
+    ENGINES["containerd"], (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),)
+)
 STILL = "runc=(built in), nvidia=/opt/nvidia, default runc"
 NOT_READY = "nvidia=/opt/nvidia, default runc, and calls itself not ready"
 OTHERWISE = "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia"

@@ -17,7 +17,7 @@ from installer.model.steps import Reload, WriteConfig
 OURS = Layout().toolkit / "nvidia-container-runtime"
 ENTRY = RuntimeEntry("nvidia", OURS)
 MINE, THEIRS = Runtime(str(OURS)), Runtime("/opt/theirs", {"path": "/opt/theirs"})
-WANTED, GONE = Reload("containerd", (ENTRY,)), Reload("containerd", (), (ENTRY,))
+WANTED, GONE = Reload(ENGINES["containerd"], (ENTRY,)), Reload(ENGINES["containerd"], (), (ENTRY,))
 THREE = replace(WANTED, present=(ENTRY, RuntimeEntry("a", OURS), RuntimeEntry("b", OURS)))
 DEMOTED = replace(GONE, demoted=frozenset({"nvidia"}))
 WELL, OTHERWISE = "its config is restored", "it serves nvidia otherwise than asked for"
@@ -60,7 +60,7 @@ def test_all_writes_of_a_file_of_dockers_come_before_its_one_reload() -> None:
         WriteConfig("docker", path, None, middle),
         WriteConfig("docker", path, middle, File(b'{"default-runtime": "runc", "runtimes": {}}')),
     ]
-    reload = Reload("docker", ())
+    reload = Reload(ENGINES["docker"], ())
 
     steps = reloading.take_up(
         writes, reload, EffectiveConfig({"runc": Runtime()}, "runc"), engine("docker", None)

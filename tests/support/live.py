@@ -63,7 +63,7 @@ def serving_of(*names: str, ready: int = 1, default: str = "runc") -> bytes:
 
 def containerd(unit: str = UNIT) -> EngineState:
     row = ENGINES["containerd"]
-    return EngineState("containerd", row.config, row.drop_ins.usual, None, (row.config,), SOCKET, unit)
+    return EngineState(row, row.config, row.drop_ins.usual, None, (row.config,), SOCKET, unit)
 
 
 @contextmanager
