@@ -198,8 +198,8 @@ class Ledger:
 
 def publish(host: Host, path: PurePosixPath, text: str) -> None:
     """Put ``text`` at ``path`` by a rename; InstallerError: it cannot be, or others have that name."""
-    flags = {METRICS: "metrics-textfile", ANSWER: "metrics-listen"}
-    flag = Option(flags.get(path.suffix, "nfd-features"))
+    flags = {METRICS: Option("metrics-textfile"), ANSWER: Option("metrics-listen")}
+    flag = flags.get(path.suffix, Option("nfd-features"))
     # Another program's directory that goes and comes again is one that node_exporter and NFD lose.
     if host.kind(path.parent) is not Kind.DIRECTORY:
         problem = f"write {path} (there is no directory {path.parent})"
