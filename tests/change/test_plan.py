@@ -14,7 +14,7 @@ from installer.errors import Exit
 from installer.model.engine_spec import EffectiveConfig, FileWants, RuntimeEntry
 from installer.model.facts import EngineRow, Facts, Failure, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Copy, File, Kind, Text
-from installer.model.options import Options, RestartMode, ToolkitConfig
+from installer.model.options import Drift, Listen, Options, RestartMode, ToolkitConfig
 from installer.model.steps import InstallVersion, Reload, SwitchToolkit, describe
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
@@ -132,6 +132,8 @@ def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
     assert [absent.satisfied_by(each) for each in effects] == [False, True, False]
 
 
+FILES = {"metrics_textfile": PurePosixPath("/a.prom"), "nfd_features": PurePosixPath("/a")}
+WHO_IS_TOLD = {"metrics_listen": Listen(), **FILES}
 FAILURE = "verify that containerd serves our runtimes (it serves runc, default runc)"
 
 
@@ -145,6 +147,7 @@ def _failed() -> Facts:
     ("options", "engine", "refused"),
     [
         ({}, {}, True),
+        ({"restart_mode": RestartMode.WHEN_IDLE, "drift": Drift.REPORT, **WHO_IS_TOLD}, {}, True),
         ({"retry": True}, {}, False),
         ({"timeout_s": 60.0}, {}, False),
         ({}, {"build": "1 2"}, False),

@@ -373,6 +373,13 @@ def test_a_restart_is_pending_until_the_engine_is_idle_and_an_undo_before_it_res
     assert process.wait() == 0, process.log
     assert (snapshot(node), served(node)) == (files, before)
     assert cri.exec(creating, "echo", "alive").stdout == "alive\n"
+    cri.create(cri.run_pod(), Container())
+    process = node.start_run(*IDLE)
+    process.wait_for("restart pending")
+    node.installer("reconcile", check=True)
+    assert served(node)[0] >= OURS, "who asks has no restart put off"
+    process.terminate()
+    assert process.wait() == 0, process.log
 
 
 # What a site has its GPU nodes checked by ahead of each start of the engine.
