@@ -20,7 +20,7 @@ from installer.engines import ENGINES
 from installer.engines.containers import await_created, find_running_containers, find_substitute_runtime
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.dry_run import refuse_changed
-from installer.engines.restart import reload, write_when_idle
+from installer.engines.restart import reload, write_once_idle
 from installer.errors import (
     EngineStoppedError,
     InstallerError,
@@ -225,7 +225,7 @@ def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[
         case steps.FindRuntimes(spec, binaries):
             refuse_unseen(plan.engines[spec.name], binaries)
         case WriteConfig():
-            write_when_idle(host, step, plan.engines, context.patience(check))
+            write_once_idle(host, step, plan.engines, context.patience(check))
         case steps.InstallVersion(version, files):
             host.make_directory(layout.versions)
             install_tree(

@@ -276,7 +276,7 @@ def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineSta
     )
 
 
-def write_when_idle(
+def write_once_idle(
     host: Host, write: WriteConfig, engines: Mapping[str, EngineState], patience: Patience
 ) -> None:
     """Write or remove a config; one that restarts its engine by being written waits for the same as that."""
