@@ -1,6 +1,6 @@
 """The gate of an install: which texts bring ours into force and leave all else in force as before."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from installer.engines import reloading
 from installer.engines.config_edits import (
+    DEFAULT,
     Ask,
     ConfigChange,
     Texts,
@@ -17,6 +18,7 @@ from installer.engines.config_edits import (
     configs_of,
     digest_of,
     files_without_us,
+    group_of,
     read_present,
     record_foreign,
     runtime_of,
@@ -256,7 +258,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         engine.spec,
         asked,
         absent,
-        reloading.list_unwanted_defaults(engine, (*asked, *absent), writes),
+        _list_unwanted_defaults(wish, way, after, ours),
         expect_others(engine, after, ours),
         expect_defaults(engine, after, ours),
         cdi=decision.cdi,
@@ -278,6 +280,25 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
     if takes_up is TakesUp.NOW:
         steps = reloading.take_up(writes, reload, engine.serving, engine)
     return Choice(engine, way, reload, tuple(steps), takes_up, after)
+
+
+def _list_unwanted_defaults(
+    wish: _Wish, way: Way, after: EffectiveConfig | None, ours: Collection[str]
+) -> frozenset[str]:
+    """Return our runtimes that an engine may not have as its default any more, and tells if it has."""
+    engine, facts = wish.engine, wish.facts
+    # dockerd keeps a default that its file does not name any more. Of one that is restarted only what an
+    # install of ours has left for later: its owner may have prepared a start of his own.
+    edits = [edit for row in configs_of(engine, facts) for edit in row.edits]
+    owed = wish.row is not None and (
+        wish.row.pending
+        or not facts.held.finished
+        or DEFAULT in {group_of(edit.key, engine.name) for edit in edits}
+    )
+    if not (owed or engine.spec.reload is ReloadMethod.HUP) or engine.spec.finds:
+        return frozenset()
+    in_force = after or texts_alone(engine, {**read_present(engine, facts), **way.texts})
+    return frozenset({*ours} - {in_force.default})
 
 
 def expect_defaults(

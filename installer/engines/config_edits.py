@@ -116,7 +116,7 @@ class ConfigChange(Struct, frozen=True):
     step: WriteConfig | None  # None where the file is as wanted
     row: ConfigRow | None  # None where nothing in it is ours
     original: File | None  # the file without us; None where it is saved already
-    taken_back: bool = False  # keys that we wanted in an earlier run are not wanted any more
+    taken_back: bool = False  # keys of an earlier run go, besides a default: an engine tells which it has
     adds: bool = False  # all of them are, with others
 
 
@@ -242,13 +242,14 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     clean, total = apply(found, wanted.wants, syntax, name=str(path))
     needed = total if present == found else apply(present, wanted.wants, syntax, name=str(path))[1]
     stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in without.relied_on)
-    # An undo that left our runtimes took the default, or a killed install did: the engine knows.
-    if row is not None and (demoted := _find_demoted(name, stale, present, wanted, facts)):
-        row = replace(row, edits=tuple(edit for edit in row.edits if edit not in demoted))
-        stale = tuple(edit for edit in stale if edit not in demoted)
+    # An undo that left our runtimes took the default, or a killed install did.
+    defaults = [edit for edit in stale if edit.key[-1:] == (ENGINES[name].default_key,)]
+    if row is not None and (gone := list_missing(present, defaults, syntax, name=str(path))):
+        row = replace(row, edits=tuple(edit for edit in row.edits if edit not in gone))
+        stale = tuple(edit for edit in stale if edit not in gone)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
-    taken_back = any(edit.after != EMPTY for edit in stale)
-    if not (taken_back or now is None or needed):
+    going = [edit for edit in stale if edit.after != EMPTY]
+    if not (going or now is None or needed):
         if row is None and wanted.wants and facts.held.engine(name) is None:
             # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
@@ -267,7 +268,7 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         WriteConfig(name, path, now, after),
         ConfigRow(name, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
         original,
-        taken_back=taken_back,
+        taken_back=any(edit not in defaults for edit in going),
         adds=row is not None and _wishes(relocate_edits(row, now)) <= _wishes(total),
     )
 
@@ -317,17 +318,6 @@ def _find_stale(
     # But for another spelling of what is asked: an engine that ignores case would take either.
     asked = {_folded(edit) for edit in total}
     return tuple(edit for edit in found if runtime_of(edit.key) not in names or _folded(edit) in asked)
-
-
-def _find_demoted(
-    name: str, stale: Iterable[Edit], present: str, wanted: FileWants, facts: Facts
-) -> tuple[Edit, ...]:
-    """Return the edits of a default of ours that neither the text names any more nor the engine has."""
-    serving = next(each.serving for each in facts.engines if each.name == name)
-    has = serving.default if serving and is_ours(serving.binaries.get(serving.default)) else ""
-    of_default = [edit for edit in stale if serving and group_of(edit.key, name) == DEFAULT]
-    gone = [edit for edit in of_default if (edit.after or "").strip("\"'") != has]
-    return list_missing(present, gone, wanted.syntax, name=str(wanted.path))
 
 
 def _folded(edit: Edit) -> Key:

@@ -71,19 +71,6 @@ def list_rows(
             yield ConfigRow(step.engine, step.path, syntax, saved, (step.before.digest,), ()), step.before
 
 
-def list_unwanted_defaults(
-    engine: EngineState, entries: Iterable[RuntimeEntry], writes: Iterable[WriteConfig]
-) -> frozenset[str]:
-    """Return our runtimes that an engine may not have as its default any more."""
-    if engine.spec.reload is not ReloadMethod.HUP:
-        return frozenset()
-    # dockerd keeps a default that its file does not name any more, and tells so.
-    named = {
-        DockerdModel(step.path, engine.version, engine.flags).start(step.after).default for step in writes
-    }
-    return frozenset(entry.name for entry in entries if entry.name not in named)
-
-
 def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
     """Yield what an engine has in force, not by us, that its config does not say: dockerd keeps what went."""
     if engine.spec.reload is not ReloadMethod.HUP or engine.serving is None:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 import pytest
 from msgspec.structs import replace
@@ -10,19 +12,24 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.config_text.change import undo
 from installer.engines import ENGINES
-from installer.engines.config_edits import text_of
+from installer.engines.config_edits import read_present, text_of, texts_alone
 from installer.errors import InstallerError
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import Reload, describe
 from tests.change.golden import (
     GOLDEN,
+    NOTHING,
     Case,
+    Disk,
+    accepted,
     binaries_of,
     cases,
     expected,
     final_of,
     installed,
+    reloads_of,
     sentence,
     served,
     undo_facts,
@@ -167,3 +174,45 @@ def test_an_owner_is_told_what_was_reviewed(engine: str) -> None:
 
     if by_text:
         assert f"{text}\n" == golden(GOLDEN / f"told-{engine}.txt", f"{text}\n")
+
+
+# What an engine has in force after three acts, some of which leave its restart for later.
+
+Act: TypeAlias = tuple[str, bool, RestartMode]
+Node: TypeAlias = tuple[Disk, Record, EffectiveConfig]
+LAST: list[Act] = [("install", default, RestartMode.AUTO) for default in (False, True)]
+FIRST: list[Act] = [*LAST, *(("install", default, RestartMode.NONE) for default in (False, True))]
+LEFT: list[Act] = [("install", False, RestartMode.WHEN_IDLE), ("undo", False, RestartMode.NONE)]
+CUT_SHORT = ("undo", "killed before its restart", "killed after it")
+SECOND: list[Act] = [*FIRST, *LEFT, *((verb, False, RestartMode.AUTO) for verb in CUT_SHORT)]
+
+
+def _says(facts: Facts) -> EffectiveConfig:
+    return texts_alone(facts.engines[0], read_present(facts.engines[0], facts))
+
+
+def _act(case: Case, node: Node, act: Act) -> tuple[Node, bool]:
+    """Return a node after an act while a container needs us, and whether that restarts the engine."""
+    (disk, held, in_force), (verb, default, mode) = node, act
+    options = replace(case.options, set_as_default=default, restart_mode=mode, in_use=InUse.KEEP)
+    busy = ("0f1e",) if mode is RestartMode.WHEN_IDLE else ()
+    facts = with_engines(case.facts(disk, held), serving=in_force, creating=busy, hook=None)
+    runs = ContainerFacts((Container(case.engine, "3f6c0d5e8a9b", "train/bert-0", RUNTIME),))
+    plan = plan_undo if verb == "undo" else plan_install
+    done = accepted(plan(replace(facts, containers=runs), options))
+    disk, held = written(disk, done), done.in_progress if verb.startswith("killed") else final_of(done)
+    reads = reloads_of(done) and verb != "killed before its restart"
+    return (disk, held, _says(case.facts(disk, held)) if reads else in_force), bool(reloads_of(done))
+
+
+@EACH_ENGINE
+def test_an_install_restarts_an_engine_for_what_it_has_not_in_force_and_for_nothing_else(engine: str) -> None:
+    by_version = {case.said.get("engine_version", "2")[0]: case for case in reversed(accepted_of(engine))}
+    for case, first, second in product(by_version.values(), FIRST, SECOND):
+        node, _ = _act(case, (case.before, NOTHING, _says(case.facts())), first)
+        left, _ = _act(case, node, second)
+        for last in LAST:
+            (disk, held, _), restarts = _act(case, left, last)
+            has, says = left[2], _says(case.facts(disk, held))
+            differs = (has.default, has.binaries) != (says.default, says.binaries)
+            assert restarts == differs, (case.path.name, first, second, last)

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import plan_install, plan_rollback, plan_undo
+from installer.change.plan import plan_rollback, plan_undo
 from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
@@ -263,38 +263,3 @@ def test_an_engine_that_loses_the_default_we_gave_it_takes_that_up_and_is_not_re
         assert reload.present == ()
         assert "nvidia" not in reload.defaults
         assert {one.name for one in reload.others} >= {*NAMES}
-
-
-@pytest.mark.parametrize("default", ["nvidia", "runc"])
-@pytest.mark.parametrize("crashed", [False, True], ids=["after an undo", "after a crash"])
-@pytest.mark.parametrize(
-    ("engine", "version"), [("containerd", "1.7.24"), ("containerd", "2.1.9"), ("docker", "28.5.2")]
-)
-def test_a_default_that_neither_its_config_names_nor_the_engine_has_is_no_reason_for_a_reload(
-    engine: str, version: str, default: str, *, crashed: bool
-) -> None:
-    """The config says what is asked for: only the engine can tell whether a reload is due still."""
-    case = Case(engine, Path("/nowhere"), {"engine_version": version})
-    before: Disk = {ENGINES[engine].config: File(TEXTS[engine].encode())}
-    options = _auto(case.options)
-    _, disk, held = installed(case, before, options=replace(options, set_as_default=True))
-    facts = _served_facts(case, before, disk, held, "nvidia")
-    plan = plan_install(facts, options) if crashed else plan_undo(_live(facts, engine), options)
-    left, disk = plan.in_progress if crashed else final_of(plan), written(disk, plan)
-
-    again = plan_install(_served_facts(case, before, disk, left, default), options)
-
-    assert len(reloads_of(again)) == (default == "nvidia")
-    assert default == "nvidia" or writes_of(again) == []
-    later, disk = final_of(again), written(disk, again)
-    assert not [edit for row in later.configs for edit in row.edits if edit.after == '"nvidia"']
-    full = plan_undo(_served_facts(case, before, disk, later, "runc"), options)
-    assert (full.final, written(disk, full)) == (None, before)
-
-
-def _served_facts(case: Case, before: Disk, disk: Disk, held: Record, default: str) -> Facts:
-    """Return the facts of an engine that serves ours with a ``default``, whose configs were ``before``."""
-    runc = "runc" if case.engine == "docker" else ""
-    serving = served({**binaries_of(case.options), "runc": runc}, default)
-    facts = case.facts(disk, held, {row.path: before.get(row.path) for row in held.configs})
-    return with_engines(facts, serving=serving, hook=None)

@@ -159,15 +159,3 @@ def test_what_becomes_of_cdi_after_a_reload(
     assert found.endswith(said_of_it)
     assert bool(found) == bool(said_of_it)
     assert reloading.explain_pending(replace(facts, serving=None), Extras(cdi=asked), asks_cdi=told) == ""
-
-
-@pytest.mark.parametrize(
-    ("default", "unwanted"), [({}, {"nvidia"}), ({"default-runtime": "nvidia"}, set[str]())]
-)
-def test_which_of_ours_may_not_stay_the_default(default: dict[str, str], unwanted: set[str]) -> None:
-    facts = engine("docker", None)
-    text = {"runtimes": {"nvidia": {"path": str(OURS)}}, **default}
-    write = WriteConfig("docker", facts.config, None, File(json.dumps(text).encode()))
-
-    assert reloading.list_unwanted_defaults(facts, (ENTRY,), [write]) == unwanted
-    assert reloading.list_unwanted_defaults(engine("containerd", None), (ENTRY,), []) == set()
