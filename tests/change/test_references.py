@@ -133,7 +133,7 @@ FLAG, READS = "was started with a flag for gpu, which starts", "reads /srv/daemo
 def test_an_engine_beside_ours_names_the_toolkit_by_its_config_and_its_flags_and_ours_is_no_other(
     root: Path, name: str, unit: str, pid: int | None, *, known: bool
 ) -> None:
-    engine = replace(EngineState.usual(replace(ENGINES["docker"], name=name)), unit=unit, pid=pid)
+    engine = replace(EngineState.usual(ENGINES[name]), unit=unit, pid=pid)
 
     assert sorted(beside(root, engine)) == ([] if known else [READS, FLAG])
 
