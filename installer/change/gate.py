@@ -136,6 +136,12 @@ def choose(
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
             return replace(_make_choice(wish, way, after), heals=heals)
         refusals.append(decision.doubt or _refuse(wish, decision, now, wrong))
+    # What it has without us is a guess where the ledger is lost: it stays as it is if it serves ours.
+    stays = _is_lost(wish) and not any(change.taken_back for change in plain.changes)
+    is_default = found.default in wish.names and not any(entry.default for entry in entries)
+    lacks = is_default or found.broken or (first.cdi and not found.cdi)
+    if stays and not (lacks or any(_find_unserved(wish, plain.decision, found))):
+        return _make_choice(wish, _as_it_stands(plain, facts), found)
     raise refusals[0]  # each engine has one way at least
 
 
@@ -213,9 +219,13 @@ def _find_changes(wish: _Wish, decision: Decision) -> tuple[ConfigChange, ...]:
     return tuple(changes)
 
 
+def _is_lost(wish: _Wish) -> bool:
+    return any(row.edits and not row.ours for row in configs_of(wish.engine, wish.facts))
+
+
 def _find_way(wish: _Wish, decision: Decision, changes: tuple[ConfigChange, ...]) -> Way:
     engine, facts = wish.engine, wish.facts
-    if any(row.edits and not row.ours for row in configs_of(engine, facts)):
+    if _is_lost(wish):
         decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
     way = Way(decision, changes)
     if not engine.spec.reload_misreports or decision.shown or not _is_held(wish, way):
