@@ -244,7 +244,8 @@ class HostProcess(Struct, frozen=True):
     program: str  # "" where it may not be read: a container needs CAP_SYS_PTRACE for that
     deleted: bool
     cmdline: tuple[str, ...]
-    file: tuple[int, int]  # tells one program from another, also where both had the same path
+    # Tells one program of the host from another, also where both had the same path; (0, 0) is any other.
+    file: tuple[int, int]
     # It sees files as the host's init does, and root alone can have written its program: it may be started.
     of_host: bool
 
@@ -270,7 +271,8 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
         except OSError:  # it ended, or is a thread of the kernel's
             continue
         file, safe = (0, 0), False
-        if program:
+        # A container's program may lie on a file system that its tenant serves, or that hangs.
+        if program and init != "" and _link(process / "ns/mnt") == init:
             with suppress(OSError):
                 status = (process / "exe").stat()
                 file, safe = (status.st_dev, status.st_ino), _is_roots_alone(status)
@@ -281,7 +283,7 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
             program.endswith(DELETED),
             cmdline,
             file,
-            of_host=safe and init != "" and _link(process / "ns/mnt") == init,
+            of_host=safe,
         )
 
 

@@ -346,7 +346,7 @@ def _ask_process(host: Host, process: HostProcess) -> tuple[model.Version, str, 
         words = _run(host, f"/proc/{process.pid}/exe", VERSION_FLAGS[name])
     version, spelled = find_version(words)
     # The shim of containerd 1.2 has no word for its version.
-    dies = process.name == SHIM and program_holds(host, process.pid, NIL_POINTER)
+    dies = process.of_host and process.name == SHIM and program_holds(host, process.pid, NIL_POINTER)
     return version, f"{process.name} {spelled}" if spelled else "", dies
 
 
