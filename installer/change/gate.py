@@ -295,7 +295,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
 def _list_unwanted_defaults(
     wish: _Wish, way: Way, after: EffectiveConfig | None, ours: Collection[str]
 ) -> frozenset[str]:
-    """Return our runtimes that an engine may not have as its default any more, and tells if it has."""
+    """Return our runtimes that an engine may not have as its default any more."""
     engine, facts = wish.engine, wish.facts
     # dockerd keeps a default that its file does not name any more. Of one that is restarted only what an
     # install of ours has left for later: its owner may have prepared a start of his own.

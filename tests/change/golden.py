@@ -150,11 +150,7 @@ def binaries_of(options: Options) -> dict[str, str]:
 
 
 def accepted(plan: Plan) -> Plan:
-    """Return the plan.
-
-    Raises:
-        InstallerError: it has no text for one of the engines.
-    """
+    """Return the plan; InstallerError: it has no text for one of the engines."""
     for part in plan.parts:
         if part.refused:
             raise part.obstacles[0]

@@ -55,7 +55,8 @@ def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(
     assert golden.reloads_of(plan) == [
         Reload(ENGINES[name], asked, others=others, defaults=frozenset({"runc"}))
     ]
-    found = plan_install(found_by(name, AFTER), Options(engines=(name,)))
+    default = replace(AFTER, default="nvidia")  # by its flag
+    found = plan_install(found_by(name, default, plan.in_progress), Options(engines=(name,)))
     assert golden.reloads_of(found) == [], "it has found it"
     (silent, *_) = plan_install(found_by(name, None), Options(engines=(name,))).obstacles
     assert silent.problem.startswith(f"verify that {ENGINES[name].title} serves our runtimes")
