@@ -283,9 +283,11 @@ def _find_holder(here: Path, proc: Path) -> int | None:
     try:
         with opened(here, LOOK) as fd:
             file, pid = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
-    except PermissionError:
-        inode = here.stat().st_ino
-        return 0 if any(inode == each for _, each in _read_flocks(proc) or ()) else None  # we may not look
+    except PermissionError:  # we may not look
+        with suppress(OSError):  # nor may we below a directory of root's alone
+            inode = here.stat().st_ino
+            return 0 if any(inode == each for _, each in _read_flocks(proc) or ()) else None
+        return 0
     except OSError:
         return None
     if not stat.S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
@@ -320,7 +322,10 @@ def send(here: Path, number: signal.Signals) -> int | None:
             raise ProcessLookupError
 
     with suppress(ProcessLookupError):
-        if (pid := holder_of(here)) is not None:
+        if (pid := _find_holder(here, PROC)) == 0:
+            problem = f"find the process that holds {here}"
+            raise InstallerError(problem, remedy="run as root", code="file-operation-failed")
+        if pid is not None:
             send_signal(pid, number, prove)
             return pid
     return None

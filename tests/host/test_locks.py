@@ -6,6 +6,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from signal import SIGHUP
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ import pytest
 from installer.errors import InstallerError, LockedError
 from installer.host.files import Host
 from installer.host.kernel import is_roots
-from installer.host.locks import is_held_pidfile, lock_directory, lock_pidfile, remove_pidfile, write_pid
+from installer.host.locks import (
+    is_held_pidfile,
+    lock_directory,
+    lock_pidfile,
+    remove_pidfile,
+    send,
+    write_pid,
+)
 from tests.support.neighbours import NOBODY, locking, only_as_root, orphaned
 from tests.support.tree import USUAL, Aspect, tree
 
@@ -202,6 +210,22 @@ def test_a_pidfile_seems_held_where_nobody_can_know_and_not_where_it_is_not_ther
 
     assert is_held_pidfile(pidfile, tmp_path)
     assert not is_held_pidfile(tmp_path / "absent")
+
+
+@only_as_root
+@pytest.mark.parametrize("mode", [0o711, 0o700])
+def test_who_may_not_look_is_told_to_be_root(host: Host, tmp_path: Path, mode: int) -> None:
+    pidfile, lock = tmp_path / PIDFILE.name, lock_pidfile(host, PIDFILE)
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(mode)
+    os.seteuid(NOBODY)
+    try:
+        assert is_held_pidfile(pidfile)
+        with pytest.raises(InstallerError, match=r"cannot find the process that holds .*; run as root"):
+            send(pidfile, SIGHUP)
+    finally:
+        os.seteuid(0)
+        lock.release()
 
 
 def test_a_process_is_roots_only_if_all_of_it_is_which_a_setuid_program_is_not(tmp_path: Path) -> None:
