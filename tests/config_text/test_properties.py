@@ -40,11 +40,6 @@ def without_empty(tree: Any) -> Any:
     return {name: child for name, child in branches.items() if child != {}}
 
 
-def is_subsequence(few: str, many: str) -> bool:
-    rest = iter(many)
-    return all(character in rest for character in few)
-
-
 @SETTINGS
 @given(any_case())
 def test_undo_gives_back_every_byte(case: tuple[Syntax, Case]) -> None:
@@ -89,7 +84,8 @@ def test_what_only_adds_keeps_all_that_was_written(case: tuple[Syntax, Case]) ->
     _, (text, _, (new, edits)) = case
     assume(all(edit.before is None or edit.member for edit in edits))
 
-    assert is_subsequence(text, new)
+    rest = iter(new)
+    assert all(character in rest for character in text), "a subsequence"
 
 
 @SETTINGS

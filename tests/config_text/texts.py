@@ -51,11 +51,6 @@ def json_objects(draw: st.DrawFn, spaces: st.SearchStrategy[str], depth: int = 3
     return "{" + (",".join(members) or draw(spaces)) + "}"
 
 
-def _pretty(text: str, indent: str | int, eol: str) -> str:
-    tree = json.loads(text, parse_float=lambda _: 2.5)
-    return json.dumps(tree, indent=indent, ensure_ascii=False).replace("\n", eol)
-
-
 @st.composite
 def json_texts(draw: st.DrawFn) -> str:
     spaces = draw(
@@ -63,7 +58,9 @@ def json_texts(draw: st.DrawFn) -> str:
     )
     text = draw(st.one_of(json_objects(spaces), json_objects(spaces), st.just("")))
     if text and draw(st.booleans()):
-        text = _pretty(text, draw(st.sampled_from(INDENTS)), draw(st.sampled_from(["\n", "\r\n"])))
+        tree, indent = json.loads(text, parse_float=lambda _: 2.5), draw(st.sampled_from(INDENTS))
+        eol = draw(st.sampled_from(["\n", "\r\n"]))
+        text = json.dumps(tree, indent=indent, ensure_ascii=False).replace("\n", eol)
     return draw(BOMS) + draw(SPACE) + text + draw(st.sampled_from(["", "\n", "\r\n", " \n\n", "\t"]))
 
 
@@ -149,11 +146,6 @@ def is_toml(text: str) -> bool:
 # Wants
 
 
-def _apart(wants: list[Want]) -> bool:
-    keys = sorted(want.key for want in wants)
-    return all(b[: len(a)] != a for a, b in pairwise(keys))
-
-
 @st.composite
 def cases(draw: st.DrawFn, syntax: Syntax) -> tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]:
     """A text, wants that it can fulfil, and the text and the edits that come of it."""
@@ -164,7 +156,8 @@ def cases(draw: st.DrawFn, syntax: Syntax) -> tuple[str, list[Want], tuple[str, 
     if syntax is Syntax.TOML:
         drawn += draw(st.lists(st.builds(Want, KEYS, SCALARS, st.just(True)), max_size=2))
     for want in drawn:
-        if _apart([*wants, want]):
+        keys = sorted(each.key for each in (*wants, want))
+        if all(b[: len(a)] != a for a, b in pairwise(keys)):
             try:
                 done = apply(text, [*wants, want], syntax, name="config")
             except InstallerError as error:

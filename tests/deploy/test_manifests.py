@@ -74,10 +74,6 @@ def _accepting(mounts: str) -> tuple[str, str]:
     return f"{prefix}.envvarWhenUnprivileged=false", f"{prefix}.asVolumeMounts={mounts}"
 
 
-def _has_classes(name: str) -> str:
-    return str(name not in {"k3s", "rke2"}).lower()
-
-
 OLD = "kubeVersion=v1.29.0"
 PLAN = ("planNode=name-of-the-node",)
 # The components that change the plan of a node as well.
@@ -96,7 +92,10 @@ OF_THE_JOB = {
     ("place", "settings"),
     [
         *(
-            (f"overlays/{name}", (f"runtime={name}", f"runtimeClasses={_has_classes(name)}"))
+            (
+                f"overlays/{name}",
+                (f"runtime={name}", f"runtimeClasses={'false' if name in {'k3s', 'rke2'} else 'true'}"),
+            )
             for name in OVERLAYS
         ),
         ("uninstall", ("uninstall=true", "runtimeClasses=false")),

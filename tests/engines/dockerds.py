@@ -40,11 +40,6 @@ WAIT_S = 20.0
 ASK_S = 5.0
 
 
-def _contained(root: Path, config: Path, log: Path, *words: str) -> subprocess.Popen[bytes]:
-    environment = {"PATH": os.environ["PATH"], "LOWER": str(root), "CONFIG": str(config), "INSIDE": PATH}
-    return start_logged([*CONTAIN, *words], environment, log)
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill pid 1 of the namespaces, and with it all that is below it."""
     import psutil
@@ -89,7 +84,9 @@ class Dockerd:
         """Start it anew with a text; return what it serves, None where it refused to start."""
         self.stop()
         self.write(text)
-        self._process = _contained(self._root, self._scratch / "etc", self._log, "dockerd", *QUIET, *flags)
+        places = {"LOWER": str(self._root), "CONFIG": str(self._scratch / "etc"), "INSIDE": PATH}
+        environment = {"PATH": os.environ["PATH"], **places}
+        self._process = start_logged([*CONTAIN, "dockerd", *QUIET, *flags], environment, self._log)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:

@@ -34,14 +34,13 @@ SWITCHED_ON = {
 }
 
 
-def _version(engines: EngineSet) -> tuple[int, ...]:
-    return tuple(map(int, engines.containerd.split(".")))
-
-
 @pytest.fixture(scope="module")
 def with_nri(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
     """Boot one node with a driver, whose containerd takes CDI devices from a plugin."""
-    engines = next(row for row in engines_today if row.docker is None and _version(row) >= INJECTS)
+    versions = {
+        row: tuple(map(int, row.containerd.split("."))) for row in engines_today if row.docker is None
+    }
+    engines = next(row for row, version in versions.items() if version >= INJECTS)
     with boot(roots, engines) as node:
         driver(node, "550.1")
         yield node

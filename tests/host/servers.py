@@ -254,7 +254,8 @@ class FakeSystemd:
     def _properties(self, request: Any, interface: str, *names: str) -> Any:
         path = request.header.fields[HeaderFields.path]
         absent = FakeUnit(load="not-found", active="inactive", sub="dead", main_pid=0)
-        unit = next((unit for name, unit in self.units.items() if _path(name) == path), absent)
+        name = path.removeprefix("/org/freedesktop/systemd1/unit/").replace("_2e", ".")
+        unit = self.units.get(name, absent)
         of_a_service = {
             "MainPID": ("u", unit.main_pid),
             "Result": ("s", "success" if unit.active != "failed" else "exit-code"),
@@ -274,7 +275,3 @@ class FakeSystemd:
             return new_method_return(request, "v", ((of_a_unit | of_a_manager)[names[0]],))
         assert not interface, "an empty name is all interfaces"
         return new_method_return(request, "a{sv}", (of_a_unit,))
-
-
-def _path(unit: str) -> str:
-    return "/org/freedesktop/systemd1/unit/" + unit.replace(".", "_2e")

@@ -12,16 +12,10 @@ from typing import Any
 import pytest
 
 from installer.errors import InstallerError, LockedError
+from installer.host import locks
 from installer.host.files import Host
 from installer.host.kernel import is_roots
-from installer.host.locks import (
-    is_held_pidfile,
-    lock_directory,
-    lock_pidfile,
-    remove_pidfile,
-    send,
-    write_pid,
-)
+from installer.host.locks import is_held_pidfile, lock_directory, lock_pidfile, remove_pidfile, write_pid
 from tests.support.neighbours import NOBODY, locking, only_as_root, orphaned
 from tests.support.tree import USUAL, Aspect, tree
 
@@ -222,7 +216,7 @@ def test_who_may_not_look_is_told_to_be_root(host: Host, tmp_path: Path, mode: i
     try:
         assert is_held_pidfile(pidfile)
         with pytest.raises(InstallerError, match=r"cannot find the process that holds .*; run as root"):
-            send(pidfile, SIGHUP)
+            locks.send(pidfile, SIGHUP)
     finally:
         os.seteuid(0)
         lock.release()
