@@ -235,7 +235,7 @@ class _Check:
         self.withdraw()  # before all else that may fail
         metrics.publish_failure(host, options, self.work.ledger, error)
         self.baseline = self.baseline or fingerprint(self.places())
-        return self.end_unready(error, monotonic() + drift.retry_s(failures))
+        return self.end_unready(error, monotonic() + drift.RETRIES_S[min(failures, len(drift.RETRIES_S)) - 1])
 
     def end(self, proven: Plan | None = None) -> Watch:
         """Tell the check, last of all that a plan is ``proven``, and return what is watched."""
@@ -275,7 +275,11 @@ class _Check:
                 readiness.publish(host, options.ready_file, self.record)
                 if self.before.problem:  # which was logged: the last line shall not be that
                     log.info("node ready again", engines=sorted(proven.engines))
-            watched = (*watched, *list_published(host, options, self.record))
+            # Readiness and metrics are to be there until they are removed.
+            places = (
+                host.local_path(path, last=False) for path in (options.ready_file, *self.record.published)
+            )
+            watched = (*watched, *(f"{THERE}{local}" for local in places if local.exists()))
         return Watch(watched, baseline, due, drift.rest_s(looks, moment))
 
     def list_edited(self) -> Iterator[str]:
@@ -419,12 +423,6 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
     found += [f"{KEPT}{host.local_path(path)}" for path in kept]
     below = (host.local_path(PurePosixPath(each.containerd)) for each in last.engines if each.containerd)
     return tuple(dict.fromkeys((*found, *list_signs(host, options, record), *map(str, below))))
-
-
-def list_published(host: Host, options: Options, record: Record) -> tuple[str, ...]:
-    """Return what is to be there until it is removed: readiness and metrics, where they are asked for."""
-    found = (host.local_path(path, last=False) for path in (options.ready_file, *record.published))
-    return tuple(f"{THERE}{local}" for local in found if local.exists())
 
 
 def list_signs(host: Host, options: Options, record: Record) -> tuple[str, ...]:

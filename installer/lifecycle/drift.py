@@ -198,11 +198,6 @@ def add_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repai
     return {**recent, **{thing: (*recent.get(thing, ()), now_s) for thing in things}}
 
 
-def retry_s(failures: int) -> float:
-    """Return in how many seconds a node is checked again after so many checks in a row that failed."""
-    return RETRIES_S[min(failures, len(RETRIES_S)) - 1]
-
-
 def rest_s(idle: Sequence[float], now_s: float) -> float:
     """Return for how many seconds no change leads to a check; ``idle`` are those that found nothing."""
     return REST_S if sum(now_s - each < CHECKS_WITHIN_S for each in idle) >= CHECKS else 0.0

@@ -50,15 +50,11 @@ def install(options: Options) -> Exit:
             verb = "start" if stopped else "reload"  # of a unit that is not active a reload fails
             uninstall.log_restarts(left, verb, "it has not read its config since the install")
         else:
-            log.info("next step", command=_next_step(options, ledger))
+            docker = f"docker run --rm --runtime={options.runtime_name} --env NVIDIA_VISIBLE_DEVICES=all"
+            is_there = any(ENGINES[row.name].api is Api.DOCKER for row in ledger.held.engines)
+            command = f"{docker} ubuntu nvidia-smi" if is_there else "toolkit-installer status"
+            log.info("next step", command=command)
     return Exit.OK
-
-
-def _next_step(options: Options, ledger: Ledger) -> str:
-    if any(ENGINES[row.name].api is Api.DOCKER for row in ledger.held.engines):
-        name = options.runtime_name
-        return f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
-    return "toolkit-installer status"
 
 
 def run(wish: Wish) -> NoReturn:

@@ -40,7 +40,7 @@ from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import LAST_CHECK, Installation, Line, read_installation
 from installer.model.engine_spec import Api, EngineSpec
-from installer.model.facts import EngineState, Record
+from installer.model.facts import Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
 from installer.nri.state import describe_plugin as plugin_lines
@@ -395,23 +395,18 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
     has_hook = None
     if spec.api is Api.DOCKER and engine.started and engine.started.environment.get("PATH"):
         has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
+    lacks = (f"{engine.unit} would not start it again: {lack}" for lack in find_lacks(host, unit.start))
+    moves = (f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine))
     return model.EngineExam(
         **asdict(engine),
         on_disk=on_disk,
         trees=trees,
         invalid=invalid,
-        next_flaw=explain_next_start(host, engine, unit.start),
+        next_flaw=next(chain(lacks, moves), ""),
         unit_state=spell_state(unit),
         has_hook=has_hook,
         unable=unable,
     )
-
-
-def explain_next_start(host: Host, engine: EngineState, start: systemd.UnitStart) -> str:
-    """Return why its unit would not start an engine again, or with another config; "" where it would."""
-    lacks = (f"{engine.unit} would not start it again: {lack}" for lack in find_lacks(host, start))
-    moves = (f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine))
-    return next(chain(lacks, moves), "")
 
 
 def _read_configs(
