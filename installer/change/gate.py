@@ -137,7 +137,8 @@ def choose(
             return replace(_make_choice(wish, way, after), heals=heals)
         refusals.append(decision.doubt or _refuse(wish, decision, now, wrong))
     # What it has without us is a guess where the ledger is lost: it stays as it is if it serves ours.
-    stays = _is_lost(wish) and not any(change.taken_back for change in plain.changes)
+    goes = choice.reload.absent or any(change.taken_back for change in plain.changes)
+    stays = _is_lost(wish) and not goes
     is_default = found.default in wish.names and not any(entry.default for entry in entries)
     lacks = is_default or found.broken or (first.cdi and not found.cdi)
     if stays and not (lacks or any(_find_unserved(wish, plain.decision, found))):

@@ -116,7 +116,7 @@ class ConfigChange(Struct, frozen=True):
     step: WriteConfig | None  # None where the file is as wanted
     row: ConfigRow | None  # None where nothing in it is ours
     original: File | None  # the file without us; None where it is saved already
-    taken_back: bool = False  # keys of an earlier run go, besides a default: an engine tells which it has
+    taken_back: bool = False  # keys of an earlier run go, besides those of which an engine tells
     adds: bool = False  # all of them are, with others
 
 
@@ -249,6 +249,7 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         stale = tuple(edit for edit in stale if edit not in gone)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
     going = [edit for edit in stale if edit.after != EMPTY]
+    names = {"", *(runtime_of(want.key) for want in wanted.wants)}  # an engine tells which others it has
     if not (going or now is None or needed):
         if row is None and wanted.wants and facts.held.engine(name) is None:
             # It says so without us, and is to say so when we are gone.
@@ -263,12 +264,11 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         target, _ = apply(base, wanted.wants, syntax, name=str(path))
     meta = now.meta if now else original.meta if original else Meta()
     after = File(target.encode(), meta)
-    saved = Saved.of(original)
     return ConfigChange(
         WriteConfig(name, path, now, after),
-        ConfigRow(name, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
+        ConfigRow(name, path, syntax, Saved.of(original), (after.digest,), total, facts.targets.get(path)),
         original,
-        taken_back=any(edit not in defaults for edit in going),
+        taken_back=any(edit not in defaults and runtime_of(edit.key) in names for edit in going),
         adds=row is not None and _wishes(relocate_edits(row, now)) <= _wishes(total),
     )
 

@@ -177,12 +177,12 @@ def test_an_owner_is_told_what_was_reviewed(engine: str) -> None:
 
 
 # What an engine has in force after three acts, some of which leave its restart for later.
-
 Act: TypeAlias = tuple[str, bool, RestartMode]
 Node: TypeAlias = tuple[Disk, Record, EffectiveConfig]
 LAST: list[Act] = [("install", default, RestartMode.AUTO) for default in (False, True)]
 FIRST: list[Act] = [*LAST, *(("install", default, RestartMode.NONE) for default in (False, True))]
 LEFT: list[Act] = [("install", False, RestartMode.WHEN_IDLE), ("undo", False, RestartMode.NONE)]
+LEFT += [("renamed", False, RestartMode.NONE)]
 CUT_SHORT = ("undo", "killed before its restart", "killed after it")
 SECOND: list[Act] = [*FIRST, *LEFT, *((verb, False, RestartMode.AUTO) for verb in CUT_SHORT)]
 
@@ -192,14 +192,14 @@ def _says(facts: Facts) -> EffectiveConfig:
 
 
 def _act(case: Case, node: Node, act: Act) -> tuple[Node, bool]:
-    """Return a node after an act while a container needs us, and whether that restarts the engine."""
+    """Return a node after an act, and whether that restarts the engine; a container holds up an undo."""
     (disk, held, in_force), (verb, default, mode) = node, act
-    options = replace(case.options, set_as_default=default, restart_mode=mode, in_use=InUse.KEEP)
-    busy = ("0f1e",) if mode is RestartMode.WHEN_IDLE else ()
+    name, busy = "gpu" if verb == "renamed" else "nvidia", ("0f1e",) * (mode is RestartMode.WHEN_IDLE)
+    options = replace(case.options, runtime_name=name, set_as_default=default, restart_mode=mode)
     facts = with_engines(case.facts(disk, held), serving=in_force, creating=busy, hook=None)
     runs = ContainerFacts((Container(case.engine, "3f6c0d5e8a9b", "train/bert-0", RUNTIME),))
     plan = plan_undo if verb == "undo" else plan_install
-    done = accepted(plan(replace(facts, containers=runs), options))
+    done = accepted(plan(replace(facts, containers=runs) if verb == "undo" else facts, options))
     disk, held = written(disk, done), done.in_progress if verb.startswith("killed") else final_of(done)
     reads = reloads_of(done) and verb != "killed before its restart"
     return (disk, held, _says(case.facts(disk, held)) if reads else in_force), bool(reloads_of(done))
