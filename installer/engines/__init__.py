@@ -1,4 +1,7 @@
-"""The engines: one row each, at the end of its own file."""
+"""The engines: one row each, at the end of its own file.
+
+Imports host, model and config_text. Begin with observe.py, then dry_run.py and restart.py.
+"""
 
 from pathlib import PurePosixPath
 from typing import Final

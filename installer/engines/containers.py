@@ -1,4 +1,4 @@
-"""The containers that run on our runtimes, whichever engine started them.
+"""The containers that run on our runtimes, whichever engine started them, and the wait for one in the making.
 
 They are found by the binary that they were started with, from what shims and CRI-O leave on the disk. Not by
 the name of a handler: the default handler has none, and a config may have changed since the start.
