@@ -243,20 +243,19 @@ def is_awaited(lock: Lock) -> bool:
     return False
 
 
-def _read_flocks(proc: Path) -> list[tuple[int, int]] | None:
-    """Return pid, and inode of the file, of each flock(2) that is held; None without such a table."""
+def _read_flocks(proc: Path) -> list[tuple[int, int]]:
+    """Return pid, and inode of the file, of each flock(2) that is held, as far as can be read in time."""
     table, deadline = bytearray(), time.monotonic() + LOOK_S
     with suppress(OSError), (proc / "locks").open("rb", 0) as file:
         # Each read walks the locks of all users from the first one on: 300,000 take a minute.
         while time.monotonic() < deadline and (part := file.read(PART_BYTES)):
             table += part
-        return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(os.fsdecode(bytes(table)))]
-    return None
+    return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(os.fsdecode(bytes(table)))]
 
 
 def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
     """Return root's processes that hold a lock on a file, as far as the table of all locks tells in time."""
-    pids = (pid for pid, inode in _read_flocks(proc) or () if inode == status.st_ino and is_roots(pid, proc))
+    pids = (pid for pid, inode in _read_flocks(proc) if inode == status.st_ino and is_roots(pid, proc))
     return [pid for pid in pids if _holds(pid, status, proc)]
 
 
@@ -286,7 +285,7 @@ def _find_holder(here: Path, proc: Path) -> int | None:
     except PermissionError:  # we may not look
         with suppress(OSError):  # nor may we below a directory of root's alone
             inode = here.stat().st_ino
-            return 0 if any(inode == each for _, each in _read_flocks(proc) or ()) else None
+            return 0 if any(inode == each for _, each in _read_flocks(proc)) else None
         return 0
     except OSError:
         return None
