@@ -80,11 +80,12 @@ def run(wish: Wish) -> NoReturn:
                 host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
                 held = [(options.pid_file, pidfile.fd), (options.layout.home / LOCK, ledger.lock.fd)]
                 beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()
+                kept = {"nri": options.serves_nri, "metrics": options.metrics_listen is not None}
                 supervision.become_supervisor(
                     [(host.local_path(path), fd) for path, fd in held],
                     host.local_path(options.options_file),
                     most=Exit.FAILED if wish.nvidia else Exit.UNDO_INCOMPLETE,
-                    kept="nri " * options.serves_nri + "metrics" * bool(options.metrics_listen),
+                    kept=" ".join(name for name, asked in kept.items() if asked),
                     left=[str(host.local_path(path)) for path in beside],
                     form=wish.log_format,
                 )
