@@ -13,7 +13,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 # Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 
-.PHONY: demo test test-all touched format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench acceptance differential golden fresh first-hour help clean
+.PHONY: demo test test-all touched format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench differential golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -29,13 +29,12 @@ touched: .venv/.dev build/.image  ## what test-all runs beside test, as far as t
 format: .venv/.dev  ## the code is formatted
 	$(BIN)/ruff format --check .
 
-lint: .venv/.dev  ## the linters are content, and what is frozen is as it was
+lint: .venv/.dev  ## the linters are content
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/hadolint Dockerfile.*
 	$(BIN)/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 	$(BIN)/zizmor --offline --quiet .github
-	@$(BIN)/python -m tests.acceptance
 
 types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
@@ -85,9 +84,6 @@ pin:  ## write digests of the bases and sums of NVIDIA's packages, where a regis
 
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks
-
-acceptance: .venv/.dev  ## make the sums of the frozen tests anew, for a commit that changes nothing of the program; ADD=PATH adds a test
-	@$(BIN)/python -m tests.acceptance --write $(ADD)
 
 differential: .venv/.dev  ## random lives of a node by the version before and by this one: LIVES=500 SEED=1; a quarter of an hour and more
 	@$(BIN)/python -m tests.differential --lives $(or $(LIVES),500) --seed $(or $(SEED),1)
