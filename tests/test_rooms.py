@@ -20,10 +20,6 @@ def _name(path: Path) -> str:
     return ".".join(("installer", *path.relative_to(PACKAGE).with_suffix("").parts))
 
 
-def test_a_file_has_five_hundred_lines_at_most() -> None:
-    assert [_name(path) for path in MODULES if len(path.read_text().splitlines()) > 500] == []
-
-
 def _compared(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the engines that a module asks for by name, be it by ==, by ``in`` or in a match."""
     for node in nodes:
@@ -63,26 +59,3 @@ def test_data_is_frozen_and_takes_no_field_that_it_does_not_name() -> None:
     changing = [(_name(path), node) for path in MODULES for node in _nodes(path) if _is_changing(node)]
 
     assert [(name, ast.unparse(node)) for name, node in changing] == []
-
-
-def _written_out(function: ast.FunctionDef) -> int:
-    """Return the lines of a function, a list, a dictionary or the fields of a value counted as one."""
-    lines = set(range(function.lineno, (function.end_lineno or 0) + 1))
-    for node in ast.walk(function):
-        data = isinstance(node, ast.Dict | ast.List | ast.Tuple) or (
-            isinstance(node, ast.Call) and not node.args and len(node.keywords) > 1
-        )
-        if data and isinstance(node, ast.expr):
-            lines -= set(range(node.lineno + 1, (node.end_lineno or 0) + 1))
-    return len(lines)
-
-
-def test_a_function_has_sixty_lines_at_most_but_for_data() -> None:
-    long = [
-        (_name(path), node.name)
-        for path in MODULES
-        for node in _nodes(path)
-        if isinstance(node, ast.FunctionDef) and _written_out(node) > 60
-    ]
-
-    assert long == []
