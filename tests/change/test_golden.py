@@ -1,7 +1,6 @@
 """What an install makes of configs as people have them, reviewed by eye, and back to the byte; and what it tells."""
 
 import re
-from collections.abc import Iterator
 from itertools import product
 from pathlib import PurePosixPath
 from typing import TypeAlias
@@ -9,17 +8,15 @@ from typing import TypeAlias
 import pytest
 from msgspec.structs import replace
 
-from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.change.plan import plan_install, plan_undo
 from installer.config_text.change import undo
 from installer.engines import ENGINES
 from installer.engines.config_edits import read_present, text_of, texts_alone
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import Container, ContainerFacts, Facts, Record
-from installer.model.options import InUse, Options, RestartMode
-from installer.model.steps import Reload, describe
+from installer.model.options import Options, RestartMode
 from tests.change.golden import (
-    GOLDEN,
     NOTHING,
     Case,
     Disk,
@@ -37,7 +34,6 @@ from tests.change.golden import (
     writes_of,
     written,
 )
-from tests.support.golden import golden
 
 ALL = [case for engine in ENGINES for case in cases(engine)]
 ACCEPTED = [case for case in ALL if not case.said.get("refused")]
@@ -116,64 +112,6 @@ def _serving(facts: Facts, options: Options, *, ours: bool) -> Facts:
     binaries = {"runc": "runc"} | (binaries_of(options) if ours else {})
     default = options.runtime_name if ours and options.set_as_default else "runc"
     return with_engines(facts, serving=served(binaries, default), stopped=False)
-
-
-def _lines(title: str, plan: Plan) -> Iterator[str]:
-    yield title
-    for step, why in plan.planned:
-        yield f"    {describe(step).text}: {why}"
-        if isinstance(step, Reload):
-            there, gone = ([entry.name for entry in entries] for entries in (step.present, step.absent))
-            others = [other.name for other in step.others]
-            yield f"        there: {there}, gone: {gone}, as before: {others}, default: {sorted(step.defaults)}"
-    yield from (f"    note: {note}" for note in plan.notes)
-    yield from (f"    obstacle: {error}" for error in plan.obstacles)
-    yield from (f"    stays: {error}" for error in plan.needed)
-    yield from [f"    saved: {len(plan.backups)}"] if plan.backups else []
-    yield from ["    finished before it begins"] if plan.steps and plan.in_progress.finished else []
-    yield from [f"    left: {plan.final.left}"] if plan.final and plan.final.left else []
-    for row in plan.final.configs if plan.final else ():
-        held = {"as it was": row.original, "our keys": row.edits, "what it named": row.named}
-        yield f"    held: {row.path}: {', '.join(word for word, there in held.items() if there)}"
-
-
-def _told(case: Case) -> tuple[str, str]:
-    """Return what is told of a case, and its name with what our runtimes start."""
-    options = replace(case.options, restart_mode=RestartMode.AUTO)
-    first = plan_install(_serving(case.facts(), options, ours=False), options)
-    disk, held = written(case.before, first), final_of(first)
-    again = _serving(case.facts(disk, held), options, ours=True)
-    back = _serving(undo_facts(case, disk, held), options, ours=True)
-    runs = Container(case.engine, "3f6c0d5e8a9b", "train/bert-0", RUNTIME)
-    needed = replace(back, containers=ContainerFacts((runs,)))
-    unsaved = replace(back, originals=dict.fromkeys(back.originals), lost=frozenset(back.originals))
-    stopped = with_engines(back, serving=None, stopped=True)
-    swapped = replace(options, set_as_default=not options.set_as_default)
-    lines = [
-        *_lines("install", first),
-        *_lines("install again", plan_install(again, options)),
-        *_lines("undo", plan_undo(back, options)),
-        *_lines("undo while a container needs us", plan_undo(needed, replace(options, in_use=InUse.KEEP))),
-        *_lines("install with the other default", plan_install(again, swapped)),
-        *_lines("install by another name", plan_install(again, replace(options, runtime_name="gpu"))),
-        *_lines("roll back", plan_rollback(first, first.steps, Record())),
-        *_lines("undo without what was saved", plan_undo(unsaved, options)),
-        *_lines("undo of an engine that is stopped", plan_undo(stopped, options)),
-    ]
-    wraps = next(found[0] for step in first.steps if (found := WRAPS.search(str(step))))
-    return "\n".join(VERSION.sub("VERSION", line) for line in lines), f"{case.path.name}, {wraps}"
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_owner_is_told_what_was_reviewed(engine: str) -> None:
-    by_text: dict[str, list[str]] = {}
-    for case in accepted_of(engine):
-        told, name = _told(case)
-        by_text.setdefault(told, []).append(name)
-    text = "\n\n".join(f"{chr(10).join(sorted(names))}\n{told}" for told, names in by_text.items())
-
-    if by_text:
-        assert f"{text}\n" == golden(GOLDEN / f"told-{engine}.txt", f"{text}\n")
 
 
 # What an engine has in force after three acts, some of which leave its restart for later.
