@@ -6,14 +6,14 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 TESTS ?= tests
-# Tests with the mark `night` are those that make test leaves to make test-all; tests/conftest.py chooses most of them.
+# `make test` leaves tests marked `night` to `make test-all`, and of a test marked `sampled` most cases.
 MARKS = not night
 PYTEST = $(BIN)/python -m pytest -q -rs -m "$(MARKS)"
 IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py tests/engines/stand_in.c -type f -not -name '*.pyc')
 # Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 
-.PHONY: demo test test-all touched format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench differential golden fresh first-hour help clean
+.PHONY: demo test test-all night-of format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench differential golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -23,8 +23,8 @@ test: format lint types unit engines image test-node  ## each law once, one vers
 test-all: MARKS =
 test-all: test  ## every case, every version, every story, but not the torture: about forty minutes
 
-touched: .venv/.dev build/.image  ## what test-all runs beside test, as far as the change since the commit SINCE touches it
-	@tests=$$($(BIN)/python -m tests.touched) && echo "touched: $$tests" && { [ -z "$$tests" ] || $(BIN)/python -m pytest -q -rs -m night --durations 20 --numprocesses 3 $$tests || [ $$? = 5 ]; }
+night-of: .venv/.dev  ## the tests of one engine that make test leaves to the night: ENGINE=docker; without a word the one whose turn it is
+	@.ci/night-of "$(ENGINE)"
 
 format: .venv/.dev  ## the code is formatted
 	$(BIN)/ruff format --check .

@@ -2,9 +2,8 @@
 
 import os
 import tomllib
-import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,6 @@ settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("noisy")
 
 DIFFERENCES = Path(__file__).parent / "compat/differences.toml"
-# The cases of a law are versions, engines and moments here, or each is slow. By day one in so many has its turn, by the
-# law's name. CPU of all cases as measured: crash 420 s, compat 71, deploy 60, drift 46, integrity 33,
-# odd nodes 18, golden cases that are edited 17, lost 15.
-ONE_IN = {
-    "tests/change/test_golden_edited.py": 4,
-    "tests/compat/": 4,
-    "tests/crash/": 16,
-    "tests/deploy/": 4,
-    "tests/engines/": 16,
-    "tests/test_drift.py": 4,
-    "tests/test_integrity.py": 4,
-    "tests/test_lost.py": 4,
-    "tests/test_odd_nodes.py": 4,
-}
 _skipped: set[str] = set()
 
 
@@ -85,25 +70,19 @@ def named_tests() -> frozenset[str]:
     return frozenset(name for row in rows for name in row.get("tests", ()))
 
 
-def by_night(names: Iterable[str]) -> set[str]:
-    """Return the tests among ``names`` that `make test` leaves out since another case of their law has its turn."""
-    laws = defaultdict[str, list[str]](list)
-    for name in names:
-        if name.startswith((*ONE_IN,)):
-            laws[name.partition("[")[0]].append(name)
-    left = set[str]()
-    for law, cases in laws.items():
-        step = min(len(cases), *(each for path, each in ONE_IN.items() if law.startswith(path)))
-        turn = zlib.crc32(law.encode()) % step
-        left |= {*cases} - {*cases[turn::step]}
-    return left
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    left = by_night(item.nodeid for item in items)
+    """Leave most cases of a test marked ``sampled(n)`` to the night: by day its first case runs, and each nth after it."""
+    cases_by_test = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if item.nodeid in left:
-            item.add_marker("night")
+        cases_by_test[item.nodeid.partition("[")[0]].append(item)
+    for cases in cases_by_test.values():
+        sampled = cases[0].get_closest_marker("sampled")
+        if sampled is None:
+            continue
+        step = sampled.args[0]
+        for number, case in enumerate(cases):
+            if number % step != 0:
+                case.add_marker("night")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -60,6 +60,7 @@ ACTS: tuple[tuple[Act, ...], ...] = (
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("those", ACTS, ids=["rewritten", "renamed over", "a runtime less"])
 def test_what_somebody_has_changed_is_repaired_while_run_waits(site: Site, those: tuple[Act, ...]) -> None:
     with site.running() as child:
@@ -78,6 +79,7 @@ def test_what_somebody_has_changed_is_repaired_while_run_waits(site: Site, those
     assert those[0] is _a_runtime_gone_and_one_left or site.read(DAEMON_JSON) == THEIRS
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", [CONTAINERD, DAEMON_JSON])
 def test_a_config_of_more_than_ours_that_somebody_has_removed_is_told_and_not_written_anew(
     site: Site, path: str
@@ -194,6 +196,7 @@ def test_whoever_changes_it_again_and_again_is_told_loudly_and_wins(site: Site) 
     assert "it is changed again and again: 5 repairs within an hour" in event["problem"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("moment", ["check", "repair"])
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 def test_a_run_that_ends_during_a_repair_leaves_nothing(clean: Site, moment: str, *, killed: bool) -> None:
@@ -236,6 +239,7 @@ def test_an_installation_that_is_away_for_a_while_as_below_a_mount_ends_no_run(s
     assert site.tree() == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("who", "problem"),
     [

@@ -106,6 +106,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("harm", "name", "word"), DAMAGES)
 def test_status_deep_names_it_and_an_install_restores_it_and_touches_no_config(
     installed: Site, harm: Harm, name: str, word: str
@@ -129,6 +130,7 @@ def test_status_deep_names_it_and_an_install_restores_it_and_touches_no_config(
 QUICK = [*(each for each in DAMAGES if each.values[2] != "changed"), *WHOLE]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("harm", "name", "word"), QUICK)
 def test_status_sees_it_without_reading(installed: Site, harm: Harm, name: str, word: str) -> None:
     harm(installed.root / TOOLKIT)
@@ -171,6 +173,7 @@ EXPOSED = [
 ]
 
 
+@pytest.mark.sampled(4)
 @only_as_root
 @pytest.mark.parametrize(("name", "mode", "owner", "word"), EXPOSED)
 def test_what_is_ours_in_others_hands_is_told_and_given_back_to_root(
@@ -205,6 +208,7 @@ def test_a_neighbour_who_could_open_our_lock_keeps_nobody_out(installed: Site) -
     assert lock.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.sampled(4)
 @only_as_root
 @pytest.mark.parametrize(
     ("verb", "harm"), [("install", "given away"), ("uninstall", "writable"), ("run", "all of it given away")]

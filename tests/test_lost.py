@@ -27,6 +27,7 @@ def _files(site: Site) -> dict[str, str]:
     return {name: found for name, found in site.tree().items() if not found.startswith("4")}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("gone", "more"),
     [
@@ -57,6 +58,7 @@ def test_uninstall_without_the_ledger_takes_our_keys_out_and_says_so(
     assert "nothing to undo" in site.uninstall().stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gone", [LEDGER, HOME, ALL])
 def test_an_install_after_the_loss_and_an_uninstall_leave_nothing_of_ours(installed: Site, gone: str) -> None:
     lose(installed, gone)
@@ -71,6 +73,7 @@ def test_an_install_after_the_loss_and_an_uninstall_leave_nothing_of_ours(instal
     assert named(installed) == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gone", [LEDGER, HOME, ALL])
 def test_a_run_whose_ledger_is_lost_while_it_waits_undoes_what_can_be_seen(site: Site, gone: str) -> None:
     with site.running() as child:
@@ -123,6 +126,7 @@ NONE = "version = 3\n"
 DEFAULT = ("--set-as-default",)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("gone", "theirs", "more", "again"),
     [
@@ -210,6 +214,7 @@ def test_what_nvidias_installer_left_is_not_taken_for_ours(site: Site) -> None:
     assert site.tree(times=True) == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lost", [False, True], ids=["as it was", "its ledger lost"])
 def test_another_install_dir_is_found_by_what_engines_name(site: Site, *, lost: bool) -> None:
     before = site.tree()

@@ -42,6 +42,7 @@ config_files.contents_of = none_left
 """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("verb", "code"), [("install", 1), ("uninstall", 4)])
 def test_memory_that_is_over_half_way_is_a_sentence_and_leaves_no_trace(
     site: Site, verb: str, code: int
@@ -58,6 +59,7 @@ def test_memory_that_is_over_half_way_is_a_sentence_and_leaves_no_trace(
     assert site.tree() == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -131,6 +133,7 @@ def test_a_version_is_its_numbers() -> None:
     assert [*map(parse_version, said)] == [(1, 6, 20), (28, 5, 2), (2, 4, 0), (2, 4, 0), ()]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["Talos", "Bottlerocket"])
 def test_a_system_that_brings_the_toolkit_in_its_own_way_is_told_so_before_anything_is_written(
     site: Site, name: str
@@ -143,6 +146,7 @@ def test_a_system_that_brings_the_toolkit_in_its_own_way_is_told_so_before_anyth
     assert name in without_cri(Host.under(PurePosixPath(site.root)), ())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("text", [None, "\n", '\ufeff{"debug": true}'], ids=["usual", "blank", "marked"])
 def test_dockers_config_may_have_any_name(site: Site, text: str | None) -> None:
     config = site.root / "etc/docker/dockerd.cfg"

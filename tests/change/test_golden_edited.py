@@ -65,6 +65,7 @@ def originals(held: Record, saved: dict[str, File]) -> Disk:
     return {row.path: saved[row.original.digest] if row.original else None for row in held.configs}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", EDITED, ids=lambda case: f"{case.engine}-{case.path.name}")
 def test_what_is_added_after_an_install_stays_and_nothing_else(case: Case) -> None:
     for added in ADDITIONS[case.engine]:

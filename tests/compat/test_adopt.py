@@ -57,6 +57,7 @@ def adopt(node: Nvidia, event: str = "leftovers found") -> list[dict[str, object
     return [each for each in node.events if each["event"] == event]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("before", [{"log-driver": "json-file"}, {"runtimes": {"mine": {"path": "/m"}}}])
 def test_dockers_runtimes_and_default_go(docker: Nvidia, before: dict[str, dict[str, object]]) -> None:
     said = {**before, **DOCKERS, "runtimes": before.get("runtimes", {}) | DOCKERS["runtimes"]}  # type: ignore[operator]
@@ -70,6 +71,7 @@ def test_dockers_runtimes_and_default_go(docker: Nvidia, before: dict[str, dict[
     assert event["found"] == ["nvidia, nvidia-cdi, nvidia-legacy in /etc/docker/daemon.json", TOOLKIT]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("engine", "config", "drop_in", "after"),
     [
@@ -95,6 +97,7 @@ def test_what_is_in_a_config_or_drop_in_goes_and_the_rest_stays(
     assert ("an import in /etc/containerd/config.toml" in str(event["found"])) is config.startswith("imports")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("text", [DEFAULT_V2, USERS_V2], ids=["as the default", "not as the default"])
 def test_a_drop_in_goes_whose_toolkit_has_gone_before_it_and_only_where_that_was_asked_for(
     containerd: Nvidia, text: str
@@ -111,6 +114,7 @@ def test_a_drop_in_goes_whose_toolkit_has_gone_before_it_and_only_where_that_was
     assert not containerd.drop_in.exists()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("engine", "files", "kept"),
     [
@@ -152,6 +156,7 @@ def test_an_import_that_serves_others_stays(containerd: Nvidia) -> None:
     assert not containerd.drop_in.exists()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("engine", "text"),
     [
@@ -170,6 +175,7 @@ def test_an_install_takes_over_and_gives_back_what_it_found(tmp_path: Path, engi
         assert not [word for word in node.low_level() if TOOLKIT in word]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", ["config", "hook"])
 def test_an_install_on_crio_takes_over_drop_in_and_hook_and_gives_them_back(crio: Nvidia, mode: str) -> None:
     theirs = f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-toolkit"}}, "version": "1.0.0"}}\n'
@@ -192,6 +198,7 @@ def left_for_nri(node: Nvidia, program: str = PROGRAMS["nvidia"]) -> None:
     node.config.write_text(f'version = 2\n{table}[{V2}.runtimes.nvidia.options]\nBinaryName = "{program}"\n')
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [("ours", [LOW_LEVEL, "runc", "crun"]), ("NVIDIA's", [LOW_LEVEL]), ("none", ["runc", "crun"])],

@@ -58,6 +58,7 @@ CONFIGS: dict[str, tuple[str, str | None, dict[str, str]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", CONFIG)
 def test_d1_a_second_set_up_under_another_name_does_not_wrap_ourselves(tmp_path: Path, engine: str) -> None:
     node = Nvidia(tmp_path, engine, EMPTY[engine])
@@ -75,6 +76,7 @@ def test_d4_a_missing_artifact_leaves_the_toolkit_that_is_there(docker: Nvidia) 
     assert docker.refused()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("engine", "text", "variables"), CONFIGS.values(), ids=CONFIGS)
 def test_a_config_of_an_administrator_gets_our_default_and_comes_back_byte_for_byte(
     tmp_path: Path, engine: str, text: str | None, variables: dict[str, str]
@@ -92,6 +94,7 @@ def test_a_config_of_an_administrator_gets_our_default_and_comes_back_byte_for_b
             assert kept <= {*node.config.read_text().splitlines()}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("config", "path", "text"),
     [
@@ -132,6 +135,7 @@ def test_the_drop_in_has_our_runtimes_alone_and_goes_with_its_import_and_directo
         assert [path for path in readable if PASSWORD in path.read_text(errors="replace")] == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("edited", [False, True], ids=["as we wrote it", "edited by others"])
 def test_d21_the_old_table_of_container_config_gives_way_and_comes_back(
     containerd: Nvidia, *, edited: bool
@@ -163,6 +167,7 @@ def test_d21_the_old_table_of_container_config_gives_way_and_comes_back(
     assert containerd.tree() == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("engine", "mode", "path"),
     [
@@ -196,6 +201,7 @@ def test_d29_the_override_is_applied_and_wins_over_what_is_inherited(containerd:
             assert containerd.runtimes()[name]["options"] == {**override, "BinaryName": program}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("files", "kind"),
     [

@@ -49,6 +49,7 @@ EMPTY = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [SAID, EMPTY], ids=["said", "empty"])
 def test_each_variable_arrives_in_config_toml(
     docker: Nvidia, rows: list[tuple[str, str, str, object]]
@@ -60,6 +61,7 @@ def test_each_variable_arrives_in_config_toml(
     assert found == {key: value for _, _, key, value in rows}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("variables", [{"NO_RUNTIME_CONFIG": "true"}, NRI], ids=["asked for", "NRI"])
 def test_the_files_alone_are_installed_without_an_engine(docker: Nvidia, variables: dict[str, str]) -> None:
     with docker.installed(**variables):
@@ -81,6 +83,7 @@ def test_annotations_and_cdi_arrive_in_containerds_runtimes_before_what_is_inher
     assert "enable_cdi = true" in containerd.config.read_text()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
@@ -102,6 +105,7 @@ def test_a_runtime_type_that_is_told_is_that_of_runtimes_that_inherit_none(
     assert {types[name] for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")} == {kind}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("default", ["true", "false"])
 @pytest.mark.parametrize("name", ["nvidia", "gpu", "nvidia-cdi", ""])
 def test_names_and_default_are_as_nvidia_has_them(docker: Nvidia, name: str, default: str) -> None:
@@ -112,6 +116,7 @@ def test_names_and_default_are_as_nvidia_has_them(docker: Nvidia, name: str, def
     assert docker.default() == ((name or "nvidia") if default == "true" else None)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("variables", "words"),
     [

@@ -36,6 +36,7 @@ def _for(row: Row, variable: str) -> str:
     return ENGINE_OF.get(variable.partition("_")[0], "docker") if row.name in OWN_ENGINE_ONLY else "docker"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", CONFIG)
 def test_what_nobody_says_has_its_default(engine: str) -> None:
     asked = read([], {"RUNTIME": engine})
@@ -81,6 +82,7 @@ def test_an_empty_variable_counts_and_hides_the_later_ones_with_a_warning() -> N
         ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(OWN_ENGINE_ONLY))
 @pytest.mark.parametrize("engine", CONFIG)
 def test_a_path_for_another_engine_does_not_count(name: str, engine: str) -> None:
@@ -101,6 +103,7 @@ def test_a_bool_is_one_of_twelve_words() -> None:
             read([], {"NO_DAEMON": word})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "environment", "name", "value"),
     [
@@ -128,6 +131,7 @@ def test_a_misspelt_variable_is_told_and_foreign_ones_are_not() -> None:
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -213,6 +217,7 @@ def test_with_nri_the_namespaces_get_the_kind_of_the_specification_and_nothing_e
     assert not _options(NO_DAEMON="true", **asked).serves_nri
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("engine", "said", "mode"),
     [
@@ -232,6 +237,7 @@ DRIVERS = ("/run/nvidia/driver",) * 4
 HOSTS = {"DRIVER_ROOT": "/", "DRIVER_ROOT_CTR_PATH": "/host", "DEV_ROOT": "/dev-root"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("variables", "cdi"),
     [

@@ -41,6 +41,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sampled(16)
 def test_a_kill_at_any_effect_leaves_a_node_that_works_and_can_go_both_ways(
     engines: str, nodes: Ward, scene: Scene
 ) -> None:
@@ -70,6 +71,7 @@ def test_what_is_replaced_is_saved_before_a_row_names_it(tmp_path: Path) -> None
         assert [*nodes.saved().values()] == [True]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_disk_that_fails_at_any_effect_costs_nobody_anything(
     engines: str, nodes: Ward, scene: Scene, fault: Fault
@@ -101,6 +103,7 @@ EDITS: dict[str, tuple[str, Callable[[str], str]]] = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("engines", EDITS, indirect=True)
 def test_an_edit_between_two_runs_of_which_one_was_killed_hides_none_of_our_keys(
     engines: str, nodes: Ward
@@ -123,6 +126,7 @@ def test_an_edit_between_two_runs_of_which_one_was_killed_hides_none_of_our_keys
         assert tree(nodes.root) | {path: described(original)} == nodes.untouched(), point
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("verb", "fault", "left"),
     [

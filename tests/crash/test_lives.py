@@ -91,6 +91,7 @@ OF_OURS = (
 )
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("engine", CONFIG)
 def test_random_history_then_uninstall_leaves_only_foreign_edits(engine: str, tmp_path: Path) -> None:
     """Each foreign act is done to the node and to a copy that never saw us: in the end the two are the same."""
@@ -198,6 +199,7 @@ def _live(node: Node, engine: str, chance: random.Random, acts: tuple[Act, ...])
     node.repaired(story)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "before",
     [
@@ -216,6 +218,7 @@ def test_status_plan_and_a_second_install_never_contradict_one_another(before: P
             assert node.says("plan") == refused
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("engine", CONFIG)
 def test_nor_where_somebody_also_spoils_what_is_ours_alone(engine: str, tmp_path: Path) -> None:
     for sequence in range(SEQUENCES):
@@ -225,6 +228,7 @@ def test_nor_where_somebody_also_spoils_what_is_ours_alone(engine: str, tmp_path
         _live(node, engine, chance, (*ACTS, *OF_OURS))
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("act", OF_OURS)
 def test_who_spoils_what_is_ours_alone_has_each_verb_tell_that_an_install_mends_it(
     act: Act, installed: Site
@@ -236,6 +240,7 @@ def test_who_spoils_what_is_ours_alone_has_each_verb_tell_that_an_install_mends_
         installed.install()
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("engine", CONFIG)
 def test_none_contradicts_another_while_run_waits(engine: str, tmp_path: Path) -> None:
     for sequence in range(1 + SEQUENCES // 100):

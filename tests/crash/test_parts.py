@@ -123,6 +123,7 @@ def _failing(part: Part, kind: str) -> None:
     _behind(part, fail)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", PARTS)
 def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(node: Node, part: str, kind: str) -> None:
@@ -146,6 +147,7 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(node: Node, 
     assert node.undone() == before
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("goes_on", [True, False], ids=["installed again", "uninstalled"])
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_killed_behind_a_part_is_known_to_the_next_run(

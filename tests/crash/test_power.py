@@ -5,6 +5,8 @@ import random
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.crash.faults import STRIDE
 from tests.crash.nodes import Scene, Ward, assert_goes_back, assert_goes_on, assert_works
 from tests.crash.power import Disk, Inodes
@@ -16,6 +18,7 @@ MOST = 1000 if STRIDE == 1 else 64  # what may stand there after one moment
 SEED = int(os.environ.get("SEED", "20261121"))
 
 
+@pytest.mark.sampled(16)
 def test_a_kill_at_any_system_call_leaves_a_node_that_works_and_can_go_both_ways(
     engines: str, nodes: Ward, scene: Scene, tmp_path: Path
 ) -> None:
@@ -30,6 +33,7 @@ def test_a_kill_at_any_system_call_leaves_a_node_that_works_and_can_go_both_ways
     assert taken
 
 
+@pytest.mark.sampled(16)
 def test_a_power_failure_at_any_moment_leaves_a_node_that_works_and_can_go_both_ways(
     engines: str, nodes: Ward, scene: Scene, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def undone(site: Site) -> int:
     return codes[-1]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("act", "who", "wanted"),
     [

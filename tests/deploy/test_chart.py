@@ -53,6 +53,7 @@ def _refused(*settings: str, verb: str = "template") -> str:
     return done.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize(
     "settings", [(), ALL, ("uninstall=true",), ("resourceQuota=true", "nodeSelector=null")]
@@ -61,6 +62,7 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
     validate(charted(*settings), version)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -101,6 +103,7 @@ def taken(flag: str) -> list[str]:
     return str(choices).split("|")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("variable", "value"), [("MODE", "mode"), ("NRI", "nri.enabled"), ("NRI_ALLOW", "nri.allow")]
 )
@@ -113,6 +116,7 @@ def test_a_mode_that_the_chart_would_not_see_is_refused(variable: str, value: st
 SINCE_0_1_0 = ("mode=null", "nri=null", "planNode=null")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("settings", "verb"),
     [
@@ -129,6 +133,7 @@ def test_the_values_of_an_older_chart_do_what_they_did(settings: tuple[str, ...]
     assert charted("mode=null", "nri.enabled=true", ALLOW) == charted("nri.enabled=true", ALLOW)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(yaml.safe_load((CHART / "values.yaml").read_text())))
 def test_a_value_that_is_taken_away_is_refused_by_its_name_or_renders(name: str) -> None:
     if name in SCHEMA["required"]:
@@ -137,11 +142,13 @@ def test_a_value_that_is_taken_away_is_refused_by_its_name_or_renders(name: str)
         validate(charted(f"{name}=null"), SCHEMAS[-1])
 
 
+@pytest.mark.sampled(4)
 @OF_A_NODE
 def test_an_upgrade_refuses_the_job_of_a_node_which_the_api_would_not_let_change(value: str) -> None:
     assert f"{value} is for helm template alone" in _refused(f"{value}=gpu-7", verb="upgrade")
 
 
+@pytest.mark.sampled(4)
 @OF_A_NODE
 def test_the_job_of_a_node_with_a_long_name_has_a_name_that_its_pods_can_have(value: str) -> None:
     nodes = [f"gpu-{'x' * 80}.{each}.example.com" for each in ("a", "b")]
@@ -241,6 +248,7 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
     assert told == typed | (schema.keys() - nested - {"global"})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("value", "flag"), [("onExit", "--on-exit"), ("runtime", "--runtime"), ("mode", "--mode")]
 )

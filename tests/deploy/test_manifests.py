@@ -63,6 +63,7 @@ def _env(manifests: list[Manifest]) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container_of(manifests)["env"]}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_what_kustomize_makes_holds_to_the_schemas(directory: str, version: str) -> None:
@@ -88,6 +89,7 @@ OF_THE_JOB = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("place", "settings"),
     [
@@ -154,6 +156,7 @@ def test_the_plan_of_a_node_is_asked_for_what_the_daemon_set_asks_for() -> None:
     assert once == (0, "Never"), "a plan is printed once"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("directory", JOBS)
 def test_openshift_admits_the_job_of_a_node_by_an_account_that_is_always_there(
     directory: str, layer: Layer
@@ -177,6 +180,7 @@ def test_openshift_admits_what_the_pod_asks_for(layer: Layer) -> None:
     assert [name for name, value in constraints.items() if value is True] == allowed
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("directory", [name for name in DIRECTORIES if name != "namespace"])
 def test_who_deletes_the_toolkit_keeps_the_namespace_that_the_uninstall_needs(directory: str) -> None:
     assert not {"Namespace", "ResourceQuota"} & {each["kind"] for each in kustomized(directory)}
@@ -213,6 +217,7 @@ def test_an_uninstall_keeps_how_a_layer_has_changed_the_daemon_set(layer: Layer)
     assert "toolkit-installer uninstall" in pod["containers"][0]["args"][0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["undo", "keep"])
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_and_a_policy_set_their_variable(layer: Layer, name: str, overlay: str) -> None:
@@ -292,6 +297,7 @@ def _made(name: str) -> list[Manifest]:
     return charted(*name.split()[1:]) if name.startswith("chart") else kustomized(name)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["base", "uninstall", "chart"])
 def test_every_variable_in_it_is_one_of_ours(name: str) -> None:
     known = {*re.findall(rf"{PREFIX}\w+", (PROJECT / "docs/reference.md").read_text())}
@@ -315,6 +321,7 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
     assert len(asked.strip().splitlines()) == 13, "a row for each, and no other"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name",
     [

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
@@ -71,15 +70,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         any_version = (
             metafunc.definition.get_closest_marker("any_version") and os.environ.get("VERSIONS") != "all"
         )
-        wanted = _one_of_each(sets, metafunc.definition.name) if any_version else sets
+        wanted = _newest_of_each(sets) if any_version else sets
         metafunc.parametrize(name, wanted, ids=str, indirect=True)
 
 
-def _one_of_each(sets: list[EngineSet], test: str) -> list[EngineSet]:
-    """Return a version of each engine, chosen by the name of the test: among them all have their turn."""
-    turn = zlib.crc32(test.encode())
-    of_each = ([row for row in sets if row.name == name] for name in sorted({row.name for row in sets}))
-    return [rows[turn % len(rows)] for rows in of_each]
+def _newest_of_each(sets: list[EngineSet]) -> list[EngineSet]:
+    """Return the newest version of each engine: ``sets`` go from the oldest suite of Debian to the newest."""
+    newest = {row.name: row for row in sets}
+    return list(newest.values())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

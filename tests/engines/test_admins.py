@@ -20,6 +20,7 @@ RUNC = 'runtime_type = "io.containerd.runc.v2"'
 DRIVER = f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n[{OLD}.runtimes.runc.options]\nSystemdCgroup = true\n"
 
 
+@pytest.mark.sampled(16)
 def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
     containerd: Containerd, tmp_path: Path
 ) -> None:
@@ -39,6 +40,7 @@ def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
     assert not node.names_us()
 
 
+@pytest.mark.sampled(16)
 def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_dumps(
     containerd: Containerd, tmp_path: Path
 ) -> None:
@@ -56,6 +58,7 @@ def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_
         node.install()
 
 
+@pytest.mark.sampled(16)
 def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Containerd, tmp_path: Path) -> None:
     version = 3 if containerd[1] >= (2,) else 2
     files = {"conf.d__50-gpu-old": "oom_score = -1\n"}
@@ -75,6 +78,7 @@ def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Contai
     assert node.files() == untouched
 
 
+@pytest.mark.sampled(16)
 def test_a_runtime_under_the_other_plugin_stays_in_force_and_ours_move_to_it(
     containerd: Containerd, tmp_path: Path
 ) -> None:
@@ -104,6 +108,7 @@ def test_a_runtime_under_the_other_plugin_stays_in_force_and_ours_move_to_it(
     assert tomllib.loads(node.config.read_text())["version"] == 2
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
 @pytest.mark.parametrize(
     "root", [None, "version = 2\n", DRIVER], ids=["no file", "only a version", "schema 2"]

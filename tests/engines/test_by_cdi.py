@@ -51,6 +51,7 @@ def _specification(node: Node) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.sampled(16)
 def test_a_container_gets_its_gpu_and_the_engine_is_never_changed_or_unreachable(with_cdi: Node) -> None:
     node = with_cdi
     files, before, pid = snapshot(node), served(node), node.pid_of()

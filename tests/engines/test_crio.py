@@ -377,6 +377,7 @@ def test_all_verbs_tell_of_a_program_that_is_gone_and_none_restarts(with_conmon:
     assert starts(crio, "crio") == count
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("down", [False, True], ids=["before crio is restarted", "that keeps crio down"])
 def test_an_install_follows_an_owner_who_moves_conmon(with_conmon: Node, *, down: bool) -> None:
     crio = with_conmon

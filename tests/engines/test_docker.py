@@ -27,6 +27,7 @@ def _runtimes(node: Node) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(16)
 def test_a_default_that_is_asked_for_no_more_is_not_in_force_any_more(docker_node: Node) -> None:
     node, files, pid = docker_node, snapshot(docker_node), docker_node.pid_of("docker")
     node.installer("install", *SOURCE, check=True)
@@ -59,6 +60,7 @@ def test_a_default_that_is_asked_for_no_more_is_not_in_force_any_more(docker_nod
     assert node.pid_of("docker") == pid
 
 
+@pytest.mark.sampled(16)
 def test_the_runtimes_of_others_are_served_as_before_and_so_is_a_default_that_the_file_names_no_more(
     docker_node: Node,
 ) -> None:
@@ -99,6 +101,7 @@ def _started_with(node: Node, flags: str, *settings: str, restart: bool = True) 
         node.restart("docker")
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 @pytest.mark.parametrize(
     ("flags", "settings"),
@@ -120,6 +123,7 @@ def test_dockerd_validates_as_it_was_started(
     assert served(docker_node)[0] > OURS
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_a_runtime_that_an_admin_made_the_default_stays_until_he_names_another(
     docker_node: Node, *, stopped: bool
@@ -154,6 +158,7 @@ DEFAULT = "--default-runtime nvidia"
 GPU = "--add-runtime gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime"
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 @pytest.mark.parametrize(
     ("flags", "live", "words"),
@@ -193,6 +198,7 @@ def test_what_a_flag_names_outlives_our_undo_until_docker_is_started_without_it(
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 def test_an_install_looks_at_the_flags_of_the_next_start(docker_node: Node) -> None:
     _started_with(docker_node, OWN)
     files = snapshot(docker_node)
@@ -214,6 +220,7 @@ def dead(docker_node: Node) -> Node:
     return docker_node
 
 
+@pytest.mark.sampled(16)
 def test_a_dockerd_that_failed_for_want_of_our_runtime_is_started_with_it(dead: Node) -> None:
     assert dead.installer("plan", *NAMED[1:]).returncode == 10
 

@@ -138,16 +138,19 @@ def _takes(dockerd: Dockerd, first: File | None, wanted: EffectiveConfig) -> Non
     assert has_same_runtimes(dockerd.serving, wanted), (first, dockerd.serving, wanted)
 
 
+@pytest.mark.sampled(16)
 def test_a_start_gives_what_the_model_says(dockerd: Dockerd, model: DockerdModel) -> None:
     for text in TEXTS[:: max(1, STRIDE // 3)]:
         _starts_as(dockerd, model, text)
 
 
+@pytest.mark.sampled(16)
 def test_a_reload_from_any_state_does_what_the_model_says(dockerd: Dockerd, model: DockerdModel) -> None:
     for (default, runtimes), text in PAIRS[::STRIDE]:
         _reloads_as(dockerd, model, _brought_to(dockerd, default, runtimes), text)
 
 
+@pytest.mark.sampled(16)
 def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
     dockerd: Dockerd, model: DockerdModel
 ) -> None:

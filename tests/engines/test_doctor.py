@@ -20,6 +20,7 @@ def give_driver(node: Node) -> None:
         node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
 
 
+@pytest.mark.sampled(16)
 def test_nothing_is_bad_on_a_good_node_and_nothing_is_changed(node: Node) -> None:
     give_driver(node)
     before, pid = snapshot(node, times=True), node.pid_of(node.engine)

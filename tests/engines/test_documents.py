@@ -1,5 +1,7 @@
 """docs/host.md as written, on a host with Docker: its commands are read from it."""
 
+import pytest
+
 from tests.documents import PROJECT, starting
 from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
@@ -29,6 +31,7 @@ def _host(node: Node) -> None:
     node.run(["cp", "-r", ARTIFACTS, "/opt/nvidia-toolkit"])
 
 
+@pytest.mark.sampled(16)
 def test_plan_install_a_container_status_uninstall_and_the_service(docker_node: Node) -> None:
     node = docker_node
     _host(node)

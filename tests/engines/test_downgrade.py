@@ -42,6 +42,7 @@ def downgraded(booted: Boot, roots: Roots, engines_today: list[EngineSet]) -> Do
     return boot
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("root", "default", "again"),
     [

@@ -66,6 +66,7 @@ def bootstrap(node: Node, before: str) -> None:
     node.run(["mv", f"{node.config}.new", node.config])
 
 
+@pytest.mark.sampled(16)
 def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_restarted(node: Node) -> None:
     files, before, names = snapshot(node), node.read(node.config), served(node)
     program = node.run(["readlink", f"/proc/{node.pid_of()}/exe"]).stdout.strip()
@@ -93,6 +94,7 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
     assert served(node) == names
 
 
+@pytest.mark.sampled(16)
 def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node) -> None:
     before = node.read(node.config)
     with running(node):
@@ -120,6 +122,7 @@ def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node)
         assert starts(node, node.unit) == count + (node.engine == "containerd")
 
 
+@pytest.mark.sampled(16)
 def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) -> None:
     before, never = node.read(node.config), ("--restart-mode", "none")
     process = node.start_run(*SOURCE, *never)
@@ -138,6 +141,7 @@ def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) ->
     assert node.read(node.config) == before
 
 
+@pytest.mark.sampled(16)
 def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(node: Node) -> None:
     files, before = snapshot(node), node.read(node.config)
     with running(node, "--drift", "repair") as process:
@@ -183,6 +187,7 @@ def test_a_docker_that_is_stopped_is_never_ok_nor_started_by_its_socket_and_read
         assert process.running
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("wait_s", [0.8, 1.3, 1.8])
 def test_a_stop_while_a_repair_restarts_the_engine_undoes_everything_in_time(
     containerd_node: Node, wait_s: float

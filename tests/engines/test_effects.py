@@ -181,6 +181,7 @@ def take_back(node: Node, before: EffectiveConfig, lived: EffectiveConfig) -> No
     assert node.held == Record()
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_is_in_force_differs_by_what_is_ours_and_by_nothing_after_the_undo(
     containerd: Containerd, part: int, tmp_path: Path

@@ -9,6 +9,7 @@ from tests.engines.live import start
 from tests.engines.nodes import PYTHON, SOURCE, Node
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("driver", ["loaded", "not loaded"])
 def test_a_live_container_outlives_restarts_of_its_engine(node: Node, driver: str) -> None:
     if node.engine == "docker":
@@ -63,6 +64,7 @@ reload(host, engine, Reload(ENGINES["docker"], ()), Patience(10, restart), lambd
 """
 
 
+@pytest.mark.sampled(16)
 def test_a_docker_that_is_restarted_in_the_middle_of_a_reload_has_read_its_config(docker_node: Node) -> None:
     """It knows of no reload then: an undo said that Docker has not let go, and that it serves nothing of ours."""
     before, config = docker_node.pid_of("docker"), docker_node.read(DOCKER)

@@ -50,6 +50,7 @@ def faked(fake_node: Node) -> Iterator[Node]:
     assert fake_node.show("containerd", "ActiveState") == "active"
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("behaviour", "words"),
     [
@@ -84,6 +85,7 @@ def test_an_engine_that_goes_wrong_is_rolled_back_and_left_alone_from_then_on(
     assert faked.installer(*INSTALL, "--retry").returncode == 0
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "behaviour",
     [

@@ -115,6 +115,7 @@ def test_a_config_on_a_full_disk_is_intact_and_the_remedy_is_named(site: Mounted
     assert site.tree() == before
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("path", "mounts", "what"),
     [
@@ -231,6 +232,7 @@ def test_a_new_file_takes_the_label_of_its_neighbour_and_a_binary_that_of_the_ru
     assert site.tree() == before
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("verb", "code"), [("uninstall", 4), ("install", 1)], ids=["an undo", "a repair"])
 def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(
     site: MountedSite, verb: str, code: int
@@ -260,6 +262,7 @@ def _modes(site: CdiSite) -> tuple[str, ...]:
     return tuple(f"{stat.S_IMODE(each.st_mode):o} {each.st_uid}:{each.st_gid}" for each in found)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_whatever_the_umask_is_engines_and_people_can_read_a_specification(
     by_cdi: CdiSite, umask: int

@@ -3,6 +3,8 @@
 import shutil
 import tomllib
 
+import pytest
+
 from tests.change.golden import Case, cases
 from tests.engines.nodes import Node
 
@@ -36,6 +38,7 @@ def _handlers(dump: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.sampled(16)
 def test_containerd_reads_our_runtime_out_of_each_golden_config(containerd_node: Node) -> None:
     major_minor = containerd_node.containerd_version.rsplit(".", 1)[0]
     mine = [
@@ -55,6 +58,7 @@ def test_containerd_reads_our_runtime_out_of_each_golden_config(containerd_node:
     assert mine
 
 
+@pytest.mark.sampled(16)
 def test_dockerd_accepts_each_golden_config_and_the_intermediate_text_of_its_undo(docker_node: Node) -> None:
     if str(docker_node.docker_version).startswith("20."):
         unknown = docker_node.run(["dockerd", "--validate"], check=False)

@@ -32,6 +32,7 @@ def flatcar(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("asked", [(), ("--drop-in-config", DROP_IN)], ids=["by itself", "asked for"])
 def test_a_drop_in_is_all_that_a_read_only_root_file_takes(flatcar: Node, asked: tuple[str, ...]) -> None:
     files, before = snapshot(flatcar), served(flatcar)

@@ -14,6 +14,7 @@ DOCKER_RUN = ("docker", "run", "--detach", "--name", "toolkit", "--read-only", "
 RUN = (PYTHON, "-m", "installer", "run", "--host-root", "/host", *SOURCE)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("where", [("--pid", "host"), ()], ids=["hostPID", "without hostPID"])
 def test_a_container_of_docker_reloads_the_dockerd_it_runs_under(
     docker_node: Node, where: tuple[str, ...]

@@ -45,6 +45,7 @@ def _containerd(k0s: Distribution) -> int:
     return int(k0s.node.run(["pgrep", "-x", "containerd"], check=False).stdout or 0)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("k0s", [K0S_135, K0S_136], ids=["1.35", "1.36"], indirect=True)
 def test_it_takes_the_drop_in_up_by_itself_and_nothing_else_happens_in_its_directory(
     k0s: Distribution,
@@ -94,6 +95,7 @@ def test_an_install_that_is_stopped_while_it_waits_takes_the_drop_in_back_and_se
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("k0s", [("2", 2, 0.2, "")], ids=["1.36"], indirect=True)
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_one_that_its_owner_stops_meanwhile_is_left_stopped_and_nothing_of_ours_stays(

@@ -76,6 +76,7 @@ def _name_of(unit: str) -> str:
     return unit.partition(".")[0].partition("-")[0]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("inside", [(), UNSEEN], ids=["seen", "from another pid namespace"])
 def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
     rancher: Distribution, inside: tuple[str, ...]
@@ -129,6 +130,7 @@ exec "$@"
 """
 
 
+@pytest.mark.sampled(16)
 def test_nvidias_variables_for_it_are_understood(rancher: Distribution) -> None:
     node, before = rancher.node, rancher.node.pid_of(rancher.unit)
     mounted = ["unshare", "--mount", "sh", "-ec", MOUNTED.replace("NAME", _name_of(rancher.unit)), "mounted"]

@@ -16,6 +16,7 @@ CONTAINERDS = ("--runtime", "containerd")
 TAKES_PART = "nvidia-container-runtime.real "
 
 
+@pytest.mark.sampled(16)
 def test_run_serves_our_runtime_and_a_stop_undoes_everything(node: Node) -> None:
     files, before = snapshot(node), served(node)
 
@@ -32,6 +33,7 @@ def test_run_serves_our_runtime_and_a_stop_undoes_everything(node: Node) -> None
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 def test_a_second_install_touches_signals_and_restarts_nothing(node: Node) -> None:
     first = node.installer("install", *SOURCE, check=True)
     files, pid = snapshot(node, times=True), node.pid_of()
@@ -46,6 +48,7 @@ def test_a_second_install_touches_signals_and_restarts_nothing(node: Node) -> No
     assert [line for line in node.journal(node.unit)[len(journal) :].splitlines() if "SIGHUP" in line] == []
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 def test_another_root_is_never_left_although_an_engine_runs(node: Node) -> None:
     files, before, pid = snapshot(node), served(node), node.pid_of()
@@ -100,6 +103,7 @@ def test_what_an_engine_serves_in_the_end_is_what_counts_and_what_failed_is_not_
     assert cri.status().conditions["RuntimeReady"]
 
 
+@pytest.mark.sampled(16)
 def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
     containerd_node: Node, cri: Cri
 ) -> None:
@@ -118,6 +122,7 @@ def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 def test_uninstall_restores_a_cri_that_our_config_took_down(containerd_node: Node, cri: Cri) -> None:
     node, files = containerd_node, snapshot(containerd_node)
     node.installer("install", *SOURCE, check=True)
@@ -133,6 +138,7 @@ def test_uninstall_restores_a_cri_that_our_config_took_down(containerd_node: Nod
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 def test_containers_start_by_the_hosts_own_toolkit_which_an_uninstall_leaves(node: Node) -> None:
     own, before = "usr/bin/nvidia-container-runtime", served(node)

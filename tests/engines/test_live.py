@@ -13,6 +13,7 @@ RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 DOUBLE = '"containerd": "/run/containerd/containerd.sock",'  # as its unit says by a flag: it refuses both
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("in_use", ["keep", "wait", "force"])
 def test_a_live_container_outlives_an_undo(node: Node, in_use: str) -> None:
     files, before = snapshot(node), served(node)
@@ -41,6 +42,7 @@ def test_a_live_container_outlives_an_undo(node: Node, in_use: str) -> None:
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 def test_a_live_container_of_the_default_runtime_outlives_undos_and_installs(node: Node) -> None:
     files, before = snapshot(node), served(node)
     install = ("install", *SOURCE, "--set-as-default")
@@ -69,6 +71,7 @@ def test_a_live_container_of_the_default_runtime_outlives_undos_and_installs(nod
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
     files = snapshot(node)
     process = node.start_run(*SOURCE)
@@ -82,6 +85,7 @@ def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("between", ["nothing", "an install", "an undo"])
 @pytest.mark.parametrize("in_use", ["keep", "force"])
 def test_a_config_that_its_owner_puts_back_after_an_incomplete_undo_is_undone_again(
@@ -109,6 +113,7 @@ def test_a_config_that_its_owner_puts_back_after_an_incomplete_undo_is_undone_ag
     assert not node.has("usr/local/nvidia")
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "not restarted yet"])
 def test_a_runtime_that_leads_elsewhere_starts_containers_after_an_undo(
     node: Node, *, restarted: bool

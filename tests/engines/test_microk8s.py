@@ -101,6 +101,7 @@ def refreshed(microk8s: Distribution, revision: str, template: str = "") -> None
     microk8s.cri.wait()
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("microk8s", ["1", "2"], indirect=True)
 def test_the_template_is_edited_and_its_own_unit_restarted(microk8s: Distribution) -> None:
     node, files, args = microk8s.node, snapshot(microk8s.node), _args(microk8s)

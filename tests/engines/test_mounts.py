@@ -132,6 +132,7 @@ def container(tmp_path: Path, request: pytest.FixtureRequest) -> Container:
     return made
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("mounted", "variable", "value", "option"),
     [
@@ -163,6 +164,7 @@ def test_a_variable_names_what_the_mount_has_brought(
     assert found == f"{there}{below}/{MARK}"
 
 
+@pytest.mark.sampled(16)
 def test_a_config_that_is_mounted_alone_is_edited_through_the_hosts_root(container: Container) -> None:
     container.mount("/", "/host")
     container.mount("/etc/containerd/config.toml", "/conf/config.toml")
@@ -173,6 +175,7 @@ def test_a_config_that_is_mounted_alone_is_edited_through_the_hosts_root(contain
     assert RUNTIME in container.text("config.toml")
 
 
+@pytest.mark.sampled(16)
 def test_a_config_that_is_mounted_alone_is_refused_and_the_remedy_works_in_the_form_of_2021(
     container: Container,
 ) -> None:

@@ -52,6 +52,7 @@ def _changes_nothing(node: Node, *over_the_bus: str) -> None:
     assert (snapshot(node), served(node)) == (files, before)
 
 
+@pytest.mark.sampled(16)
 def test_a_neighbour_without_root_changes_nothing(node: Node) -> None:
     _changes_nothing(node)
 

@@ -29,6 +29,7 @@ SCHEMA_1 = TABLES.replace("CRI", "plugins.cri")
 SCHEMA_2 = "version = 2\n" + f"{TABLES}{OPTIONS}".replace("CRI", 'plugins."io.containerd.grpc.v1.cri"')
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("text", [SCHEMA_2, SCHEMA_1], ids=["schema 2", "schema 1"])
 def test_what_old_tables_serve_is_served_beside_our_default_and_their_names_are_taken(
     containerd_node: Node, cri: Cri, text: str

@@ -111,6 +111,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_all_verbs_agree_on_what_an_administrator_made_of_a_node(
     booted: Boot, engines_today: list[EngineSet], case: Case
@@ -164,6 +165,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("path", "old", "new"), REFUSED.values(), ids=REFUSED)
 def test_no_install_silences_what_the_next_start_refuses_and_no_start_does(
     booted: Boot, engines_today: list[EngineSet], path: str, old: str, new: str
@@ -191,6 +193,7 @@ def unstarted(request: pytest.FixtureRequest, booted: Boot, engines_today: list[
         yield made
 
 
+@pytest.mark.sampled(16)
 def test_all_verbs_say_that_a_cgroup_driver_changed_after_the_install_is_to_be_followed(
     unstarted: Node,
 ) -> None:
@@ -218,6 +221,7 @@ def test_all_verbs_say_that_a_cgroup_driver_changed_after_the_install_is_to_be_f
     assert node.read(CONTAINERD) == other
 
 
+@pytest.mark.sampled(16)
 def test_an_entry_with_our_program_in_two_spellings_starts_ours_after_an_install(unstarted: Node) -> None:
     node, program = unstarted, "/usr/local/nvidia/toolkit/nvidia-container-runtime"
     twice = BOTH_SPELLINGS.replace("/usr/bin/nvidia-container-runtime", program)

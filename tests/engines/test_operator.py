@@ -20,6 +20,7 @@ ONCE = {"RUNTIME": "containerd", "HOST_ROOT_MOUNT": "/", "TOOLKIT_SOURCE_ROOT": 
 KUBELETS = [*OPERATORS_MOUNTS.values(), *PLACES.values(), "/run/nvidia/driver/dev"]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("cdi", [True, False], ids=["CDI, the default", "without CDI"])
 def test_a_pod_with_the_operators_variables_serves_and_gives_back(
     containerd_node: Node, cri: Cri, *, cdi: bool

@@ -77,6 +77,7 @@ class Prepared:
         self.cri.remove_pod(self.pod)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_what_a_unit_says_of_its_next_start_is_not_brought_into_force(
     containerd_node: Node, cri: Cri, verb: str
@@ -96,6 +97,7 @@ def test_what_a_unit_says_of_its_next_start_is_not_brought_into_force(
     node.installer("install", *SOURCE, check=True)  # nobody lives there any more
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_places_in_a_config_that_no_start_has_read_yet_are_not_brought_into_force(
     containerd_node: Node, cri: Cri, verb: str
@@ -111,6 +113,7 @@ def test_places_in_a_config_that_no_start_has_read_yet_are_not_brought_into_forc
     prepared.goes_on()
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_a_unit_that_is_edited_right_before_the_restart_is_seen(
     containerd_node: Node, cri: Cri, verb: str

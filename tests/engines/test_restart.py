@@ -86,6 +86,7 @@ def test_an_engine_that_its_owner_has_moved_to_another_socket_is_found_there(con
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 def test_a_node_that_goes_down_keeps_everything(node: Node) -> None:
     unit = f"[Service]\nExecStart=/usr/bin/python3 -m installer run {' '.join(SOURCE)}\n"
     node.write("/run/systemd/system/toolkit.service", unit)
@@ -224,6 +225,7 @@ def test_no_verb_restarts_into_what_somebody_has_broken_since(containerd_node: N
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_a_file_that_is_broken_while_a_restart_is_waited_for_is_seen(
     containerd_node: Node, cri: Cri, verb: str
@@ -251,6 +253,7 @@ def test_a_file_that_is_broken_while_a_restart_is_waited_for_is_seen(
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 def test_runtimes_that_the_engine_cannot_see_are_never_configured(node: Node) -> None:
     files, pid = snapshot(node), node.pid_of()
     installer = f"/usr/bin/python3 -m installer install {' '.join(SOURCE)}"
@@ -277,6 +280,7 @@ def test_without_a_way_to_systemd_an_engine_is_refused_and_left_as_it_is(contain
     assert (snapshot(node), node.pid_of()) == (files, pid)
 
 
+@pytest.mark.sampled(16)
 def test_a_stop_at_any_moment_leaves_an_engine_that_serves_and_files_as_promised(node: Node) -> None:
     files, before = snapshot(node), served(node)
     chance = random.Random(20261121)  # noqa: S311 - moments, not secrets
@@ -299,6 +303,7 @@ def test_a_stop_at_any_moment_leaves_an_engine_that_serves_and_files_as_promised
     assert node.show(node.unit, "ActiveState") == "active"
 
 
+@pytest.mark.sampled(16)
 def test_an_uninstall_right_after_a_kill_is_not_fooled_by_a_restart_still_going_on(node: Node) -> None:
     files, before = snapshot(node), served(node)
     for delay_s in (0, 0.02, 0.045, 0.075):  # the restart takes some 80 ms
@@ -314,6 +319,7 @@ def test_an_uninstall_right_after_a_kill_is_not_fooled_by_a_restart_still_going_
         assert served(node) == before, done.stderr
 
 
+@pytest.mark.sampled(16)
 def test_a_stop_while_the_undo_is_at_work_changes_nothing(node: Node) -> None:
     files, before = snapshot(node), served(node)
     for event in ("stop requested", "config written", '"event": "engine re'):

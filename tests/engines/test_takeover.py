@@ -68,6 +68,7 @@ def _binary(name: str) -> str:
     return f"{TOOLKIT}/nvidia-container-runtime{RUNTIMES[name]}"
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.any_version
 @pytest.mark.parametrize("default", [True, False], ids=["as the default already", "not as the default"])
 def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, default: bool) -> None:

@@ -30,6 +30,7 @@ def service(node: Node) -> Node:
     return node
 
 
+@pytest.mark.sampled(16)
 def test_the_unit_installs_outlives_a_reboot_and_gives_back_when_stopped(service: Node) -> None:
     node, files, before = service, snapshot(service), served(service)
     node.run(["systemd-analyze", "verify", PATH])

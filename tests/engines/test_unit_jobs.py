@@ -65,6 +65,7 @@ def meanwhile(on: Node, *words: str) -> Iterator[None]:
     acted.result()
 
 
+@pytest.mark.sampled(16)
 def test_restarts_that_are_done_have_another_invocation_and_hit_no_start_limit(on: Node) -> None:
     before = start(on, WELL, unit="StartLimitIntervalSec=1h\nStartLimitBurst=2")
 
@@ -84,6 +85,7 @@ FAILS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("service", "words"), FAILS.values(), ids=FAILS)
 def test_a_start_that_fails_is_told_with_its_result(on: Node, service: str, words: str) -> None:
     start(on, WELL)
@@ -96,6 +98,7 @@ def test_a_start_that_fails_is_told_with_its_result(on: Node, service: str, word
     assert failed.value.problem.startswith(f"restart {UNIT} ({words})")
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("service", [SLOW_START, SLOW_STOP], ids=["while it starts", "while it stops"])
 @pytest.mark.parametrize("verb", ["daemon-reexec", "daemon-reload", f"restart {UNIT}"])
 def test_a_restart_outlives_what_systemd_does_meanwhile(on: Node, service: str, verb: str) -> None:
@@ -119,6 +122,7 @@ def waiting(on: Node) -> str:
     return before
 
 
+@pytest.mark.sampled(16)
 def test_a_restart_that_waits_is_taken_back_when_we_are_stopped(on: Node) -> None:
     before, stop_at = waiting(on), time.monotonic() + 0.5
 
@@ -134,6 +138,7 @@ def test_a_restart_that_waits_is_taken_back_when_we_are_stopped(on: Node) -> Non
     assert UNIT not in on.run(["systemctl", "list-jobs"]).stdout
 
 
+@pytest.mark.sampled(16)
 def test_a_reload_that_fails_is_told_though_the_unit_runs_on(on: Node) -> None:
     start(on, f"{WELL}\nExecReload=test -e /run/first")
 

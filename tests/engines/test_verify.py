@@ -53,6 +53,7 @@ def left(node: Node) -> list[str]:
     return [*objects(node), *seen.stdout.splitlines(), *mounts]
 
 
+@pytest.mark.sampled(16)
 def test_the_way_through_each_runtime_is_proven_and_nothing_stays(node: Node) -> None:
     installed(node)
     node.forget_marks()
@@ -69,6 +70,7 @@ def test_the_way_through_each_runtime_is_proven_and_nothing_stays(node: Node) ->
     assert snapshot(node) == files
 
 
+@pytest.mark.sampled(16)
 def test_what_is_missing_on_the_way_is_named_and_nothing_stays(node: Node) -> None:
     installed(node)
     before = left(node)
@@ -105,6 +107,7 @@ def kill_one(node: Node) -> None:
     process.wait()
 
 
+@pytest.mark.sampled(16)
 def test_what_a_killed_one_left_goes_with_the_next_and_with_an_undo(node: Node) -> None:
     installed(node)
     before, listed = left(node), objects(node)

@@ -172,6 +172,7 @@ SPOILT = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("pattern", SPOILT)
 def test_what_was_exchanged_or_signed_by_a_stranger_is_not_believed(archive: Archive, pattern: str) -> None:
     (file,) = archive.given.glob(pattern)
@@ -199,6 +200,7 @@ OFFERED = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("offered", OFFERED)
 def test_what_a_stranger_signs_is_not_believed_whatever_key_the_archive_offers(
     archive: Archive, offered: str

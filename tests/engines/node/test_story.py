@@ -28,6 +28,7 @@ def payload(node: Node) -> str:
     return program.read_bytes().split()[-1].decode()
 
 
+@pytest.mark.sampled(16)
 def test_with_the_policy_undo_a_pod_leaves_no_trace(containerd_with_images: Node) -> None:
     node, manifest = containerd_with_images, daemon_set("undo")
     files, before, count = snapshot(node), served(node), starts(node)
