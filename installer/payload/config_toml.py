@@ -15,9 +15,12 @@ from installer.model.options import ToolkitConfig
 def config_tree(
     config: ToolkitConfig, driver: DriverFacts, *, toolkit_dir: PurePosixPath, low_level: Sequence[str]
 ) -> Tree:
-    """Return what config.toml says."""
-    # On Debian sbin/ldconfig is a script that no container can run. On SUSE nodes belong to the group video.
-    ldconfig = PurePosixPath(driver.root, "sbin", "ldconfig.real" if driver.ldconfig_real else "ldconfig")
+    """Return the document of config.toml for this node, before any edit of an administrator."""
+    # On Debian sbin/ldconfig is a script that no container can run.
+    ldconfig_name = "ldconfig.real" if driver.ldconfig_real else "ldconfig"
+    ldconfig = PurePosixPath(driver.root, "sbin", ldconfig_name)
+    # SUSE gives the device nodes to the group video.
+    user = "root:video" if driver.suse else ""
     document: dict[str, Value] = {
         "accept-nvidia-visible-devices-as-volume-mounts": config.accept_volume_mounts,
         "accept-nvidia-visible-devices-envvar-when-unprivileged": config.accept_envvar_when_unprivileged,
@@ -28,13 +31,13 @@ def config_tree(
             "debug": config.cli_debug,
             "environment": [],
             "ldcache": "",
-            # @ means the host's own program: one from the image could be anybody's.
+            # @ means the host's own program: anybody could have put a program into a container's image.
             "ldconfig": f"@{ldconfig}",
             "load-kmods": True,
             "no-cgroups": False,
             "path": str(toolkit_dir / "nvidia-container-cli"),
             "root": driver.root,
-            "user": "root:video" if driver.suse else "",
+            "user": user,
         },
         "nvidia-container-runtime": {
             "debug": config.runtime_debug,
@@ -63,7 +66,10 @@ def config_tree(
 
 
 def render_config(tree: Tree, before: str = "") -> str:
-    """Return the text of a config.toml that says ``tree``: the text ``before`` of ours where that says it."""
+    """Return the text of config.toml for the document ``tree``.
+
+    ``before`` is the text that an earlier run rendered; it is returned unchanged if it has the same document.
+    """
     with suppress(InstallerError):
         if same(parse(before, Syntax.TOML, name="config.toml"), tree):
             return before
@@ -71,8 +77,8 @@ def render_config(tree: Tree, before: str = "") -> str:
 
 
 def _render_lines(tree: Tree, table: str, indent: str) -> Iterator[str]:
-    """Yield what ``tree`` says as NVIDIA writes it: sorted, scalars first, a blank line before each table."""
-    # Loading it takes as long as all of the edits do; a start that changes nothing renders nothing.
+    """Yield the lines of ``tree`` in NVIDIA's order: sorted, scalars first, a blank line before tables."""
+    # Loading tomlkit takes as long as all edits together; a start that changes nothing renders nothing.
     import tomlkit
 
     nested = {key: value for key, value in tree.items() if isinstance(value, Mapping)}
@@ -89,41 +95,57 @@ def carry_over(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the new config.toml with an administrator's edits, and the dotted names of the edited keys.
 
-    The text is ``installed_now``, comments and layout included, in which every key that still holds what
-    was ``previous_rendered`` holds what is ``rendered`` now. Where both sides changed a key, the
-    administrator's value stays. InstallerError: it does not parse; an upgrade must not throw it away.
+    The result is the text ``installed_now`` with its comments and layout. A key that still has its value of
+    ``previous_rendered`` gets its value of ``rendered``. Where both sides changed a key, the administrator's
+    value stays.
+
+    Raises:
+        InstallerError: ``installed_now`` does not parse; an upgrade must not discard it.
     """
     installed = _parse_installed(installed_now, name)
     before = parse(previous_rendered, Syntax.TOML, name=name)
     after = parse(rendered, Syntax.TOML, name=name)
-    wants = [
-        Want(key, ABSENT if (value := value_at(after, key)) is None else value)
-        for key in _keys(before, after)
-        if same(value_at(before, key), value_at(installed, key))
-        # Whoever put a value in the place of a table meant it.
-        and all(
-            (above := value_at(installed, key[:depth])) is None or isinstance(above, Mapping)
-            for depth in range(1, len(key))
-        )
-    ]
+    wants = []
+    for key in _keys(before, after):
+        edited = not same(value_at(before, key), value_at(installed, key))
+        if edited or _has_value_above(installed, key):
+            continue
+        value = value_at(after, key)
+        wants.append(Want(key, ABSENT if value is None else value))
     text, _ = apply(installed_now, wants, Syntax.TOML, name=name)
     return text, edited_keys(rendered, text, name=name)
 
 
+def _has_value_above(tree: Tree, key: Key) -> bool:
+    """Tell whether a value stands where ``key`` needs a table: an administrator replaced the table by it."""
+    for depth in range(1, len(key)):
+        above = value_at(tree, key[:depth])
+        if above is not None and not isinstance(above, Mapping):
+            return True
+    return False
+
+
 def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, ...]:
-    """Return the dotted names of keys edited since ``rendered``; InstallerError: the file does not parse."""
+    """Return the dotted names of the keys that were edited since ``rendered``.
+
+    Raises:
+        InstallerError: ``installed_now`` does not parse.
+    """
     installed = _parse_installed(installed_now, name)
     ours = parse(rendered, Syntax.TOML, name=name)
-    keys = _keys(ours, installed)
-    return tuple(dotted(key) for key in keys if not same(value_at(ours, key), value_at(installed, key)))
+    edited = [
+        key for key in _keys(ours, installed) if not same(value_at(ours, key), value_at(installed, key))
+    ]
+    return tuple(dotted(key) for key in edited)
 
 
 def _nest_features(names: Sequence[str]) -> Tree:
     tree: dict[str, Any] = {}
     for name in names:
-        for inner in (each for each in names if each.startswith(f"{name}.")):
-            problem = f"opt in to the features {name} and {inner} (config.toml cannot hold both)"
-            remedy = f"opt in to {name} alone, or to {inner} alone"
+        inner = [each for each in names if each.startswith(f"{name}.")]
+        if inner:
+            problem = f"opt in to the features {name} and {inner[0]} (config.toml cannot hold both)"
+            remedy = f"opt in to {name} alone, or to {inner[0]} alone"
             raise InstallerError(problem, remedy=remedy, code="toolkit-config-unusable")
         *parents, last = name.split(".")
         table = tree
@@ -143,7 +165,19 @@ def _parse_installed(text: str, name: str) -> Tree:
 
 
 def _keys(one: Tree, other: Tree) -> list[Key]:
-    """Return where the trees hold something; where only one of them has a table, its keys are one key."""
-    # An empty table says nothing to the toolkit.
-    held = {key for tree in (one, other) for key, value in leaves(tree) if not isinstance(value, Mapping)}
-    return sorted(key for key in held if not any(key[:depth] in held for depth in range(1, len(key))))
+    """Return the sorted keys of the values of both trees.
+
+    Where a key has a value in one tree and a table in the other, the keys inside that table are left out.
+    """
+    found: set[Key] = set()
+    for tree in (one, other):
+        for key, value in leaves(tree):
+            # The toolkit ignores an empty table.
+            if not isinstance(value, Mapping):
+                found.add(key)
+    return sorted(key for key in found if not _is_inside(key, found))
+
+
+def _is_inside(key: Key, keys: set[Key]) -> bool:
+    """Tell whether ``keys`` has a key above ``key``."""
+    return any(key[:depth] in keys for depth in range(1, len(key)))

@@ -1,4 +1,4 @@
-"""The table of files we ship, what they become on the host, and what is wrong with what stands there."""
+"""The table of files we ship, their form on the host, and the damage of installed files."""
 
 import hashlib
 import json
@@ -65,16 +65,16 @@ EXECUTABLES: Final = (
     Executable("nvidia-container-runtime.legacy", (_CONFIG_PATH, _PATH), runtime=True),
     Executable("nvidia-ctk", (_PATH,)),
 )
-PROGRAMS: Final = frozenset(
-    PurePosixPath(name) for program in EXECUTABLES for name in (program.name, real_name(program.name))
-)
+_WRAPPER_NAMES: Final = [program.name for program in EXECUTABLES]
+_REAL_NAMES: Final = [real_name(name) for name in _WRAPPER_NAMES]
+PROGRAMS: Final = frozenset(PurePosixPath(name) for name in (*_WRAPPER_NAMES, *_REAL_NAMES))
 LIBRARIES: Final = ("libnvidia-container-go.so.1", "libnvidia-container.so.1")
 LINKS: Final = (Symlink(PurePosixPath("nvidia-container-toolkit"), "nvidia-container-runtime-hook"),)
 
 
-# Containers whose GPUs come by CDI start the hook that a specification names; nvidia-ctk makes such.
+# Containers with GPUs by CDI start the hook that a specification names; nvidia-ctk generates specifications.
 FOR_CDI: Final = frozenset({"nvidia-cdi-hook", "nvidia-ctk"})
-REQUIRED: Final = (*(executable.name for executable in EXECUTABLES), *LIBRARIES)  # what a source has to hold
+REQUIRED: Final = (*_WRAPPER_NAMES, *LIBRARIES)  # every source must have these files
 
 
 def list_payload(
@@ -87,40 +87,52 @@ def list_payload(
 ) -> tuple[PayloadFile, ...]:
     """Return all files of one version, sorted by path, from artifacts that passed ``check_artifacts``.
 
-    ``toolkit_dir`` is where the host finds the version once it is switched in; ``low_level`` are the
-    runtimes ours may wrap, preferred first, at least one. Without a ``config_text`` it is for CDI alone.
-    Programs that are used ``in_place`` are the host's own: links lead to them, so that an update by their
-    package manager changes nothing of ours. InstallerError: no search path can name ``toolkit_dir``.
+    Args:
+        artifacts: the files of the source.
+        toolkit_dir: the host's path of the version once it is switched in.
+        low_level: the runtimes that ours may wrap, preferred first, at least one.
+        config_text: the text of config.toml; None for a version that serves CDI only.
+        in_place: the programs are the host's own and are not copied. Links lead to them, so that an update by
+            the host's package manager changes nothing of ours.
+
+    Raises:
+        InstallerError: no search path can name ``toolkit_dir``.
     """
     if ":" in str(toolkit_dir):
         problem = f"install into {toolkit_dir} (in PATH a colon ends a directory)"
         remedy = "choose an install-dir without a colon"
         raise InstallerError(problem, remedy=remedy, code="install-dir-unusable")
     found = {artifact.name: artifact for artifact in artifacts}
+    files: list[PayloadFile] = []
     by_cdi = config_text is None
-    files: list[PayloadFile] = [] if config_text is None else [*LINKS, Text(CONFIG, config_text, 0o644)]
-    for executable in (each for each in EXECUTABLES if not by_cdi or each.name in FOR_CDI):
+    if config_text is not None:
+        files += LINKS
+        files.append(Text(CONFIG, config_text, 0o644))
+    for executable in EXECUTABLES:
+        if by_cdi and executable.name not in FOR_CDI:
+            continue
         artifact = found[executable.name]
         files += _ship_program(executable, artifact, toolkit_dir, low_level[0], in_place=in_place)
-    for soname in () if by_cdi or in_place else LIBRARIES:
-        others = [found[other] for other in REQUIRED if other != soname]
-        files += _ship_library(found[soname], others)
+    if not by_cdi and not in_place:
+        for soname in LIBRARIES:
+            others = [found[other] for other in REQUIRED if other != soname]
+            files += _ship_library(found[soname], others)
     return tuple(sorted(dict.fromkeys(files), key=attrgetter("path")))
 
 
 def version_of(files: Iterable[PayloadFile]) -> str:
-    """Return the name of the version that holds ``files``: equal names, equal trees.
+    """Return the name of the version with these ``files``: equal names, equal trees.
 
-    To stay the same until something of ours changes it must be taken from files with the config as it was
-    rendered; an administrator's edits live on inside a version and do not make a new one.
+    ``files`` must have config.toml as it was rendered: an administrator's edits stay inside a version and do
+    not make a new version.
     """
-    # 16 hex digits: they only tell the few versions on one node apart. A copy is checked by its full digest.
+    # 16 hex digits distinguish the few versions on one node. A copy is checked by its full digest.
     rows = json.dumps(sorted((str(file.path), *_identify(file)) for file in files))
     return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
 
 def _identify(file: PayloadFile) -> tuple[str, int, str]:
-    """Return the kind of a file, its mode, and what it holds."""
+    """Return the kind of a file, its mode, and its digest or link target."""
     match file:
         case Copy(_, _, _, digest, mode):
             return "file", mode, digest
@@ -135,30 +147,37 @@ def _identify(file: PayloadFile) -> tuple[str, int, str]:
 def _ship_program(
     executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str, *, in_place: bool
 ) -> list[PayloadFile]:
-    # 0755 whatever the source has: engines and user-namespaced pods run it, root alone writes it,
-    # and a setuid bit has no business on a program that a container engine starts.
-    mode, name = 0o755, executable.name
-    real = name if not executable.variables else real_name(name)
-    program = (
-        Symlink(PurePosixPath(real), str(artifact.own_path)) if in_place else _copy(artifact, real, mode)
-    )
-    if not executable.variables:
+    # 0755 whatever mode the source has: engines and user-namespaced pods run the program, only root may
+    # write it, and a container engine must never start a setuid program.
+    mode = 0o755
+    has_wrapper = bool(executable.variables)
+    installed_name = real_name(executable.name) if has_wrapper else executable.name
+    program: PayloadFile
+    if in_place:
+        program = Symlink(PurePosixPath(installed_name), str(artifact.own_path))
+    else:
+        program = _copy(artifact, installed_name, mode)
+    if not has_wrapper:
         return [program]
     script = wrapper_script(
-        name,
+        executable.name,
         executable.variables,
         toolkit_dir=toolkit_dir,
         fallback=low_level if executable.runtime else None,
     )
-    return [Text(PurePosixPath(name), script, mode), program]
+    return [Text(PurePosixPath(executable.name), script, mode), program]
 
 
 def _ship_library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
     """Return a library under its own name, with the link by which programs find it."""
-    soname, mode = artifact.name, artifact.mode & 0o755 | 0o444
-    taken = {*map(str, PROGRAMS), *LIBRARIES, *(link.path.name for link in LINKS), CONFIG.parts[0]}
-    taken |= {other.file_name for other in others if other.source != artifact.source}
-    if artifact.file_name in taken:  # the source has no link, or something else that we install has its name
+    soname = artifact.name
+    mode = artifact.mode & 0o755 | 0o444
+    taken = {str(path) for path in PROGRAMS}
+    taken.update(LIBRARIES)
+    taken.update(link.path.name for link in LINKS)
+    taken.add(CONFIG.parts[0])
+    taken.update(other.file_name for other in others if other.source != artifact.source)
+    if artifact.file_name in taken:  # the source has no link, or another installed file has the name
         return [_copy(artifact, soname, mode)]
     return [_copy(artifact, artifact.file_name, mode), Symlink(PurePosixPath(soname), artifact.file_name)]
 
@@ -177,20 +196,21 @@ def wrapper_script(
 ) -> str:
     """Return the script installed as ``name``: it becomes ``name``.real with ``variables`` set.
 
-    It speaks POSIX sh and nothing more, for a node's /bin/sh may be dash, busybox ash or bash. Nothing in it
-    depends on the working directory: an engine may start a runtime in a bundle that is already gone.
+    The script uses POSIX sh only, because a node's /bin/sh may be dash, busybox ash or bash. No line of the
+    script depends on the working directory: an engine may start a runtime in a bundle that is already gone.
 
-    ``fallback`` makes it a runtime: without the driver's kernel module, or without ``name``.real, the
-    low-level runtime of that path or bare word runs instead, so that containers that need no GPU start
-    and those that run can be stopped. It answers ``features``, too, which NVIDIA's runtime would pass on
-    while CRI is away (engine-facts.md#containerd-features). A bare word is looked up before our directory
-    joins ``PATH``. Nothing is said on stderr: containerd reads it with the answer
+    ``fallback`` is the low-level runtime, a path or a bare word. With a fallback the script is a runtime: the
+    fallback runs instead of the program while the driver's kernel module is not loaded or ``name``.real is
+    missing. Containers without GPUs then start, and running containers can be stopped. The fallback also
+    answers ``features``, because NVIDIA's runtime would pass the question on while CRI is away
+    (engine-facts.md#containerd-features). The shell resolves a bare word before our directory joins ``PATH``.
+    The script writes nothing to stderr: containerd reads stderr with the answer
     (engine-facts.md#containerd-runtime-stderr).
 
-    The program is named by its path in ``toolkit_dir``, the link that switches versions, and not in the
-    directory of one version: a shell that began to read the wrapper of the old version finds the program
-    of the new one instead of none, even when the old version is gone by then. It also keeps the text free
-    of the version's name, which is a digest over this text.
+    The script names the program by its path in ``toolkit_dir``, the link that switches versions, and not in
+    the directory of one version: a shell that began to read the wrapper of the old version finds the program
+    of the new version, even when the old version is gone. The text is also free of the version's name, which
+    is a digest over this text.
     """
     real = shlex.quote(str(toolkit_dir / real_name(name)))
     lines = ["#!/bin/sh"]
@@ -200,10 +220,12 @@ def wrapper_script(
             f' || exec {shlex.quote(fallback)} "$@"'
         )
     for variable in variables:
-        path = shlex.quote(str(toolkit_dir / variable.path))
-        # An empty entry of a search path is the working directory, so none may be left where nothing was.
-        rest = f'"${{{variable.name}:+:${variable.name}}}"' if variable.prepended else ""
-        lines.append(f"export {variable.name}={path}{rest}")
+        value = shlex.quote(str(toolkit_dir / variable.path))
+        if variable.prepended:
+            # Without a former value there must be no colon: an empty entry of a search path is the working
+            # directory.
+            value += f'"${{{variable.name}:+:${variable.name}}}"'
+        lines.append(f"export {variable.name}={value}")
     lines.append(f'exec {real} "$@"')
     return "\n".join(lines) + "\n"
 
@@ -226,7 +248,7 @@ def search_paths(name: str) -> tuple[PurePosixPath, ...]:
 def check_artifacts(
     facts: PayloadFacts, source_root: PurePosixPath, *, by_cdi: bool = False
 ) -> Iterator[InstallerError]:
-    """Yield why a source cannot be used on a node: it lacks files, or one is unusable."""
+    """Yield why a node cannot use a source: files are missing or unusable."""
     found = {artifact.name for artifact in facts.artifacts}
     required = [name for name in REQUIRED if not by_cdi or name in FOR_CDI]
     missing = [name for name in required if name not in found]
@@ -254,7 +276,7 @@ def _refuse(problem: str, *remedy: str | Option) -> InstallerError:
 
 
 def _check_artifact(artifact: Artifact, facts: PayloadFacts) -> Iterator[InstallerError]:
-    """Yield why the node cannot run a file: neither its ELF nor a script."""
+    """Yield why the node cannot run a file, be it an ELF program or a script."""
     if artifact.interpreter is not None and artifact.name not in LIBRARIES:
         if artifact.interpreter in facts.absent_interpreters:
             script = f"is a script for {artifact.interpreter}, which the host lacks"
@@ -265,15 +287,18 @@ def _check_artifact(artifact: Artifact, facts: PayloadFacts) -> Iterator[Install
             )
         return
     # 64 bits, little-endian, for this machine (elf.h).
-    wanted = b"\x7fELF\x02\x01", _MACHINES[facts.machine].to_bytes(2, "little")
-    if (artifact.head[:6], artifact.head[18:20]) != wanted:
+    machine = _MACHINES[facts.machine].to_bytes(2, "little")
+    if artifact.head[:6] != b"\x7fELF\x02\x01" or artifact.head[18:20] != machine:
         flaw = f"is neither a program for {facts.machine} nor a script"
         built = f" an NVIDIA container toolkit for {facts.machine}"
         yield _refuse(f"install {artifact.name} ({artifact.source} {flaw})", "make ", SOURCE, built)
 
 
 def _join(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    """Return names as a list in a sentence: "a, b and c"."""
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 FILE: Final = "sha256:"
@@ -287,27 +312,28 @@ Manifest: TypeAlias = Mapping[str, str]
 
 
 def make_manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
-    """Return what a version is to be; config.toml is left out, for administrators edit it."""
-    identities = ((file, *_identify(file)) for file in files if file.path != CONFIG)
-    return {
-        str(file.path): f"{LINK if kind == 'link' else FILE}{content}"
-        for file, kind, _, content in identities
-    }
+    """Return the manifest of a version, without config.toml, which administrators edit."""
+    manifest = {}
+    for file in files:
+        if file.path == CONFIG:
+            continue
+        kind, _, content = _identify(file)
+        prefix = LINK if kind == "link" else FILE
+        manifest[str(file.path)] = f"{prefix}{content}"
+    return manifest
 
 
 def list_programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
-    """Return the programs of the host's that a version leads to; () for one that has its own."""
-    return tuple(
-        PurePosixPath(target)
-        for identity in wanted.values()
-        if identity.startswith(LINK) and (target := identity.removeprefix(LINK)).startswith("/")
-    )
+    """Return the host's programs to which a version has links; empty for a version with copies."""
+    absolute_link = f"{LINK}/"
+    links = [identity for identity in wanted.values() if identity.startswith(absolute_link)]
+    return tuple(PurePosixPath(identity.removeprefix(LINK)) for identity in links)
 
 
 def list_damage(
     wanted: Manifest, found: Mapping[PurePosixPath, Entry], digests: Mapping[PurePosixPath, str] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each path of a version that is not as installed, and why; without ``digests`` not of content."""
+    """Yield each damaged path of a version with its flaw; content is compared only with ``digests``."""
     for name, identity in wanted.items():
         path = PurePosixPath(name)
         there = found.get(path)
@@ -323,16 +349,18 @@ def list_damage(
     for path, entry in sorted(found.items()):
         if str(path) in wanted:
             continue
+        flaw = ""
         if entry.directory or path == CONFIG:
             flaw = access_flaw(path, entry)
-        else:  # this directory comes first in the PATH of our programs, which root runs
-            flaw = "not ours" if path.parent == PurePosixPath() else ""
+        elif path.parent == PurePosixPath():
+            # The version's directory comes first in the PATH of our programs, which root runs.
+            flaw = "not ours"
         if flaw:
             yield str(path), flaw
 
 
 def access_flaw(path: PurePosixPath, entry: Entry) -> str:
-    """Return who may do too much or too little with a path of a version; "" where it is right."""
+    """Return why the owner or mode of a version's path is wrong; "" if both are right."""
     if not entry.owned:
         return NOT_OWNED
     if entry.mode & OTHERS_WRITE:
@@ -342,10 +370,16 @@ def access_flaw(path: PurePosixPath, entry: Entry) -> str:
             return "setuid, setgid or sticky"
         if entry.capabilities:
             return "given capabilities"
-    if (path in PROGRAMS or entry.directory) and EXECUTE & ~entry.mode:
-        return "not accessible to everybody" if entry.directory else "not executable by everybody"
-    # An administrator may keep config.toml from being read.
-    return "not readable by everybody" if ALL_READ & ~entry.mode and path != CONFIG else ""
+    executable = entry.mode & EXECUTE == EXECUTE
+    if entry.directory and not executable:
+        return "not accessible to everybody"
+    if path in PROGRAMS and not executable:
+        return "not executable by everybody"
+    readable = entry.mode & ALL_READ == ALL_READ
+    # An administrator may make config.toml unreadable for other users.
+    if path != CONFIG and not readable:
+        return "not readable by everybody"
+    return ""
 
 
 Version = tuple[int, ...]
@@ -361,10 +395,13 @@ FIXED_IN: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
 
 
 def advise(version: Version | None) -> tuple[str, ...]:
-    """Return a sentence where a toolkit of this version has known holes; none where no hole is known."""
+    """Return a sentence for a toolkit version with known holes; empty if no hole is known."""
     if version is None:
         return ()
-    holes = [name for fixed, names in FIXED_IN if version < fixed for name in names]
+    holes: list[str] = []
+    for fixed, names in FIXED_IN:
+        if version < fixed:
+            holes += names
     if not holes:
         return ()
     text = ".".join(map(str, version))

@@ -1,4 +1,4 @@
-"""The toolkit as its source holds it, and what stands in its place: whose it is, and who may write there."""
+"""The files of the toolkit's source, and the installed toolkit: its owner, and who may write there."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ from installer.model.files import HEAD_BYTES, OTHERS_WRITE, VERSIONS, Artifact, 
 from installer.model.options import Options
 from installer.payload.files import LIBRARIES, NOT_OWNED, REQUIRED, WRITABLE, list_damage, search_paths
 
-OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
+OPEN: Final = 0o755  # pods with their own user namespace must reach the payload
 FOR_ROOT: Final = 0o700
 PRIVATE: Final = 0o600
 FOR_READING: Final = 0o644
 STICKY: Final = 0o1000
 EVERYBODY: Final = 0o002
 OTHERS: Final = 0o077
-# Gone with the next start of the node (file-hierarchy(7)), while the configs that name it stay.
+# A restart of the node empties these directories (file-hierarchy(7)), and the configs that name them stay.
 FLEETING: Final = tuple(PurePosixPath(place) for place in ("/run", "/dev", "/proc", "/sys"))
 ASK_S: Final = 2.0
 ASKED: Final = "nvidia-ctk"
@@ -39,23 +39,10 @@ _VERSION_IN_NAME: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
 
 
 def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
-    """Yield each path of ours that others may do too much with, its mode as it should be, and what."""
-    saved = (layout.backups, layout.unclaimed)
-    wanted = [
-        (layout.home, OPEN),
-        (layout.versions, OPEN),
-        *((directory, FOR_ROOT) for directory in saved),
-        *((directory / name, PRIVATE) for directory in saved for name in host.names(directory)),
-        (layout.ledger, PRIVATE),
-        (layout.home / LOCK, PRIVATE),
-    ]
-    for row in (row for row in record.configs if row.engine == OWNER):  # its hooks are started as root
-        wanted += [(row.path, FOR_READING), (row.path.parent, OPEN)]
-    if record.pid_file is not None:
-        wanted.append((record.pid_file.parent, OPEN))
-    for path, mode in wanted:
+    """Yield each path of ours with too many rights for others: the path, its correct mode, and the flaw."""
+    for path, mode in _list_modes(host, layout, record):
         entry = entry_of(host, path)
-        # A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
+        # In a sticky directory that the operator chose for the pidfile others cannot change our files.
         if entry is None or entry.link or (entry.directory and entry.owned and entry.mode & STICKY):
             continue
         too_much = entry.mode & OTHERS & ~mode
@@ -65,50 +52,75 @@ def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[P
             yield path, mode, WRITABLE if too_much & OTHERS_WRITE else "readable by others than root"
 
 
+def _list_modes(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int]]:
+    """Yield each path of ours on the node with its correct mode."""
+    yield layout.home, OPEN
+    yield layout.versions, OPEN
+    for directory in (layout.backups, layout.unclaimed):
+        yield directory, FOR_ROOT
+        for name in host.names(directory):
+            yield directory / name, PRIVATE
+    yield layout.ledger, PRIVATE
+    yield layout.home / LOCK, PRIVATE
+    for row in record.configs:
+        if row.engine == OWNER:  # root starts the hooks of a CDI specification
+            yield row.path, FOR_READING
+            yield row.path.parent, OPEN
+    if record.pid_file is not None:
+        yield record.pid_file.parent, OPEN
+
+
 def is_given_back(layout: Layout, record: Record, path: PurePosixPath) -> bool:
-    """Tell whether a path that is exposed is ours to put right."""
-    ours = (*record.directories, *(row.path for row in record.configs))
-    return path.is_relative_to(layout.home) or path in ours
+    """Tell whether an exposed path is ours, so that its access may be restored."""
+    if path.is_relative_to(layout.home) or path in record.directories:
+        return True
+    return any(row.path == path for row in record.configs)
 
 
 def restore_access(host: Host, layout: Layout, record: Record) -> None:
-    """Give what is exposed back to root alone; a directory of a single file of ours only where we made it."""
+    """Restore owner and mode of the exposed paths that are ours; see ``is_given_back``."""
     for path, mode, flaw in list_exposed(host, layout, record):
         if is_given_back(layout, record, path):
             try:
                 restrict(host, path, mode)
-            except InstallerError as error:  # a file system without owners and modes; status goes on to tell
+            except InstallerError as error:  # a file system without owners and modes; status reports the path
                 log.warning("exposed file not repaired", path=str(path), reason=f"it is {flaw}", error=error)
             else:
                 log.warning("access restored", path=str(path), reason=f"it was {flaw}")
 
 
 def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
-    """Yield why programs that root runs cannot be below ``path``, which need not exist."""
+    """Yield why programs for root cannot be below ``path``. The path need not exist."""
+    real = host.resolve(path)
     for word in host.mounted(path):
         problem = f"install into {path} (its file system is mounted {word})"
         remedy = Remedy("choose another ", Option("install-dir"), ", or remount it")
         yield InstallerError(problem, remedy=remedy, code="install-dir-unusable")
-    entry = entry_of(host, host.resolve(path))
-    # What is staged there has names that anybody could take first in a sticky directory.
-    everybodys = entry is not None and entry.directory and entry.mode & STICKY and entry.mode & EVERYBODY
-    place = host.open_to_strangers(path / "toolkit") or (host.resolve(path) if everybodys else None)
+    place = host.open_to_strangers(path / "toolkit")
+    if place is None:
+        entry = entry_of(host, real)
+        # In a sticky directory any user could take the names of our staged files first.
+        if entry is not None and entry.directory and entry.mode & STICKY and entry.mode & EVERYBODY:
+            place = real
     if place is not None:
         yield _open_to_strangers(host, f"install into {path}", place, "install-dir")
-    real = host.resolve(path)
-    for gone in (each for each in FLEETING if real.is_relative_to(each)):
-        yield InstallerError(
-            f"install into {path} (a restart of the node empties {gone}, and the configs still name it then)",
-            remedy=Remedy("choose another ", Option("install-dir")),
-            code="install-dir-unusable",
-        )
+    for emptied in FLEETING:
+        if real.is_relative_to(emptied):
+            problem = (
+                f"install into {path} (a restart of the node empties {emptied}, "
+                "and the configs still name it then)"
+            )
+            remedy = Remedy("choose another ", Option("install-dir"))
+            yield InstallerError(problem, remedy=remedy, code="install-dir-unusable")
 
 
 def refuse_strangers_files(host: Host, options: Options) -> None:
-    """Raise InstallerError where others than root could exchange the pidfile, or the socket of metrics."""
-    pidfile, listen = options.pid_file, options.metrics_listen
-    named = [(pidfile, f"use {pidfile} as the pidfile", "pid-file")]
-    named += [(listen.path, f"listen on {listen.path}", "metrics-listen")] if listen and listen.path else []
+    """Raise InstallerError if others than root could replace the pidfile or the socket of metrics."""
+    pid_file = options.pid_file
+    named = [(pid_file, f"use {pid_file} as the pidfile", "pid-file")]
+    listen = options.metrics_listen
+    if listen and listen.path:
+        named.append((listen.path, f"listen on {listen.path}", "metrics-listen"))
     for path, what, option in named:
         if place := host.open_to_strangers(path):
             raise _open_to_strangers(host, what, place, option)
@@ -117,23 +129,29 @@ def refuse_strangers_files(host: Host, options: Options) -> None:
 def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str) -> InstallerError:
     entry = entry_of(host, place)
     if entry is not None and not entry.owned:
-        flaw, way = f"{place} belongs to another user", f"chown root {place}; chmod go-w {place}"
+        flaw = f"{place} belongs to another user"
+        commands = f"chown root {place}; chmod go-w {place}"
     else:
-        flaw, way = f"others than root may write {place}", f"chmod o-w {place}"
-    remedy = Remedy(f"{way}; or choose another ", Option(option))
+        flaw = f"others than root may write {place}"
+        commands = f"chmod o-w {place}"
+    remedy = Remedy(f"{commands}; or choose another ", Option(option))
     return InstallerError(f"{what} ({flaw})", remedy=remedy, code="install-dir-unusable")
 
 
 def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
-    """Raise InstallerError where others than root may have written a ledger: it tells root what to write."""
-    owned = file.meta.uid in trusted_uids()
-    if not owned or file.meta.mode & OTHERS_WRITE:
-        problem = f"trust the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})"
-        raise InstallerError(problem, remedy=TRUST_LEDGER.format(path), code="ledger-unusable")
+    """Raise InstallerError if others than root may have written a ledger: root acts on its content."""
+    if file.meta.uid not in trusted_uids():
+        flaw = NOT_OWNED
+    elif file.meta.mode & OTHERS_WRITE:
+        flaw = WRITABLE
+    else:
+        return
+    problem = f"trust the ledger {path} (it is {flaw})"
+    raise InstallerError(problem, remedy=TRUST_LEDGER.format(path), code="ledger-unusable")
 
 
 def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
-    """Yield each file of the payload that is not as it was installed; ``deep`` reads large ones anew."""
+    """Yield each damaged file of the payload with its flaw; ``deep`` reads large files again."""
     if toolkit.files:
         version = layout.version(toolkit.version)
         digests = digests_below(host, version, anew=deep)
@@ -141,7 +159,7 @@ def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) 
 
 
 def is_foreign_toolkit(host: Host, layout: Layout) -> bool:
-    """Tell whether the programs at the toolkit's name are not those that we have installed."""
+    """Tell whether the programs at the toolkit's name belong to another installer."""
     if (host.link_target(layout.toolkit) or "").startswith(VERSIONS):
         return False
     if not any(host.kind(layout.toolkit / name) is Kind.FILE for name in OUR_BINARIES):
@@ -150,57 +168,91 @@ def is_foreign_toolkit(host: Host, layout: Layout) -> bool:
 
 
 def drop_foreign(host: Host, layout: Layout, record: Record) -> Record:
-    """Return the rows without those of runtimes that start the toolkit of another installer now."""
-    # NVIDIA's writes the same keys with the same values: what they name tells whose they are. Its
-    # specification is the same, too (engine-facts.md#nvidia-ctk-cdi): the time of the write tells.
+    """Return the record without the rows that now belong to another installer's toolkit."""
+    # NVIDIA's installer writes the same keys with the same values: the owner of the named programs decides.
+    # NVIDIA's CDI specification is the same, too (engine-facts.md#nvidia-ctk-cdi): the time of its write
+    # decides.
     if record.toolkit is None or record.toolkit.version == ADOPTED or not is_foreign_toolkit(host, layout):
         return record
     since_s = host.changed_s(layout.toolkit)
-    specifications = tuple(
-        row
-        for row in record.configs
-        if row.engine == OWNER
-        and not (host.kind(row.path) is Kind.FILE and host.changed_s(row.path) >= since_s)
-    )
-    return replace(record, toolkit=None, engines=(), configs=specifications, left="")
+    specifications = []
+    for row in record.configs:
+        if row.engine != OWNER:
+            continue
+        written_by_others = host.kind(row.path) is Kind.FILE and host.changed_s(row.path) >= since_s
+        if not written_by_others:
+            specifications.append(row)
+    return replace(record, toolkit=None, engines=(), configs=tuple(specifications), left="")
 
 
 def ask_version(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Return the version of the toolkit below ``root``: as its program says, else as its library is named."""
-    program, library = find_artifact(root, ASKED), find_artifact(root, LIBRARY)
-    # A release that is yet to come (1.18.0-rc.1) counts as it.
+    """Return the version of the toolkit below ``root``, from its program or else its library's file name.
+
+    A release candidate (1.18.0-rc.1) counts as its release.
+    """
+    program = find_artifact(root, ASKED)
+    library = find_artifact(root, LIBRARY)
     by_name = _read_version(_VERSION_IN_NAME, library.name if library else "")
     if program is None or (sums and by_name):  # all packages of a source with sums have one version
         return by_name
     ran = run_in(Path("/"), (str(program), "--version"), timeout_s=ASK_S)
-    return (_read_version(_VERSION_SAID, ran.stdout) if ran and not ran.returncode else None) or by_name
+    if ran is None or ran.returncode:
+        return by_name
+    return _read_version(_VERSION_SAID, ran.stdout) or by_name
 
 
 def _read_version(pattern: re.Pattern[str], text: str) -> tuple[int, ...] | None:
     found = pattern.search(text)
-    return tuple(int(number) for number in found[1].split(".")) if found else None
+    if found is None:
+        return None
+    return tuple(int(number) for number in found[1].split("."))
 
 
 def read_artifacts(root: PurePosixPath, sums: Mapping[str, str]) -> tuple[Artifact, ...]:
-    """Return the files of the toolkit below ``root``, those in ``sums`` not read; raise if one cannot."""
-    top, found = Path(root).resolve(), []
-    for name, place in ((name, _find(root, name)) for name in REQUIRED):
+    """Return the files of the toolkit below ``root``.
+
+    Args:
+        root: the root of the toolkit's source.
+        sums: SHA-256 digests by path relative to ``root``; files with a sum are not read to compute one.
+
+    Raises:
+        InstallerError: a file cannot be read.
+    """
+    top = Path(root).resolve()
+    found = []
+    for name in REQUIRED:
+        place = _find(root, name)
         if place is None:
             continue
         path = Path(root / place).resolve()
         with translated("read", PurePosixPath(path)), path.open("rb") as file:
-            status, head = path.stat(), file.read(HEAD_BYTES)
-        digest = sums.get(str(path.relative_to(top)), "") if path.is_relative_to(top) else ""
-        digest, mode = digest or digest_of(str(path), check=raise_if_stopped), status.st_mode & 0o7777
-        source = PurePosixPath(path)
-        found.append(Artifact(name, path.name, source, status.st_size, mode, digest, head, place))
+            status = path.stat()
+            head = file.read(HEAD_BYTES)
+        digest = ""
+        if path.is_relative_to(top):
+            digest = sums.get(str(path.relative_to(top)), "")
+        if not digest:
+            digest = digest_of(str(path), check=raise_if_stopped)
+        artifact = Artifact(
+            name=name,
+            file_name=path.name,
+            source=PurePosixPath(path),
+            size_bytes=status.st_size,
+            mode=status.st_mode & 0o7777,
+            digest=digest,
+            head=head,
+            place=place,
+        )
+        found.append(artifact)
     return tuple(found)
 
 
 def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:
-    """Return where one file of the toolkit is below ``root``, no link left."""
+    """Return the path of a file of the toolkit below ``root``, with all links resolved; None if missing."""
     place = _find(root, name)
-    return PurePosixPath(Path(root / place).resolve()) if place else None
+    if place is None:
+        return None
+    return PurePosixPath(Path(root / place).resolve())
 
 
 def _find(root: PurePosixPath, name: str) -> PurePosixPath | None:

@@ -1,5 +1,6 @@
-"""The payload: which version should be in place, and the steps that put it there."""
+"""The payload: its wanted version, and the steps that install or remove it."""
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
@@ -37,19 +38,20 @@ from installer.payload.files import (
 
 ID: Final = "toolkit"
 THEIRS: Final = "another installer's toolkit is there"
-ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
+ROOM_FOR: Final = 2  # payloads: the version in place and its successor
 
 
 def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cdi: bool = False) -> Part:
-    """Return how the payload comes into place; no steps where it is there, unchanged and complete."""
+    """Return the part of the plan that installs the payload; no steps if it is installed and undamaged.
+
+    ``low_level`` are the runtimes that ours may wrap, preferred first. ``by_cdi`` leaves out config.toml, the
+    wrappers and the libraries.
+    """
     found = require(facts.payload)
-    for error in check_artifacts(found, options.toolkit_source, by_cdi=by_cdi):
-        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
-    rendered = ""
-    if not by_cdi:
-        toolkit_dir, driver = options.layout.toolkit, require(facts.driver)
-        tree = config_tree(options.toolkit, driver, toolkit_dir=toolkit_dir, low_level=low_level)
-        rendered = render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
+    obstacle = next(check_artifacts(found, options.toolkit_source, by_cdi=by_cdi), None)
+    if obstacle is not None:
+        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(obstacle,))
+    rendered = "" if by_cdi else _render(facts, options, low_level)
     files = list_payload(
         found.artifacts,
         toolkit_dir=options.layout.toolkit,
@@ -58,105 +60,158 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], *, by_cd
         in_place=options.in_place,
     )
     version = version_of(files)
-    now = find_link(facts)
-    # An administrator's copy, or a way round to a version of ours, is none of ours.
-    named = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else ""
-    current = named if NAME.fullmatch(named) else None
-    config, notes = _carry_edits_over(facts, options, rendered, current) if not by_cdi else ("", ())
-    damaged, reason = _find_flaws(facts, files, version, current)
+    link = find_link(facts)
+    current = _find_current(link)
+    config = ""
+    notes: tuple[str, ...] = ()
+    if not by_cdi:
+        config, notes = _carry_edits_over(facts, options, rendered, current)
+    damaged, install_reason = _find_flaws(facts, files, version, current)
     planned: list[tuple[Step, str]] = []
-    if reason:
-        edited = (
-            replace(file, content=config) if isinstance(file, Text) and file.path == CONFIG else file
-            for file in files
-        )
-        planned.append((InstallVersion(version, tuple(edited), repairs=current == version), reason))
-    if now != f"{VERSIONS}{version}":
-        switches = (*_remove_superseded(facts), SwitchToolkit(now, f"{VERSIONS}{version}"))
-        if facts.toolkit.theirs or now is None:  # also where it has not yet put all into its directory
-            reason = THEIRS
-        else:
-            reason = f"it leads to {now}" if now else "it did not exist"
-        planned += for_reason(reason, switches)
-    used = (
-        f"the toolkit in {place} is used in place: nothing of it is copied, changed or removed"
-        for place in dict.fromkeys(path.parent for path in list_programs_in_place(make_manifest(files)))
-    )
+    if install_reason:
+        step = InstallVersion(version, _with_config(files, config), repairs=current == version)
+        planned.append((step, install_reason))
+    if link != f"{VERSIONS}{version}":
+        switches = (*_remove_superseded(facts), SwitchToolkit(link, f"{VERSIONS}{version}"))
+        planned += for_reason(_why_switch(facts, link), switches)
+    obstacles: tuple[InstallerError, ...] = ()
+    if planned:
+        obstacles = tuple(_find_lack_of_room(facts, options, files))
     return Part(
         ID,
         tuple(planned),
         Record(toolkit=_make_row(facts, version, current, rendered, files)),
-        notes=(*used, *notes, *damaged),
-        obstacles=tuple(_find_lack_of_room(facts, options, files)) if planned else (),
+        notes=(*_list_used_in_place(files), *notes, *damaged),
+        obstacles=obstacles,
     )
 
 
+def _render(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
+    """Return the text of config.toml without an administrator's edits."""
+    toolkit_dir = options.layout.toolkit
+    tree = config_tree(options.toolkit, require(facts.driver), toolkit_dir=toolkit_dir, low_level=low_level)
+    before = facts.held.toolkit.rendered if facts.held.toolkit else ""
+    return render_config(tree, before)
+
+
+def _find_current(link: str | None) -> str | None:
+    """Return the name of our version to which the toolkit's link leads; None if it leads elsewhere."""
+    if link is None or not link.startswith(VERSIONS):
+        return None
+    # An administrator's copy beside our versions, or a path through one of them, is no version of ours.
+    name = link.removeprefix(VERSIONS)
+    return name if NAME.fullmatch(name) else None
+
+
+def _with_config(files: tuple[PayloadFile, ...], config: str) -> tuple[PayloadFile, ...]:
+    """Return ``files`` with the text ``config`` as config.toml."""
+    result: list[PayloadFile] = []
+    for file in files:
+        if isinstance(file, Text) and file.path == CONFIG:
+            result.append(replace(file, content=config))
+        else:
+            result.append(file)
+    return tuple(result)
+
+
+def _why_switch(facts: Facts, link: str | None) -> str:
+    """Return the reason to switch the toolkit's link, whose target is ``link`` now."""
+    # An installer that has only begun has a directory without programs, so ``theirs`` is not set yet.
+    if facts.toolkit.theirs or link is None:
+        return THEIRS
+    if link == "":
+        return "it did not exist"
+    return f"it leads to {link}"
+
+
+def _list_used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
+    """Yield a note for each directory of the host whose programs are used in place."""
+    programs = list_programs_in_place(make_manifest(files))
+    for directory in dict.fromkeys(path.parent for path in programs):
+        yield f"the toolkit in {directory} is used in place: nothing of it is copied, changed or removed"
+
+
 def _find_flaws(
-    facts: Facts, files: tuple[PayloadFile, ...], text: str, current: str | None
+    facts: Facts, files: tuple[PayloadFile, ...], version: str, current: str | None
 ) -> tuple[tuple[str, ...], str]:
-    """Return a note for each damaged file of the version in place, and why that version is installed."""
-    there = facts.toolkit.versions.get(text, {})
-    if current != text:
-        # What another version holds was not read: putting it there anew costs less than to trust it.
+    """Return a note for each damaged file of ``version``, and why it must be installed; "" if it need not."""
+    if current != version:
+        # The files of other versions are not read: installing them again costs less than verifying them.
         return (), "it is not in place"
-    found = tuple(list_damage(make_manifest(files), there, facts.toolkit.digests))
-    notes = (f"changed after the install, and installed again: {name} ({flaw})" for name, flaw in found)
-    # A source is believed by its SHA256SUMS as long as its sizes are those of the copies.
-    sizes = {path: entry.size_bytes for path, entry in there.items()}
-    whole = all(sizes.get(file.path) == file.size_bytes for file in files if isinstance(file, Copy))
-    if found or not whole or not all(file.path in there for file in files):
-        return tuple(notes), "its files are not as they were installed" if found else "it is not complete"
+    entries = facts.toolkit.versions.get(version, {})
+    damage = tuple(list_damage(make_manifest(files), entries, facts.toolkit.digests))
+    if damage:
+        notes = [f"changed after the install, and installed again: {name} ({flaw})" for name, flaw in damage]
+        return tuple(notes), "its files are not as they were installed"
+    for file in files:
+        entry = entries.get(file.path)
+        # The SHA256SUMS of a source are trusted as long as the sizes of the copies agree.
+        if entry is None or (isinstance(file, Copy) and entry.size_bytes != file.size_bytes):
+            return (), "it is not complete"
     return (), ""
 
 
 def _make_row(
-    facts: Facts, text: str, current: str | None, rendered: str, files: tuple[PayloadFile, ...]
+    facts: Facts, version: str, current: str | None, rendered: str, files: tuple[PayloadFile, ...]
 ) -> ToolkitRow:
-    """Return what is held of the payload once ``text`` is in the place of the version ``current``."""
-    held, now = facts.held.toolkit, find_link(facts)
-    before = None if current == STAND_IN else current
-    previous = held.previous if held and current == text else before
-    foreign = held or ToolkitRow(
-        text, None, rendered, replaced=now is None, linked=now if now and current is None else None
-    )
-    return replace(foreign, version=text, previous=previous, rendered=rendered, files=make_manifest(files))
+    """Return the ledger's row of the payload for the time after ``version`` has replaced ``current``."""
+    row = facts.held.toolkit
+    if row is not None and current == version:
+        previous = row.previous
+    else:
+        previous = None if current == STAND_IN else current
+    if row is None:
+        link = find_link(facts)
+        foreign_link = link if link and current is None else None
+        row = ToolkitRow(version, None, rendered, replaced=link is None, linked=foreign_link)
+    return replace(row, version=version, previous=previous, rendered=rendered, files=make_manifest(files))
 
 
 def sweep(facts: Facts, installed: Part) -> Part:
-    """Return how the versions go that nothing names once the engines are proven; the previous one stays."""
-    row = installed.rows.toolkit if not installed.obstacles else None
-    kept = {row.version, row.previous} if row else facts.toolkit.versions.keys()
-    going = map(RemoveVersion, sorted(facts.toolkit.versions.keys() - kept))
-    return Part(ID, for_reason("nothing refers to it", going))
+    """Return the part that removes superseded versions after the engines are proven.
+
+    The installed version and its predecessor stay.
+    """
+    row = installed.rows.toolkit
+    if installed.obstacles or row is None:
+        return Part(ID)
+    superseded = sorted(facts.toolkit.versions.keys() - {row.version, row.previous})
+    return Part(ID, for_reason("nothing refers to it", map(RemoveVersion, superseded)))
 
 
 def _carry_edits_over(
     facts: Facts, options: Options, rendered: str, current: str | None
 ) -> tuple[str, tuple[str, ...]]:
-    """Return config.toml with an administrator's edits, and what to say of them."""
-    held, found = facts.held.toolkit, facts.toolkit.config
-    if held is None or found is None:
+    """Return config.toml with an administrator's edits, and a note for each edit."""
+    row = facts.held.toolkit
+    installed = facts.toolkit.config
+    if row is None or installed is None:
         return rendered, ()
     entry = facts.toolkit.versions.get(current or "", {}).get(CONFIG)
-    # Where others than root could write it their owner is unknown, and it names programs that root runs.
-    if entry is not None and (flaw := access_flaw(CONFIG, entry)):
-        return rendered, (f"config.toml is written anew, without edits: it was {flaw}",)
-    config, edited = carry_over(held.rendered, found, rendered, name=str(options.layout.config))
+    if entry is not None:
+        # config.toml names programs that root runs: edits count only if nobody but root could make them.
+        flaw = access_flaw(CONFIG, entry)
+        if flaw:
+            return rendered, (f"config.toml is written anew, without edits: it was {flaw}",)
+    config, edited = carry_over(row.rendered, installed, rendered, name=str(options.layout.config))
     return config, tuple(f"kept an administrator's edit of config.toml: {key}" for key in edited)
 
 
 def undo(facts: Facts, options: Options, needed: Collection[InstallerError], parts: Iterable[Part]) -> Part:
-    """Return how the payload goes, but for what containers need; it stays where anything is ``needed``."""
+    """Return the part that removes the payload.
+
+    The payload stays while something outside needs it: ``needed`` has an error for each such reference. For
+    running containers ``--in-use force`` leaves links to the low-level runtime in its place.
+    """
     row = facts.held.toolkit
     if needed:
         return Part(ID, rows=Record(toolkit=row))
     if facts.containers.running and row is not None:
-        return (
-            _leave_stand_ins(facts, row)
-            if options.in_use is InUse.FORCE
-            else Part(ID, rows=Record(toolkit=row))
-        )
-    restored, obstacles = tuple(_restore_name(facts)), tuple[InstallerError, ...]()
+        if options.in_use is InUse.FORCE:
+            return _leave_stand_ins(facts, row)
+        return Part(ID, rows=Record(toolkit=row))
+    restored = tuple(_restore_name(facts))
+    obstacles: tuple[InstallerError, ...] = ()
     if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not restored:
         now = f"another file or directory is at {options.layout.toolkit} now"
         problem = f"restore the toolkit directory of another installer ({now})"
@@ -165,34 +220,37 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
     planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
-    reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
-    # After a reload of an engine it may be that no container was started.
+    all_steps = itertools.chain.from_iterable(part.steps for part in parts)
+    reloads = any(isinstance(step, Reload) for step in all_steps)
+    # A container may be started between the look at the node and the reload of its engine.
     if steps and (hooked or reloads) and not facts.containers.running:
         planned = ((ProveUnused(hooked), "one may have been started since the node was looked at"), *planned)
     return Part(ID, planned, obstacles=obstacles)
 
 
 def _restore_name(facts: Facts) -> Iterator[Step]:
-    """Yield how the toolkit's name becomes what it was before us."""
-    row, now = facts.held.toolkit, find_link(facts)
-    if row is not None and now is not None and now.startswith(VERSIONS):
-        yield SwitchToolkit(now, None if row.replaced else row.linked or "")
-    elif row is not None and row.version == ADOPTED and now is None:
+    """Yield the steps that restore the former link or directory at the toolkit's name."""
+    row = facts.held.toolkit
+    link = find_link(facts)
+    if row is not None and link is not None and link.startswith(VERSIONS):
+        former = None if row.replaced else row.linked or ""
+        yield SwitchToolkit(link, former)
+    elif row is not None and row.version == ADOPTED and link is None:
         yield RemoveToolkit()
-    elif row is not None and facts.toolkit.replaced and now == "":
-        yield SwitchToolkit(now, None)
+    elif row is not None and facts.toolkit.replaced and link == "":
+        yield SwitchToolkit(link, None)
     else:
         yield from _remove_superseded(facts)
 
 
 def _remove_superseded(facts: Facts) -> Iterator[Step]:
-    """Yield how the directory goes that stood there before us, where a later one of its kind stands now."""
+    """Yield the step that removes the saved former directory if another installer has made a newer one."""
     if facts.toolkit.superseded and find_link(facts) is None:
         yield SwitchToolkit(None, None)
 
 
 def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
-    """Return what lets a low-level runtime answer to the names that containers were started by."""
+    """Return the part that links a low-level runtime to the names by which containers were started."""
     if toolkit.version == STAND_IN:
         return Part(ID, rows=Record(toolkit=toolkit))
     if facts.containers.low_level is None:
@@ -202,10 +260,12 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
             code="no-low-level-runtime",
         )
         return Part(ID, rows=Record(toolkit=toolkit), obstacles=(error,))
-    # The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
-    served = {binary.name for engine in facts.held.engines for binary in engine.runtimes.values()}
-    names = sorted(served | {container.binary.name for container in facts.containers.running})
-    links = tuple(Symlink(PurePosixPath(name), str(facts.containers.low_level)) for name in names)
+    # The engine keeps all of our handlers for these containers, and a new pod may ask for any of them.
+    names = {container.binary.name for container in facts.containers.running}
+    for engine in facts.held.engines:
+        names.update(binary.name for binary in engine.runtimes.values())
+    target = str(facts.containers.low_level)
+    links = tuple(Symlink(PurePosixPath(name), target) for name in sorted(names))
     steps: tuple[Step, ...] = (
         InstallVersion(STAND_IN, links),
         SwitchToolkit(find_link(facts), f"{VERSIONS}{STAND_IN}"),
@@ -217,20 +277,28 @@ def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
 
 
 def find_link(facts: Facts) -> str | None:
-    """Return what stands at the toolkit's name, as a side of ``SwitchToolkit``."""
+    """Return the target of the toolkit's link; "" if nothing is at its name, None for a file or directory."""
     if facts.toolkit.kind is Kind.ABSENT:
         return ""
-    return facts.toolkit.link if facts.toolkit.kind is Kind.LINK else None
+    if facts.toolkit.kind is Kind.LINK:
+        return facts.toolkit.link
+    return None
 
 
 def _find_lack_of_room(
     facts: Facts, options: Options, files: tuple[PayloadFile, ...]
 ) -> Iterator[InstallerError]:
-    need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
+    needed_bytes = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
     free_bytes = require(facts.payload).free_bytes
-    if free_bytes is not None and free_bytes < need:
-        sizes = (free_bytes, need)
-        has, takes = (f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB" for size in sizes)
-        problem = f"install into {options.install_dir} ({has} are free, {takes} are needed)"
+    if free_bytes is not None and free_bytes < needed_bytes:
+        free = _format_size(free_bytes)
+        needed = _format_size(needed_bytes)
+        problem = f"install into {options.install_dir} ({free} are free, {needed} are needed)"
         remedy = Remedy("free some space there, or choose another ", Option("install-dir"))
         yield InstallerError(problem, remedy=remedy, code="no-space")
+
+
+def _format_size(size_bytes: int) -> str:
+    if size_bytes >= 1 << 20:
+        return f"{size_bytes >> 20} MiB"
+    return f"{size_bytes >> 10} KiB"
