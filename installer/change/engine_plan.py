@@ -282,7 +282,8 @@ def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
         asked = engine.serving is not None or not after.rest_digest
         if not (after.fatal and asked and way.reload is not None):
             return None
-        return _refuse_texts(engine, way, f"it would not come up again with the config it has: {after.fatal}")
+        reason = f"it would not come up again with the config it has: {after.fatal}"
+        return _refuse_texts(engine, way, reason, after.remedy or "correct that config")
     edits = [edit for each in way.rows for edit in each.edits]
     texts = {digest for each in way.rows for digest in each.ours}
     edited = any(

@@ -171,7 +171,7 @@ def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
     if before.broken:
         raise InstallerError(
             f"configure {engine.title} in {engine.config} (it refuses the config it has: {before.broken})",
-            remedy="correct that config, then run again",
+            remedy=f"{before.remedy or 'correct that config'}, then run again",
             code="config-refused",
         )
     return before

@@ -28,7 +28,17 @@ from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
-from installer.model.engine_spec import Check, EffectiveConfig, Extras, ReloadMethod, Runtime, RuntimeEntry
+from installer.model.engine_spec import (
+    Check,
+    ConfigFiles,
+    EffectiveConfig,
+    Extras,
+    LoadError,
+    LoadInput,
+    ReloadMethod,
+    Runtime,
+    RuntimeEntry,
+)
 from installer.model.facts import EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
 from installer.model.files import PATH, ROOT, File, Kind
 from installer.model.steps import Step, WriteConfig
@@ -74,15 +84,15 @@ class Trials:
             by_texts = spec.estimate(given)
         except InstallerError as error:
             given, by_texts = None, EffectiveConfig({}, "", broken=f"cannot {error.problem}")
-        if spec.make_check is None or engine.hook is not None:
-            return by_texts
-        if program is None:
-            self._unasked[engine.name] = "its program was not found"
-            return by_texts
-        check = spec.make_check(given or config_files(engine, files, parsed=False))
         start, later = engine.started or engine.next_start, engine.next_start
         if start and later and spec.reload is ReloadMethod.RESTART:  # systemd may add variables to the unit's
             start = replace(later, environment={**start.environment, **later.environment})
+        if spec.make_check is None or engine.hook is not None:
+            return self._check_load(engine, by_texts, given, start)
+        if program is None:
+            self._unasked[engine.name] = "its program was not found"
+            return self._check_load(engine, by_texts, given, start)
+        check = spec.make_check(given or config_files(engine, files, parsed=False))
         ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
         if ran and refuses and start is None and check.by_start:
@@ -93,14 +103,28 @@ class Trials:
             ran = None if before is None or before.last_line == ran.last_line else ran
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
-            return by_texts
+            return self._check_load(engine, by_texts, given, start)
         if refuses:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
         said = by_texts if by_texts.broken or check.says is None else check.says(ran.stdout)
         # Of two names of one place the engine tells now this one, now that: it resolves links that are there.
         now, real = engine.served.places, self._resolve
         moved = {name: will for name, will in said.places.items() if real(will) != real(now.get(name, will))}
-        return replace(said, places=moved)
+        return self._check_load(engine, replace(said, places=moved), given, start, ran.stdout)
+
+    def _check_load(
+        self,
+        engine: EngineState,
+        said: EffectiveConfig,
+        given: ConfigFiles | None,
+        start: Started | None,
+        printed: str = "",
+    ) -> EffectiveConfig:
+        """Return what an engine has in force, broken where it would not load what it can read."""
+        if said.fatal or given is None or engine.spec.find_load_errors is None or engine.hook is not None:
+            return said
+        error = next(iter(_find_load_errors(self._host, engine, given, start, printed)), None)
+        return replace(said, broken=error.reason, remedy=error.remedy) if error else said
 
     def _resolve(self, path: str) -> PurePosixPath:
         whole = PurePosixPath("/", path)
@@ -142,6 +166,15 @@ class Trials:
         for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
             stderr = stderr.replace(place.name, str(path))
         return replace(ran, stderr=stderr)
+
+
+def _find_load_errors(
+    host: Host, engine: EngineState, files: ConfigFiles, start: Started | None, printed: str = ""
+) -> Iterator[LoadError]:
+    """Yield why an engine would not load configs; ``printed`` is what its own program makes of them."""
+    if engine.spec.find_load_errors is not None:
+        words, environment = (start.words, start.environment) if start else ((), {})
+        yield from engine.spec.find_load_errors(LoadInput(files, printed, words, environment, host))
 
 
 def refuse_changed(
@@ -232,7 +265,10 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     contents = contents_of(host, engine.files)
     doubtful = lack or engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
     if hook is None and row.proven == digest_of(contents) and not doubtful:
-        return Comparison(has=lambda _: True)  # as its last install has left and proven them
+        # As its last install has left and proven them; what they name may have gone since.
+        files = config_files(engine, contents)
+        error = next(_find_load_errors(host, engine, files, engine.next_start or engine.started), None)
+        return Comparison(error.reason if error else "", has=lambda _: True)
     ask = Trials(host, contents)
     found = ask(engine, contents)
     # Saved texts do not count: they are of the install, others have edited since.

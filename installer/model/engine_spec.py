@@ -3,12 +3,13 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
 from installer.config_text import Edit, Syntax, Tree, Value, Want, flatten
 from installer.errors import InstallerError, Option, Remedy
+from installer.model.files import File, Kind
 
 Version: TypeAlias = tuple[int, ...]
 
@@ -70,6 +71,7 @@ class EffectiveConfig(Struct, frozen=True):
     rest_digest: str = ""  # of all else in force, which the engine's program alone tells
     undefined: str = ""  # the default runtime that is not defined: the engine serves nothing
     broken: str = ""  # why it would not start at all, in its own words
+    remedy: str = ""  # what its owner does about that, where a load check tells
     state: PurePosixPath | None = None  # where the bundles of its containers are
     hook_dirs: tuple[PurePosixPath, ...] = ()  # where it looks for OCI hooks
     places: Mapping[str, str] = field(default_factory=dict)  # by flag: its root, its state, where it listens
@@ -308,6 +310,37 @@ class Check(Struct, frozen=True):
     by_start: bool = False  # the answer depends on how it is started: without that, a no may mean nothing
 
 
+class HostReader(Protocol):
+    """What a load check may look at on the host; ``host.files.Host`` is one."""
+
+    def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
+        """Return what stands at a path, behind links unless ``last`` is false."""
+
+    def read(self, path: PurePosixPath) -> File | None:
+        """Return a regular file, None where there is nothing; raise InstallerError for anything else."""
+
+    def names(self, path: PurePosixPath) -> tuple[str, ...]:
+        """Return the names in a directory, none where there is no directory."""
+
+
+class LoadInput(Struct, frozen=True):
+    """Everything that the next start of an engine takes, for a load check."""
+
+    files: ConfigFiles  # as they would be, each parsed
+    # What the engine's own program prints of them, merged, with its defaults; "" where it was not asked.
+    printed: str
+    words: tuple[str, ...]  # of its command line, () where that is not known
+    environment: Mapping[str, str]
+    host: HostReader
+
+
+class LoadError(Struct, frozen=True):
+    """Why an engine takes a config and then fails while it loads."""
+
+    reason: str  # part of a sentence; names the file
+    remedy: str  # the one act of the engine's owner, in the imperative
+
+
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """One engine: what differs from the others is in this row."""
 
@@ -325,6 +358,9 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     estimate: Callable[[ConfigFiles], EffectiveConfig]
     # How its own program is asked.
     make_check: Callable[[ConfigFiles], Check] | None = None
+    # Its load check: why it would not load what its program accepts. The running engine counts for nothing
+    # here, nor does what its program refuses itself.
+    find_load_errors: Callable[[LoadInput], Iterable[LoadError]] | None = None
     # The runtimes that a text names, with their programs: "" is looked for by its name.
     read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
     # What its start looks for, and its program does not when it is asked: paths, words for its PATH, and

@@ -32,6 +32,7 @@ from installer.engines.containerd.effective import (
     schema_of,
     understand,
 )
+from installer.engines.containerd.load import find_load_errors
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine_spec import (
     Api,
@@ -337,6 +338,7 @@ CONTAINERD: Final = EngineSpec(
     needs_handler_since=(2,),
     draft=draft,
     make_check=make_check,
+    find_load_errors=find_load_errors,
     estimate=estimate,
     relocate=relocate,
     cdi=CdiSupport(
@@ -369,6 +371,7 @@ K3S: Final = replace(
     needs_handler_since=(),
     draft=lambda *_: (Decision((), ("runc", "crun")),),
     make_check=None,
+    find_load_errors=None,
     estimate=lambda _: EffectiveConfig({}, ""),
     marks=("/rancher/", "/k3s/"),
     finds="nvidia",

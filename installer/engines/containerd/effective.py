@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
@@ -165,8 +166,14 @@ def make_check(files: ConfigFiles) -> Check:
 
 
 def _dumped(text: str) -> EffectiveConfig:
+    return read_dump(parse_dump(text))
+
+
+@lru_cache(maxsize=1)  # a dump is read twice: for its meaning, then by the load check
+def parse_dump(text: str) -> Tree:
+    """Return the tree of what ``containerd config dump`` prints."""
     try:
-        return read_dump(tomllib.loads(text))
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InstallerError(
             f"understand what containerd says of its config ({error})", remedy="report this as a bug"
