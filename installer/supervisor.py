@@ -72,11 +72,14 @@ class Supervisor:
     """One ``run``."""
 
     def __init__(self, words: list[str]) -> None:
-        pidfile, pid_fd, lock, lock_fd, options, most, kept, left, form, *self._command = words
+        pidfile, pid_fd, lock, lock_fd, options, most, kept, form, left_count, *rest = words
         self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
         self._options = os.open(options, os.O_RDONLY)  # its name may be removed
-        self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
+        self._most, self._ready = int(most), pidfile.rpartition("/")[0] + "/ready"
+        self._left = rest[: int(left_count)]
+        self._command = rest[int(left_count) :]
+        self._pid = os.getpid()
         self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
         self._form = form
         # When a stop came, whether a check was asked for, whom to keep; who acts, and how the last one ended.
@@ -102,7 +105,7 @@ class Supervisor:
         while not self._stop_at:
             self._turn(min(QUIET_S if self._first else COMPARE_S, self._due - monotonic()))
             if self._pidfile.renew():
-                os.write(self._pidfile.fd, b"%d\n" % os.getpid())
+                os.write(self._pidfile.fd, b"%d\n" % self._pid)
             self._lock.renew()
             if self._stop_at or not (self._asked or self._is_due(monotonic())):
                 continue
@@ -187,8 +190,9 @@ class Supervisor:
             for fd in (*fds, self._options):
                 os.set_inheritable(fd, True)
             ends = [str(each.ends) for each in self._kept if each.verb == "nri"] or ["0"]
-            words = [verb, f"/proc/self/fd/{self._options}", " ".join(map(str, fds)), *ends, *more]
-            os.execv(self._command[0], [*self._command, *words])  # noqa: S606 - no shell is meant to be there
+            # The pid as a word: a child that asked for its parent could already have got another one.
+            words = [verb, f"/proc/self/fd/{self._options}", " ".join(map(str, fds)), *ends, str(self._pid)]
+            os.execv(self._command[0], [*self._command, *words, *more])  # noqa: S606 - no shell is meant to be there
         except OSError as error:  # no memory, no room for one more process
             self.log("child not started", verb, str(error.strerror))
         finally:

@@ -110,6 +110,19 @@ def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(si
             assert site.plugin() != first
 
 
+def test_the_files_of_a_plugin_that_had_to_be_killed_are_removed_below_a_root_with_a_blank(
+    tmp_path: Path,
+) -> None:
+    site = Nri(tmp_path / "a disk")
+    with Engine(site.socket) as engine:
+        before = site.tree()
+        with site.served() as child:
+            engine.plugged()
+            stop(site.plugin())
+            ended(child)
+        assert site.tree() == before
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -8,7 +8,8 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,20 @@ import pytest
 from installer.supervisor import Supervisor
 from tests.support import preloaded
 from tests.support.looks import asked
-from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, PIDFILE, PROJECT, STATE, Site, ended, waits
+from tests.support.site import (
+    CONTAINERD,
+    DAEMON_JSON,
+    HOME,
+    PIDFILE,
+    PROJECT,
+    STATE,
+    TOOLKIT,
+    Site,
+    ended,
+    waits,
+)
 from tests.support.stand_in import CONFIGS
-from tests.support.waiting import acts, children, command_line, until, until_it_sleeps
+from tests.support.waiting import acts, children, command_line, runs, until, until_it_sleeps
 
 
 def test_run_waits_in_a_bare_interpreter_and_holds_both_locks_for_its_life(site: Site) -> None:
@@ -109,11 +121,75 @@ def test_a_check_that_was_asked_for_and_is_killed_is_done_once_more(clean: Site)
 
 def test_a_child_that_cannot_be_started_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     fds = [str(os.memfd_create("lock")) for _ in range(2)]
-    words = ["/pidfile", fds[0], "/lock", fds[1], "/dev/null", "4", "", "", "text", "/nowhere"]
+    words = ["/pidfile", fds[0], "/lock", fds[1], "/dev/null", "4", "", "text", "0", "/nowhere"]
     os.waitpid(Supervisor(words).start("check"), 0)
 
     said = 'warning: child not started child=check reason="No such file or directory"\n'
     assert capfd.readouterr().err == said
+
+
+# Python loads it before the program: the installing child does not begin before a file is there.
+BEGINS_LATE = """
+import os, sys, time
+
+while "install" in sys.orig_argv[2:4] and not os.path.exists({go!r}):
+    time.sleep(0.01)
+"""
+
+
+@contextmanager
+def orphan_that_begins(site: Site) -> Iterator[Callable[[], None]]:
+    """Kill a run while its installing child starts; yield what lets that child go on, and see it end."""
+    go = site.root.parent / "go"
+    (site.root.parent / "sitecustomize.py").write_text(BEGINS_LATE.format(go=str(go)))
+    places = os.pathsep.join([str(site.root.parent), str(PROJECT)])
+    environment = preloaded.ENVIRONMENT | {"PYTHONPATH": places}
+    with subprocess.Popen(site.command("run"), stderr=subprocess.DEVNULL, env=environment) as run:
+        until(lambda: "install" in acts(run.pid))
+        (orphan,) = children(run.pid)
+        run.kill()
+    try:
+        yield go.touch
+    finally:
+        go.touch()
+        until(lambda: not runs(orphan))
+
+
+def test_an_installing_child_whose_run_is_killed_while_it_starts_installs_nothing(clean: Site) -> None:
+    for _ in range(3):
+        with orphan_that_begins(clean):
+            pass
+        assert {name: clean.read(name) for name in CONFIGS} == CONFIGS
+        assert not (clean.root / TOOLKIT).exists()
+    clean.uninstall()
+
+
+def test_an_uninstall_waits_for_the_child_of_a_killed_run(clean: Site) -> None:
+    with orphan_that_begins(clean) as go_on:
+        command = clean.command("uninstall")
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT
+        ) as uninstall:
+            assert uninstall.stderr is not None
+            begun = uninstall.stderr.readline()
+            go_on()
+            said = begun + uninstall.stderr.read()
+
+    assert "waiting for another instance" in begun
+    assert uninstall.returncode == 0, said
+
+
+def test_an_uninstall_that_waits_for_the_child_of_a_killed_run_can_be_stopped(clean: Site) -> None:
+    with orphan_that_begins(clean):
+        command = clean.command("uninstall")
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT
+        ) as uninstall:
+            assert uninstall.stderr is not None
+            assert "waiting for another instance" in uninstall.stderr.readline()
+            said = ended(uninstall, signal.SIGINT, code=1)
+    assert "finish (a signal asked to stop)" in said
+    clean.uninstall()
 
 
 # Python loads it before the program: a check that was asked for hangs within its first step until it is told to end.
@@ -183,7 +259,7 @@ def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of
         shutil.copy(clean.root / f"{PIDFILE}.options", copy)
         # As the unit of systemd's does it, while run awaits that it has the ledger.
         start = str(PROJECT / "installer/start.py")
-        again = [sys.executable, start, "undo", str(copy), "", "0"]
+        again = [sys.executable, start, "undo", str(copy), "", "0", "0"]
         command = [sys.executable, "-I", "-S", start, "successor", str(child.pid), *again]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as unit:
             ended(child)

@@ -56,8 +56,8 @@ def _act(words: Sequence[str]) -> int:
     from installer.model.options import Wish
     from installer.supervisor import STOPPED
 
-    act, path, fds, ends, *more = words
-    supervision.serve(Path(path), fds, ends)
+    act, path, fds, ends, run_pid, *more = words
+    supervision.serve(Path(path), fds, ends, run_pid)
     code: int = Exit.UNDO_INCOMPLETE
     try:
         wish = loads(Path(path).read_bytes(), Wish)

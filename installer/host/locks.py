@@ -179,10 +179,26 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
 def _describe_holder(local: Path) -> str:
     """Return who holds a lock, as part of a sentence; "" if unknown."""
     with suppress(OSError):
-        for pid in holders(local.stat()):
+        file = local.stat()
+        pids = holders(file) or _find_heirs(file)
+        for pid in pids:
             if (since_s := start_time_of(pid)) is not None:
                 return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(since_s))} UTC"
     return ""
+
+
+def _find_heirs(file: os.stat_result, proc: Path = PROC) -> list[int]:
+    """Return the first process of root's that has inherited the lock on a file, as a list of at most one.
+
+    The table of all locks names the process that took a lock; a child of it may live longer.
+    """
+    deadline = time.monotonic() + LOOK_S
+    for pid in list_pids(proc):
+        if time.monotonic() > deadline:
+            break
+        if is_roots(pid, proc) and _holds(pid, file, proc, inherited=True):
+            return [pid]
+    return []
 
 
 def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
@@ -259,13 +275,17 @@ def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
     return [pid for pid in pids if _holds(pid, status, proc)]
 
 
-def _holds(pid: int, status: os.stat_result, proc: Path) -> bool:
-    """Tell whether a process has locked a file, by what the kernel says of its own open files."""
-    held = (str(pid), str(status.st_ino))
+def _holds(pid: int, status: os.stat_result, proc: Path, *, inherited: bool = False) -> bool:
+    """Tell whether a process has locked a file, by what the kernel says of its own open files.
+
+    ``inherited``: or has a descriptor of the lock that another process took.
+    """
     with suppress(OSError), os.scandir(proc / f"{pid}/fdinfo") as entries:
         for entry in islice(entries, ENOUGH_FILES):  # a neighbour's may have millions
             with suppress(OSError):  # closed meanwhile
-                locked = held in _FLOCK.findall(read_proc(Path(entry.path)))
+                flocks = _FLOCK.findall(read_proc(Path(entry.path)))
+                takers = [taker for taker, inode in flocks if inode == str(status.st_ino)]
+                locked = bool(takers) if inherited else str(pid) in takers
                 # Every file system counts its inodes for itself, and some tell another device of their locks.
                 if locked and os.path.samestat((proc / f"{pid}/fd" / entry.name).stat(), status):
                     return True

@@ -78,13 +78,16 @@ def current_run() -> Run:
     return _Own.run
 
 
-def serve(options: Path, fds: str, plugin_ends: str) -> None:
-    """Take that this process is a child of a ``run``, which has given it these descriptors."""
+def serve(options: Path, fds: str, plugin_ends: str, run_pid: str) -> None:
+    """Take that this process is a child of the ``run`` with that pid, which has given it these descriptors.
+
+    The pid is "0" for a process that carries on the undo of a ``run`` which may end before it.
+    """
     answers, *lock = map(int, (fds or "-1").split())
     own = [int(options.name)] if options.name.isdigit() else []  # else a copy, of one that carries on
     for fd in (*own, *((answers, *lock) if fds else ())):
         os.set_inheritable(fd, False)  # noqa: FBT003 - its only form
-    _Own.run = Run(os.getppid(), options, tuple(lock), answers, int(plugin_ends))
+    _Own.run = Run(int(run_pid), options, tuple(lock), answers, int(plugin_ends))
 
 
 def is_orphan() -> bool:
@@ -128,7 +131,7 @@ def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
     ``most`` the largest exit code, ``kept`` what runs in the wait, ``left`` its files, ``form`` of events.
     """
     words = [word for path, fd in held for word in (str(path), str(fd))]
-    words += [str(options), str(most), kept, " ".join(left), form, *child_command()]
+    words += [str(options), str(most), kept, form, str(len(left)), *left, *child_command()]
     _exec("supervisor", words, [fd for _, fd in held])
 
 

@@ -72,7 +72,8 @@ def uninstall(options: Options) -> Exit:
             host = Host.under(options.host_root, options.mounts)
             options = find_install_dir(host, options)
             if host.exists(options.layout.home) or find_lost(host, options):
-                with open_ledger(host, options) as ledger:
+                opening = partial(ledger_for_uninstall, host, options)
+                with open_ledger(host, options, opening) as ledger:
                     undo(host, options, ledger)
             else:
                 # What a run that was killed while it made or removed the first directory left beside it.
@@ -350,6 +351,26 @@ def ledger_for_run(host: Host, options: Options) -> Ledger:
         return open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
 
 
+def ledger_for_uninstall(host: Host, options: Options) -> Ledger:
+    """Open the ledger; wait where its holder ends by itself, as the child of a killed ``run`` does.
+
+    The wait is not announced: a ``run`` that is stopping would leave its undo to us. Raise LockedError where
+    a run that serves this node holds it, or it is not free in time; StoppedError where a stop is pending.
+    """
+
+    def gives_up() -> bool:
+        supervision.raise_if_stopped()
+        return _serves(host, options)
+
+    try:
+        return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
+    except LockedError:
+        if _serves(host, options):
+            raise
+    log.info("waiting for another instance", limit_s=ENDS_S)
+    return open_within(ENDS_S, host, options.layout, unless=gives_up)
+
+
 def _serves(host: Host, options: Options) -> bool:
     """Tell whether the holder of the ledger serves: one that stops removes its pidfile first."""
     # One that is not locked is of a ``run`` that was killed: what it had started ends between two steps.
@@ -375,7 +396,7 @@ def hand_over(host: Host, options: Options, record: Record) -> bool:
     host.replace(copy, File(supervision.current_run().options.read_bytes(), Meta(0o600)))
     enter, own = (str(found[0]), "-t", str(pid), "-m", "--"), str(supervision.current_run().pid)
     words = (*enter, *supervision.BARE, supervision.START, "successor", own)
-    words += (*supervision.child_command(), "undo", str(host.local_path(copy)), "", "0")
+    words += (*supervision.child_command(), "undo", str(host.local_path(copy)), "", "0", "0")
     try:
         unit_jobs.start_transient(host, UNIT, words)
     except InstallerError as error:

@@ -80,6 +80,21 @@ def test_a_lock_on_a_file_that_root_alone_opens_counts_whoever_holds_it(host: Ho
         lock_directory(host, HOME)
 
 
+def test_a_lock_whose_taker_has_ended_is_told_with_the_process_that_inherited_it(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "home/lock").touch(0o600)
+
+    with (
+        orphaned(tmp_path / "home/lock", os.geteuid()) as taker,
+        pytest.raises(LockedError, match=r"another instance holds /home: pid (\d+), started") as refused,
+    ):
+        lock_directory(host, HOME)
+
+    heir = int(refused.value.problem.partition(": pid ")[2].partition(",")[0])
+    assert os.getpgid(heir) == taker.pid
+
+
 @only_as_root
 @pytest.mark.parametrize("hold", [locking, orphaned], ids=["held", "nobody seems to hold it"])
 @pytest.mark.parametrize(
