@@ -22,6 +22,7 @@ from installer.engines.crio import CRIO
 from installer.engines.docker import api as dockerd
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held
+from installer.engines.stopped_units import TASKS
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text
@@ -41,7 +42,6 @@ CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
 SHIMS: Final = tuple(each for each in ENGINES.values() if each.monitor is Monitor.SHIM)
 NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespace}
-TASKS: Final = "io.containerd.runtime.v2.task"
 ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 SCRIPT_BYTES: Final = 64 << 10  # of one that may start our program

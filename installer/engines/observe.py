@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from itertools import chain
 from math import inf
 from pathlib import PurePosixPath
 from typing import Final
@@ -34,6 +35,7 @@ from installer.engines.startup import (
     read_start,
     values_of,
 )
+from installer.engines.stopped_units import explain_stopped_units
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
@@ -248,7 +250,11 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine
-    reason = next(find_refusals(host, engine, unit.start, process_path(host, engine, unit)), None)
+    reasons = chain(
+        find_refusals(host, engine, unit.start, process_path(host, engine, unit)),
+        explain_stopped_units(host, engine, unit),
+    )
+    reason = next(reasons, None)
     return replace(engine, places_by_files=places_by_files(engine), not_restarted=reason)
 
 

@@ -188,6 +188,13 @@ def monitors_in_unit_of(process: Path) -> int:
     return count
 
 
+def words_of(process: Path) -> tuple[str, ...]:
+    """Return the command line of a process, a directory of /proc; nothing where it has ended."""
+    with suppress(OSError):
+        return _command_line(process)
+    return ()
+
+
 def _describe(pid: int, proc: Path) -> Peer | None:
     """Describe a process of our pid namespace; None if ``proc`` shows another one, or the process ended."""
     process = proc / str(pid)

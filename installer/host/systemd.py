@@ -45,6 +45,14 @@ ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for th
 STOPPING: Final = "deactivating"
 AGAIN: Final = "auto-restart"
 REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
+# A unit that is stopped takes those of these properties along; each with the setting of theirs that says so.
+STOPS_ALONG: Final = {
+    "RequiredBy": "Requires",
+    "BoundBy": "BindsTo",
+    "ConsistsOf": "PartOf",
+    "RequisiteOf": "Requisite",
+    "PropagatesStopTo": "StopPropagatedFrom",  # since systemd 249
+}
 
 
 class NoBusError(InstallerError):
@@ -260,6 +268,8 @@ class Unit(Struct, frozen=True):
     reload_result: str = ""
     listens: tuple[str, ...] = ()  # the places that a socket unit listens on
     start: UnitStart = UnitStart()
+    # The units that systemd stops along with it, each with its own setting that says so.
+    stops_along: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Unit":
@@ -276,6 +286,9 @@ class Unit(Struct, frozen=True):
             reload_result=str(answer.get("ReloadResult", "")),
             listens=tuple(str(place) for _, place in answer.get("Listen", ())),
             start=UnitStart.of(answer),
+            stops_along=tuple(
+                (str(unit), setting) for name, setting in STOPS_ALONG.items() for unit in answer.get(name, ())
+            ),
         )
 
     @property

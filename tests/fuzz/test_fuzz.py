@@ -28,11 +28,12 @@ from installer.cli.demo import CONFIGS
 from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
 from installer.engines.config_edits import syntax_of, toolkit_runtimes
-from installer.engines.containers import TASKS, list_crio_containers, list_shim_containers
+from installer.engines.containers import list_crio_containers, list_shim_containers
 from installer.engines.crio import STATE, read_effective
 from installer.engines.dependencies import is_suse
 from installer.engines.docker import api as dockerd
 from installer.engines.startup import explain_overruling, find_place, path_of, value_of
+from installer.engines.stopped_units import TASKS
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host

@@ -147,6 +147,7 @@ class FakeUnit:
     main_pid: int = 61
     can_reload: bool = False
     starts: int = 0
+    properties: dict[str, tuple[str, Any]] = field(default_factory=dict)  # of this unit alone
 
     @property
     def invocation(self) -> bytes:
@@ -269,6 +270,7 @@ class FakeSystemd:
             "Job": ("(uo)", (0, "/")),
             **(of_a_service if path.endswith("_2eservice") else {}),
             **self.changed,
+            **unit.properties,
         }
         of_a_manager = {"SystemState": ("s", self.state), "PreparingForShutdown": ("b", self.prepared)}
         if names:

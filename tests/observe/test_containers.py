@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.containers import TASKS, find_in_use
+from installer.engines.containers import find_in_use
+from installer.engines.stopped_units import TASKS
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path, PurePosixPath
 
-from installer.engines.containers import TASKS
+from installer.engines.stopped_units import TASKS
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 

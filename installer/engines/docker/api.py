@@ -96,6 +96,12 @@ def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerConta
     return tuple(found)
 
 
+def list_running_names(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the names of the containers that run, those included that are paused or start again."""
+    with _understood(socket_path, timeout_s) as client:
+        return tuple(sorted(listed["Names"][0].lstrip("/") for listed in client.containers()))
+
+
 @contextmanager
 def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
     """Yield who asks, with one deadline for all; whatever goes wrong becomes an InstallerError."""

@@ -1,0 +1,136 @@
+"""The units that systemd stops along with that of an engine, and the containers that would end with them."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+
+from installer.engines import ENGINES
+from installer.engines.docker import api as dockerd
+from installer.engines.startup import KILLING
+from installer.errors import InstallerError, Option, Remedy
+from installer.host import systemd
+from installer.host.files import Host
+from installer.host.processes import PROC, monitors_in_unit_of, unit_of, words_of
+from installer.host.sockets import is_listened_on, list_listening
+from installer.model.engine_spec import Api, Monitor
+from installer.model.facts import EngineState, count, list_some
+
+ASK_S: Final = 5.0
+MOST_UNITS: Final = 64  # of those that are looked at; anybody's unit may name another
+TASKS: Final = "io.containerd.runtime.v2.task"
+DOCKER: Final = next(spec for spec in ENGINES.values() if spec.api is Api.DOCKER)
+# Programs that stay in the foreground for a container and end it when they are stopped, by these words.
+CLIENTS: Final = frozenset({"docker", "docker-compose", "nerdctl", "podman", "ctr"})
+HOLDING: Final = frozenset({"run", "start", "up"})
+
+
+class StoppedUnit(Struct, frozen=True):
+    """A unit that systemd stops along, because of a ``setting`` of its own that names ``cause``."""
+
+    name: str
+    setting: str
+    cause: str
+    process: Path | None  # its main process, a directory of the host's /proc
+    kill_mode: str
+
+
+class Loss(Struct, frozen=True):
+    """The containers that end with a unit, in words, and what keeps them alive."""
+
+    containers: str
+    remedy: str
+
+
+def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -> Iterator[InstallerError]:
+    """Yield why an engine is not restarted: a unit that systemd stops with it ends containers.
+
+    An engine whose socket nobody answers is not kept from its restart: that heals it.
+    """
+    if not unit.stops_along or not is_listened_on(host.local_path(engine.socket)):
+        return
+    for stopped in find_stopped_units(host, engine.unit, unit):
+        loss = _find_loss(host, engine, stopped)
+        if loss is None:
+            continue
+        setting = f"{stopped.setting}={stopped.cause}"
+        yield InstallerError(
+            f"restart {engine.title} (systemd stops with it {stopped.name}, which has {setting}, and that "
+            f"ends {loss.containers})",
+            remedy=Remedy(
+                f"{loss.remedy}, take {setting} out of {stopped.name}, or restart {engine.unit} at a time of "
+                "your choice after a run with ",
+                Option("restart-mode", "none"),
+            ),
+            code="restart-kills-containers",
+        )
+
+
+def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[StoppedUnit]:
+    """Yield the units that run and that systemd stops with one, directly or because another stops."""
+    seen = {name}
+    waiting = deque((dependent, setting, name) for dependent, setting in unit.stops_along)
+    while waiting and len(seen) <= MOST_UNITS:
+        dependent, setting, cause = waiting.popleft()
+        if dependent in seen:
+            continue
+        seen.add(dependent)
+        state = systemd.look_at_unit(host, dependent)
+        if state.active not in {"active", "activating", "reloading"}:
+            continue  # systemd passes a stop on through none that is down
+        # In a pid namespace of our own the number may be that of another process.
+        is_seen = state.main_pid and unit_of(state.main_pid, host.local_path(PROC)) == dependent
+        process = host.local_path(PROC) / str(state.main_pid) if is_seen else None
+        yield StoppedUnit(dependent, setting, cause, process, state.start.kill_mode)
+        waiting.extend((other, why, dependent) for other, why in state.stops_along)
+
+
+def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
+    """Return which containers a stop of a unit ends; None where it ends none."""
+    words = words_of(stopped.process) if stopped.process else ()
+    program = PurePosixPath(words[0]).name if words else ""
+    if program == DOCKER.process or stopped.name == DOCKER.unit:
+        return _find_loss_of_docker(host, engine, stopped)
+    if stopped.process is not None and stopped.kill_mode in KILLING:
+        monitors = monitors_in_unit_of(stopped.process)
+        if monitors:
+            shims = f"{count(monitors, 'shim')} of live containers"
+            return Loss(f"{shims} (KillMode={stopped.kill_mode})", f"set KillMode=process in {stopped.name}")
+    verb = next((word for word in words[1:] if word in HOLDING), "")
+    if program in CLIENTS and verb:
+        return Loss(f"the container of its {program} {verb}", "stop it first")
+    return None
+
+
+def _find_loss_of_docker(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
+    """Return which containers of a dockerd end with it; where it does not tell, its shims do."""
+    listening = list_listening(stopped.process) if stopped.process else frozenset()
+    sockets = [PurePosixPath(path) for path in sorted(listening, key=len)]
+    sockets.sort(key=lambda path: path.name != DOCKER.socket.name)
+    remedy = f'set "live-restore": true in its daemon.json and run systemctl reload {stopped.name}'
+    for socket in sockets or [DOCKER.socket]:
+        here = host.local_path(socket)
+        with suppress(InstallerError):
+            if dockerd.ask_info(here, timeout_s=ASK_S).serving.live_restore:
+                return None
+            names = dockerd.list_running_names(here, timeout_s=ASK_S)
+            containers = f"{count(len(names), 'container')}: {list_some(names)}"
+            return Loss(containers, remedy) if names else None
+    ids = [*_list_tasks(host, engine)]
+    if not ids:
+        return None
+    containers = f"{count(len(ids), 'container')}, unless it has live-restore, which it does not tell now"
+    return Loss(containers, "make it answer")
+
+
+def _list_tasks(host: Host, engine: EngineState) -> Iterator[str]:
+    """Yield the ids of Docker's containers that have a shim."""
+    places = {spec.state.usual for spec in ENGINES.values() if spec.monitor is Monitor.SHIM}
+    if engine.state is not None:
+        places.add(engine.state)
+    for place in sorted(places):
+        with suppress(InstallerError):
+            yield from host.names(place / TASKS / DOCKER.namespace)

@@ -1,0 +1,99 @@
+"""Units that systemd stops along with containerd, and that hold containers: no restart of ours ends these."""
+
+import json
+
+import pytest
+
+from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER, VERSION_2, VERSION_3
+from tests.engines.images import ARCHIVE, IMAGE
+from tests.engines.nodes import SOURCE, Node
+from tests.engines.told import but_the_ledger, sentence, snapshot
+
+pytestmark = pytest.mark.any_version
+
+DROP_IN = "/etc/systemd/system/docker.service.d/bound.conf"
+INSTALL = ("install", "--runtime", "containerd", *SOURCE)
+PLAN = ("plan", "--runtime", "containerd", *SOURCE)
+
+
+def _bind(node: Node, setting: str) -> None:
+    """Have systemd stop Docker with containerd, which serves CRI as well."""
+    node.write(CONTAINERD, VERSION_2 if node.containerd_version.startswith("1.") else VERSION_3)
+    node.write(DROP_IN, f"[Unit]\n{setting}=containerd.service\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart("containerd")
+    node.run(["ctr", "--namespace", "k8s.io", "images", "import", ARCHIVE])
+    node.cri.wait()
+    node.run(["systemctl", "restart", "docker"])
+
+
+def _run_container(node: Node, name: str = "web") -> None:
+    node.run(["docker", "run", "--detach", "--network=none", "--name", name, IMAGE, "sleep", "3600"])
+
+
+def _is_running(node: Node, name: str = "web") -> bool:
+    state = node.run(["docker", "inspect", "--format", "{{.State.Running}}", name], check=False)
+    return state.stdout == "true\n"
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("setting", ["Requires", "BindsTo", "PartOf"])
+def test_containers_of_a_docker_that_stops_with_containerd_are_not_ended(
+    docker_node: Node, setting: str
+) -> None:
+    node = docker_node
+    _bind(node, setting)
+    _run_container(node)
+    files, pids = snapshot(node), [node.pid_of(unit) for unit in ("containerd", "docker")]
+
+    planned, refused = node.installer(*PLAN), node.installer(*INSTALL)
+
+    assert _is_running(node)
+    assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
+    reason = f"docker.service, which has {setting}=containerd.service"
+    assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
+    for done in (planned, refused):
+        assert reason in done.stdout + done.stderr
+    assert "web" in sentence(refused.stderr)
+    assert "live-restore" in sentence(refused.stderr)
+    assert "--restart-mode none" in sentence(refused.stderr)
+    assert snapshot(node) == files
+
+    # The remedies: to leave the restart to the owner, or live-restore.
+    node.installer(*INSTALL, "--restart-mode", "none", check=True)
+    assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
+    undone = node.installer("uninstall", "--restart-mode", "none")
+    assert undone.returncode == 0, undone.stderr
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))
+    node.run(["systemctl", "reload", "docker"])
+    node.wait_for("true", ["docker", "info", "--format", "{{.LiveRestoreEnabled}}"])
+    node.installer(*INSTALL, check=True)
+    assert node.pid_of("containerd") != pids[0]
+    assert node.pid_of("docker") != pids[1]
+    assert _is_running(node)
+
+
+@pytest.mark.sampled(16)
+def test_an_undo_that_would_end_containers_keeps_ours_until_they_have_ended(docker_node: Node) -> None:
+    node = docker_node
+    _bind(node, "Requires")
+    files = snapshot(node)
+    node.installer(*INSTALL, check=True)  # Docker holds no container yet
+    installed = snapshot(node)
+    _run_container(node)
+    pids = [node.pid_of(unit) for unit in ("containerd", "docker")]
+
+    undone = node.installer("uninstall")
+
+    assert undone.returncode == 4, undone.stderr
+    assert "docker.service, which has Requires=containerd.service" in sentence(undone.stderr)
+    assert _is_running(node)
+    assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(installed)
+
+    # An upgrade of the toolkit restarts nothing.
+    node.installer(*INSTALL, check=True)
+    assert [node.pid_of(unit) for unit in ("containerd", "docker")] == pids
+    node.run(["docker", "rm", "--force", "web"])
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files

@@ -1,0 +1,173 @@
+"""What systemd stops along with an engine, and which containers end with that: by systemd's words and /proc."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.observe import with_start
+from installer.engines.stopped_units import MOST_UNITS
+from installer.model.facts import EngineState
+from tests.host.servers import FakeSystemd, FakeUnit, hang, serving
+from tests.support.files import put
+from tests.support.live import UNIT_PROPERTIES, on_bus
+
+SOCKET = PurePosixPath("/c.sock")
+ENGINE = replace(EngineState.usual(ENGINES["containerd"]), socket=SOCKET)
+MOBY = "run/containerd/io.containerd.runtime.v2.task/moby"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A unit with its main process, and what else has its cgroup."""
+
+    words: str = "/usr/bin/thing"
+    stops: Mapping[str, str] | None = None  # a unit that stops with it, by the property that says so
+    active: str = "active"
+    kill_mode: str = "process"
+    beside: str = ""
+
+
+def _systemd(units: Mapping[str, Service]) -> FakeSystemd:
+    found = {}
+    for pid, (name, service) in enumerate(units.items(), 61):
+        said: dict[str, tuple[str, Any]] = {**UNIT_PROPERTIES, "KillMode": ("s", service.kill_mode)}
+        said |= {key: ("as", [unit]) for key, unit in (service.stops or {}).items()}
+        found[name] = FakeUnit(active=service.active, main_pid=pid, properties=said)
+    return FakeSystemd(found)
+
+
+def _proc(root: Path, units: Mapping[str, Service]) -> None:
+    def process(pid: int, unit: str, words: str) -> None:
+        name = words.split(maxsplit=1)[0].rpartition("/")[2]
+        said = {
+            "comm": f"{name[:15]}\n",
+            "cgroup": f"0::/system.slice/{unit}\n",
+            "cmdline": words.replace(" ", "\0") + "\0",
+            "stat": f"{pid} ({name[:15]}) S 1 1 1 0\n",
+        }
+        put(root, {f"proc/{pid}/{file}": text for file, text in said.items()})
+
+    for pid, (unit, service) in enumerate(units.items(), 61):
+        process(pid, unit, service.words)
+        if service.beside:
+            process(pid + 100, unit, service.beside)
+
+
+def _find_reason(root: Path, units: Mapping[str, Service], *, listens: bool = True) -> str:
+    _proc(root, units)
+    with on_bus(root, _systemd(units)) as host:
+        if listens:
+            with serving(root / SOCKET.name, hang):
+                found = with_start(host, ENGINE).not_restarted
+        else:
+            found = with_start(host, ENGINE).not_restarted
+    return found.problem if found else ""
+
+
+def _after(**stops: str) -> Service:
+    return Service("/usr/bin/containerd", stops)
+
+
+DOCKERD = Service("/usr/bin/dockerd")
+WEB = Service("/usr/bin/docker run --rm web")
+QUADLET = Service("/usr/bin/conmon -c feed", kill_mode="mixed", beside="/usr/bin/conmon -c feed")
+SAID = "systemd stops with it {}, which has {}, and that ends {})"
+ENDED = {
+    "a docker run": (
+        {"containerd.service": _after(RequiredBy="web.service"), "web.service": WEB},
+        SAID.format("web.service", "Requires=containerd.service", "the container of its docker run"),
+    ),
+    "one that stops with another": (
+        {
+            "containerd.service": _after(BoundBy="site.service"),
+            "site.service": Service(stops={"ConsistsOf": "web.service"}),
+            "web.service": WEB,
+        },
+        SAID.format("web.service", "PartOf=site.service", "the container of its docker run"),
+    ),
+    "its own monitors": (
+        {"containerd.service": _after(PropagatesStopTo="app.service"), "app.service": QUADLET},
+        SAID.format(
+            "app.service",
+            "StopPropagatedFrom=containerd.service",
+            "2 shims of live containers (KillMode=mixed)",
+        ),
+    ),
+    "a dockerd that does not tell": (
+        {"containerd.service": _after(RequisiteOf="docker.service"), "docker.service": DOCKERD},
+        SAID.format(
+            "docker.service",
+            "Requisite=containerd.service",
+            "2 containers, unless it has live-restore, which it does not tell now",
+        ),
+    ),
+}
+NOT_ENDED = {
+    "none": {"containerd.service": _after()},
+    "nothing that holds any": {
+        "containerd.service": _after(RequiredBy="kubelet.service"),
+        "kubelet.service": Service("/usr/bin/kubelet --config /etc/kubelet.yaml"),
+    },
+    "what a stop leaves": {
+        "containerd.service": _after(RequiredBy="app.service"),
+        "app.service": Service(beside="/usr/bin/conmon -c feed"),
+    },
+    "one that is down": {
+        "containerd.service": _after(RequiredBy="site.service"),
+        "site.service": Service(stops={"RequiredBy": "web.service"}, active="inactive"),
+        "web.service": WEB,
+    },
+    "a circle": {
+        "containerd.service": _after(RequiredBy="site.service"),
+        "site.service": Service(stops={"ConsistsOf": "containerd.service"}),
+    },
+}
+
+
+@pytest.mark.parametrize(("units", "said"), ENDED.values(), ids=ENDED)
+def test_a_restart_that_ends_containers_of_other_units_is_refused(
+    tmp_path: Path, units: Mapping[str, Service], said: str
+) -> None:
+    put(tmp_path, {f"{MOBY}/{each}/config.json": "{}" for each in ("a1", "b2")})
+
+    assert _find_reason(tmp_path, units) == f"restart containerd ({said}"
+
+
+@pytest.mark.parametrize(("units", "said"), ENDED.values(), ids=ENDED)
+def test_an_engine_that_nobody_answers_for_is_restarted_whatever_stops_with_it(
+    tmp_path: Path, units: Mapping[str, Service], said: str
+) -> None:
+    put(tmp_path, {f"{MOBY}/{each}/config.json": "{}" for each in ("a1", "b2")})
+
+    assert said
+    assert not _find_reason(tmp_path, units, listens=False)
+
+
+@pytest.mark.parametrize("units", NOT_ENDED.values(), ids=NOT_ENDED)
+def test_units_without_containers_keep_nothing_from_a_restart(
+    tmp_path: Path, units: Mapping[str, Service]
+) -> None:
+    assert not _find_reason(tmp_path, units)
+
+
+def test_a_dockerd_without_a_shim_has_no_container_to_lose(tmp_path: Path) -> None:
+    units = {"containerd.service": _after(RequiredBy="docker.service"), "docker.service": DOCKERD}
+
+    assert not _find_reason(tmp_path, units)
+
+
+def test_systemd_is_asked_for_so_many_units_and_no_more(tmp_path: Path) -> None:
+    names = ["containerd.service", *(f"u{number}.service" for number in range(2 * MOST_UNITS))]
+    units = {name: Service(stops={"RequiredBy": later}) for name, later in pairwise(names)}
+    fake = _systemd(units)
+
+    with on_bus(tmp_path, fake) as host, serving(tmp_path / SOCKET.name, hang):
+        assert with_start(host, ENGINE).not_restarted is None
+
+    assert fake.calls.count("GetAll") <= MOST_UNITS + 2
