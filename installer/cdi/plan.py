@@ -1,6 +1,6 @@
-"""How containers get their GPUs on this node, in the words of its engines; and CDI's parts of a plan.
+"""The mode of this node, by what its engines say of CDI; and CDI's parts of a plan.
 
-Those are the driver's device nodes, and specifications for management and of the GPUs.
+The parts are the driver's device nodes, the management specification, and the specification of the GPUs.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -40,7 +40,7 @@ from installer.model.steps import (
 
 SPEC_DIR: Final = PurePosixPath("/var/run/cdi")
 SPECIFICATION: Final = SPEC_DIR / f"{GPU_KIND.replace('/', '-')}.json"
-# What an engine may call it: the one is a link to the other on every system of today.
+# Both names of the directory in engines' configs: on every current system one is a link to the other.
 SPEC_DIRS: Final = frozenset({SPEC_DIR, PurePosixPath("/run/cdi")})
 
 DEVICE_NODES: Final = "device-nodes"
@@ -52,23 +52,31 @@ CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
 STALE: Final = "it names files that are gone, so no container could start with it"
 GIVES_WAY: Final = "another specification with the same devices is there"
 WITHDRAWN: Final = "the stale one was removed, and writing a new one failed"
-# That the driver, devices or specifications of others change is no drift: what is ours is unchanged.
+# Reasons outside our files (driver, devices, specifications of others): they are not drift.
 FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 
 
 def highest_read(engines: Iterable[EngineState]) -> Version | None:
-    """Return the version of a specification up to which all of the engines read; None if unknown."""
-    found = [read_by(each.name, each.version) for each in engines if each.version]
-    return min((read for read in found if read is not None), default=None)
+    """Return the highest version of a specification that all of the engines read; None if unknown."""
+    found = []
+    for engine in engines:
+        if engine.version:
+            version = read_by(engine.name, engine.version)
+            if version is not None:
+                found.append(version)
+    return min(found, default=None)
 
 
 def read_by(name: str, version: Version) -> Version | None:
-    """Return the version of a specification up to which an engine reads; None if unknown."""
-    return next((read for since, read in ENGINES[name].cdi.reads if version >= since), None)
+    """Return the highest version of a specification that an engine reads; None if unknown."""
+    for since, read in ENGINES[name].cdi.reads:
+        if version >= since:
+            return read
+    return None
 
 
 def mode_of(engines: Iterable[EngineState], record: Record, options: Options) -> tuple[Mode, str]:
-    """Return the mode, never ``auto``, and for ``auto`` why it is this one."""
+    """Return the mode of this node, never ``auto``, and for the option ``auto`` the reason of the choice."""
     if options.mode is not Mode.AUTO:
         return options.mode, ""
     against = next(_for_runtimes(tuple(engines), record, options), "")
@@ -78,20 +86,22 @@ def mode_of(engines: Iterable[EngineState], record: Record, options: Options) ->
 
 
 def _for_runtimes(engines: tuple[EngineState, ...], record: Record, options: Options) -> Iterator[str]:
-    """Yield why engines are to serve runtimes of ours."""
+    """Yield why the engines must serve our runtimes."""
     if record.engines:
         yield f"{ENGINES[record.engines[0].name].title} has runtimes of ours already"
-    if flags := options.needs_runtime:
+    flags = options.needs_runtime
+    if flags:
         yield f"a runtime is asked for by {' and '.join(flags)}"
     if not engines:
         yield "no engine is to be asked"
     for engine in engines:
-        if lacks := lacking(engine):
-            yield f"{engine.title} takes no devices by CDI ({lacks})"
+        reason = lacking(engine)
+        if reason:
+            yield f"{engine.title} takes no devices by CDI ({reason})"
 
 
 def lacking(engine: EngineState) -> str:
-    """Return why containers of this engine get no devices by CDI, in its own words; "" where they do."""
+    """Return why containers of this engine get no devices by CDI, in the engine's words; "" if they do."""
     serving = engine.serving
     if serving is None:
         return engine.silence
@@ -101,15 +111,14 @@ def lacking(engine: EngineState) -> str:
         return "it says that CDI is switched off"
     if engine.version and engine.version < engine.spec.cdi.hands_over:
         return f"{'.'.join(map(str, engine.version))} does not pass on the devices of a kubelet"
-    if not SPEC_DIRS & {*serving.cdi_dirs}:
-        return (
-            f"it reads specifications in {' and '.join(map(str, serving.cdi_dirs)) or 'no directory'} alone"
-        )
+    if SPEC_DIRS.isdisjoint(serving.cdi_dirs):
+        directories = " and ".join(map(str, serving.cdi_dirs)) or "no directory"
+        return f"it reads specifications in {directories} alone"
     return ""
 
 
 def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[InstallerError]:
-    """Yield what stands against CDI alone on this node."""
+    """Yield why this node cannot use CDI alone."""
     for row in record.engines:
         yield InstallerError(
             f"use CDI alone for {ENGINES[row.name].title} (an earlier install gave it our runtimes)",
@@ -123,27 +132,29 @@ def against_cdi(engines: Iterable[EngineState], record: Record) -> Iterator[Inst
                 f"start {engine.title}, see why it does not answer, or leave it out of ", Option("runtime")
             )
             yield InstallerError(problem, remedy=remedy, code="engine-not-answering")
-        elif lacks := lacking(engine):
-            since = engine.spec.cdi.since
+            continue
+        reason = lacking(engine)
+        if reason:
             yield InstallerError(
-                f"give containers of {engine.title} GPUs by CDI ({lacks})",
-                remedy=Remedy("use ", Option("mode", "runtime"), f"; {since}"),
+                f"give containers of {engine.title} GPUs by CDI ({reason})",
+                remedy=Remedy("use ", Option("mode", "runtime"), f"; {engine.spec.cdi.since}"),
                 code="mode-unusable",
             )
 
 
 def without_effect(options: Options) -> str:
-    """Return what is to be said of flags that change nothing where no engine is changed; "" for nothing."""
-    # What one of these says about engines and their runtimes is so in any case, where none is changed.
-    places, accepts = options.places.values(), options.toolkit.accept_envvar_when_unprivileged
-    asked = {
+    """Return a note on flags without effect in mode cdi, where no engine is changed; "" for no such flag."""
+    places = options.places.values()
+    given = {
         "--config": any(each.config for each in places),
         "--drop-in-config": any(each.drop_in for each in places),
         "--restart-mode": options.restart_mode is not RestartMode.AUTO,
         "--retry": options.retry,
-        "--no-accept-nvidia-visible-devices-envvar-when-unprivileged": not accepts,
+        "--no-accept-nvidia-visible-devices-envvar-when-unprivileged": (
+            not options.toolkit.accept_envvar_when_unprivileged
+        ),
     }
-    flags = [flag for flag, given in asked.items() if given]
+    flags = [flag for flag, is_given in given.items() if is_given]
     if not flags:
         return ""
     have = "has" if len(flags) == 1 else "have"
@@ -151,25 +162,24 @@ def without_effect(options: Options) -> str:
 
 
 def install_device_nodes(facts: Facts, options: Options) -> Part:
-    """Return how the control device nodes that are absent are made."""
-    wanted, cdi = options.cdi, require(facts.cdi)
+    """Return the part that makes the missing control device nodes."""
+    wanted = options.cdi
+    cdi = require(facts.cdi)
     if wanted is None or not cdi.absent_nodes:
         return Part(DEVICE_NODES, rows=Record(nodes=cdi.held_nodes))
-    return Part(
-        DEVICE_NODES,
-        for_reason(
-            "they are not there, and the CDI specification is to name them",
-            [MakeDeviceNodes(cdi.absent_nodes, wanted, options.toolkit_source)],
-        ),
-        Record(nodes=(*cdi.held_nodes, *cdi.absent_nodes)),
-    )
+    step = MakeDeviceNodes(cdi.absent_nodes, wanted, options.toolkit_source)
+    reason = "they are not there, and the CDI specification is to name them"
+    rows = Record(nodes=(*cdi.held_nodes, *cdi.absent_nodes))
+    return Part(DEVICE_NODES, ((step, reason),), rows)
 
 
 def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
-    """Return how the nodes that we had made go, unless something of ours ``stays``."""
+    """Return the part that removes the device nodes that we made, unless something of ours ``stays``."""
     nodes = facts.held.nodes
-    # No container could start with the specification of an installer that has taken the place of ours.
-    named = {each.program for each in facts.references} if facts.toolkit.theirs else set()
+    named: set[str] = set()
+    if facts.toolkit.theirs:
+        # Another installer's specification may name our nodes; without them no container could start with it.
+        named = {each.program for each in facts.references}
     going = tuple(node for node in nodes if str(node.path) not in named)
     if stays or not going:
         return Part(DEVICE_NODES, rows=Record(nodes=nodes))
@@ -177,43 +187,57 @@ def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
 
 
 def install_specification(facts: Facts, options: Options) -> Part:
-    """Return how management's specification comes to its place, and one that is not wanted any more goes."""
-    wanted, cdi = options.cdi, require(facts.cdi)
-    held = {row.path: row for row in facts.held.configs if row.engine == OWNER}
-    others = {cdi.gpus.path} if cdi.gpus else set()  # planned in a part of its own
-    going = [row for row in held.values() if row.path not in others | ({wanted.path} if wanted else set())]
-    steps = (step for row in going if (step := withdraw(row, facts).step))
-    planned = for_reason("no CDI specification is asked for there any more", steps)
+    """Return the part that writes the management specification and removes a former one."""
+    wanted = options.cdi
+    cdi = require(facts.cdi)
+    rows = {row.path: row for row in facts.held.configs if row.engine == OWNER}
+    stay = set()
+    if cdi.gpus:
+        stay.add(cdi.gpus.path)  # planned in a part of its own
+    if wanted:
+        stay.add(wanted.path)
+    former = [row for path, row in rows.items() if path not in stay]
+    planned = for_reason("no CDI specification is asked for there any more", _withdraw(former, facts))
     if wanted is None:
         return Part(OWNER, planned)
     path = wanted.path
-    now, original = facts.contents[path], without_us(path, facts)
-    ours: tuple[str, ...] = held[path].ours if path in held else ()
+    now = facts.contents[path]
+    original = without_us(path, facts)
+    row = rows.get(path)
+    ours = row.ours if row is not None else ()
     if cdi.management is None:
         write: Step = WriteSpecification(wanted, options.toolkit_source, now)
         reason = "it is to name device nodes that are not there yet"
     else:
         after = File(cdi.management.encode(), now.meta if now else Meta())
-        if path in held and now is not None and now.content == after.content:
-            return Part(OWNER, planned, Record(configs=(held[path],)))
+        if row is not None and now is not None and now.content == after.content:
+            return Part(OWNER, planned, Record(configs=(row,)))
         write = WriteConfig(OWNER, path, now, after)
         reason = "it is not there" if now is None else "it is not what nvidia-ctk generates for this node"
         ours = (after.digest,)
-    if path in held and path in facts.lost:
-        # What is there is ours; what was before it is only known by name.
-        saved, original = held[path].original, None
-    else:
-        saved = Saved.of(original)
-    row = ConfigRow(OWNER, path, None, saved, ours, (), facts.targets.get(path))
+    saved = Saved.of(original)
     backups = (original,) if original else ()
-    return Part(OWNER, (*planned, (write, reason)), Record(configs=(row,)), backups=backups)
+    if row is not None and path in facts.lost:
+        # The file there is ours; of the file before it only the ledger's row is left, without its content.
+        saved = row.original
+        backups = ()
+    new_row = ConfigRow(OWNER, path, None, saved, ours, (), facts.targets.get(path))
+    return Part(OWNER, (*planned, (write, reason)), Record(configs=(new_row,)), backups=backups)
+
+
+def _withdraw(rows: Iterable[ConfigRow], facts: Facts) -> Iterator[Step]:
+    """Yield the step that restores the former content of each row's file, where one is needed."""
+    for row in rows:
+        step = withdraw(row, facts).step
+        if step is not None:
+            yield step
 
 
 def undo_specifications(facts: Facts, *, stays: bool) -> Part:
-    """Return what restores what stood where a specification is, unless something of ours ``stays``."""
+    """Return the part that restores the files in the places of specifications, unless something ``stays``."""
     rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
-    steps = (step for row in rows if not stays and (step := withdraw(row, facts).step))
-    originals = (without_us(row.path, facts) for row in rows)
+    steps = () if stays else _withdraw(rows, facts)
+    originals = [without_us(row.path, facts) for row in rows]
     return Part(
         OWNER,
         for_reason("the CDI specification there is ours", steps),
@@ -224,69 +248,87 @@ def undo_specifications(facts: Facts, *, stays: bool) -> Part:
 
 
 def generated(rows: Iterable[ConfigRow], steps: Iterable[Step]) -> tuple[ConfigRow, ...]:
-    """Return the rows, that of a specification with the text which a step has written there."""
-    texts = {
-        step.path: step.after.digest
-        for step in steps
-        if isinstance(step, WriteConfig) and step.engine == OWNER and step.after
-    }
-    return tuple(
-        replace(row, ours=tuple(dict.fromkeys((*row.ours, texts[row.path])))) if row.path in texts else row
-        for row in rows
-    )
+    """Return the rows, completed by the digests of the specifications that ``steps`` have written."""
+    written = {}
+    for step in steps:
+        if isinstance(step, WriteConfig) and step.engine == OWNER and step.after:
+            written[step.path] = step.after.digest
+    completed = []
+    for row in rows:
+        if row.path in written:
+            digests = dict.fromkeys((*row.ours, written[row.path]))
+            completed.append(replace(row, ours=tuple(digests)))
+        else:
+            completed.append(row)
+    return tuple(completed)
 
 
 def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
-    """Return how the GPUs' specification comes to its place; ``reason`` is that of the mode."""
+    """Return the part that writes the GPUs' specification; ``reason`` is the reason of the mode, or ""."""
     spec = require(facts.cdi).gpus
+    notes = []
     if spec is None:
-        return Part(GPUS, notes=(f"mode {Mode.RUNTIME}: {reason}",) if reason else ())
-    planned, row, lacking = _plan_gpus(facts, spec)
+        if reason:
+            notes.append(f"mode {Mode.RUNTIME}: {reason}")
+        return Part(GPUS, notes=tuple(notes))
+    planned, row, missing_reason = _plan_gpus(facts, spec)
+    if reason:
+        notes.append(f"mode {Mode.CDI}: {reason}")
+    flags_note = without_effect(options)
+    if flags_note:
+        notes.append(flags_note)
+    if missing_reason:
+        notes.append(f"no CDI specification of the GPUs: {missing_reason}")
+    if row and spec.lacking:
+        notes.append(f"kept the CDI specification of the GPUs: {spec.lacking}")
     names = tuple(engine.name for engine in facts.engines)
     return Part(
         GPUS,
         planned,
-        Record(configs=(row,) if row else (), cdi=CdiRow(names, lacking)),
-        notes=(
-            *([f"mode {Mode.CDI}: {reason}"] if reason else ()),
-            *([note] if (note := without_effect(options)) else ()),
-            *([f"no CDI specification of the GPUs: {lacking}"] if lacking else ()),
-            *([f"kept the CDI specification of the GPUs: {spec.lacking}"] if row and spec.lacking else ()),
-        ),
+        Record(configs=(row,) if row else (), cdi=CdiRow(names, missing_reason)),
+        notes=tuple(notes),
         obstacles=tuple(against_cdi(facts.engines, facts.held)),
     )
 
 
 def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow | None, str]:
-    """Return the steps with their reasons, the row that is held then, and why there is no specification."""
-    held, now = facts.held.config(spec.path), facts.contents[spec.path]
-    # One that is stale, or beside another's, ends containers as long as it is there: it goes first, which
-    # takes no space, and a roll-back does not bring it back.
+    """Return the steps with their reasons, the ledger's row after them, and why no specification is there."""
+    held = facts.held.config(spec.path)
+    now = facts.contents[spec.path]
+    # Containers fail while a stale specification is there, or ours beside another installer's. Its removal
+    # comes first, needs no disk space, and is not reverted by a roll-back.
     step = withdraw(held, facts).step if held and now else None
-    going = [replace(step, unwanted=True)] if step else []
-    # Engines drop both of two devices of one name in one directory, and hide one in another: so each has one
-    # owner, and ours gives way.
+    removal = [replace(step, unwanted=True)] if step else []
+    # Engines drop a device that two files in one directory define; of files in two directories one hides the
+    # other. So each device has one owner, and ours gives way.
     if spec.others:
         why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others)
-        if spec.missing:  # no specification has those
+        if spec.missing:  # devices of ours that no other specification has
             why += f", without {list_some(spec.missing, NAMED)}"
-        return for_reason(GIVES_WAY, going), None, why
+        return for_reason(GIVES_WAY, removal), None, why
     if not spec.text:
-        if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
+        if removal and not spec.stale:  # a GPU that does not answer does not take the other GPUs away
             return (), held, ""
-        return for_reason(STALE, going), None, spec.lacking
+        return for_reason(STALE, removal), None, spec.lacking
     after = File(spec.text.encode(), now.meta if now else Meta())
-    row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
     if held and now is not None and now.content == after.content:
         return (), held, ""
-    reason = CHANGED if now else REMOVED if held else NEW
+    row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
+    if now:
+        reason = CHANGED
+    elif held:
+        reason = REMOVED
+    else:
+        reason = NEW
     if now and spec.stale:
-        gone = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
-        return ((gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)), row, ""
+        remove_stale = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
+        write = WriteConfig(OWNER, spec.path, None, after)
+        return ((remove_stale, STALE), (write, reason)), row, ""
     return ((WriteConfig(OWNER, spec.path, now, after), reason),), row, ""
 
 
 def without(record: Record, gone: Collection[PurePosixPath]) -> Record:
-    """Return the rows less those of specifications that are ``gone``."""
+    """Return the record without the rows of the specifications at the paths ``gone``."""
     rows = tuple(row for row in record.configs if row.path not in gone)
-    return replace(record, configs=rows, cdi=record.cdi and replace(record.cdi, lacking=WITHDRAWN))
+    cdi = replace(record.cdi, lacking=WITHDRAWN) if record.cdi else None
+    return replace(record, configs=rows, cdi=cdi)
