@@ -1,6 +1,7 @@
-"""What the payload's nvidia-ctk makes: the driver's control device nodes and CDI specifications.
+"""The driver's control device nodes and the CDI specifications, both made by the payload's nvidia-ctk.
 
-Nodes are removed where they were not made anew. The GPUs' specification is made beside what is there of it.
+A device node of ours is removed unless the driver has made it again. The GPUs' specification depends on the
+specifications beside it.
 """
 
 import time
@@ -27,46 +28,50 @@ from installer.model.files import DRIVER_LIBRARY_DIRS, ROOT, File, Layout
 from installer.model.options import GPU_KIND, Cdi, Options
 from installer.model.steps import MakeDeviceNodes, RemoveDeviceNodes
 
-SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
-LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # there as long as the driver's module is
+SUFFIXES: Final = frozenset({".json", ".yaml"})  # engines read no other files
+LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # exists while the driver's module is loaded
 NAMED: Final = 5
 TOOL: Final = "nvidia-ctk"
-ANSWER_S: Final = 30.0  # seconds are enough for eight GPUs that have to be woken
+ANSWER_S: Final = 30.0  # enough for eight GPUs that have to be woken
 CONTROL_NODES: Final = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
 
-# The names of devices, by directory and file.
+# The names of the devices that specifications define, by directory and file.
 Beside: TypeAlias = Mapping[PurePosixPath, Mapping[PurePosixPath, frozenset[str]]]
 
 
 def gpu_specification(
     host: Host, options: Options, engines: Collection[EngineState], record: Record, file: File | None
 ) -> GpuSpecification:
-    """Return what the specification of the GPUs is to be, and what is beside it; ``file`` is in its place."""
-    now, row, highest = text_of(file), record.config(PATH), highest_read(engines)
+    """Return the wanted specification of the GPUs, and the specifications beside it.
+
+    ``file`` is the present file at the path of ours.
+    """
+    present = text_of(file)
+    row = record.config(PATH)
+    highest = highest_read(engines)
     ours = _is_ours(file, options, record)
     beside = _read_beside(host, engines, highest, ours=ours, since_s=_last_check_s(host, options))
-    stale = _list_gone(host, now) if ours else ()
-    # What is in our place and gives no device is no other's specification: ours, which was spoilt.
-    if file is not None and not (ours or row or any(PATH in files for files in beside.values())):
+    stale = _list_gone(host, present) if ours else ()
+    # A file at our path that gives no device may be ours, damaged; without a row in the ledger it is not.
+    gives_devices = any(PATH in files for files in beside.values())
+    if file is not None and not (ours or row or gives_devices):
         lacking = f"cannot replace {PATH} (it is no specification of ours); move it away"
         return GpuSpecification(PATH, ours=ours, stale=stale, lacking=lacking)
-    text, failure = "", None
+    text = ""
+    failure = None
     try:
-        driver, dev = roots(host, options)
-        moves = tuple((PurePosixPath(host.local_path(root)), root) for root in (driver, dev))
-        words = _words("--format=json", moves[0][0], moves[1][0], GPU_KIND, options.layout)
-        text = run_tool(options.toolkit_source, "generate the CDI specification of the GPUs", words)
-        text = specification(text, GPU_KIND, moves, highest)
+        text = _generate(host, options, highest)
     except StoppedError:
         raise
     except InstallerError as error:
-        text, failure = "", error
-    # Where it is not known what ours would have, it is what each that nvidia-ctk generates has.
-    wanted = device_names(text or (now if ours else "")) or {ALL_GPUS}
-    found = {path: names for there in beside.values() for path, names in there.items()}
-    others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
-    missing = sorted(wanted - _common_devices(host, engines, beside)) if others and not failure else []
+        failure = error
+    # Every specification of nvidia-ctk has the device ``all``: it stands for devices that are not known.
+    wanted = device_names(text or (present if ours else "")) or {ALL_GPUS}
+    others = tuple(_list_others(beside, wanted))
+    missing: list[str] = []
+    if others and not failure:
+        missing = sorted(wanted - _common_devices(host, engines, beside))
     unmade = failure if not others and host.exists(LOADED) else None
     if ALL_GPUS in missing:
         unmade = InstallerError(
@@ -87,35 +92,63 @@ def gpu_specification(
     )
 
 
+def _generate(host: Host, options: Options, highest: Version | None) -> str:
+    """Return the specification of the GPUs as nvidia-ctk generates it, with the host's paths."""
+    driver, dev = roots(host, options)
+    local_driver = PurePosixPath(host.local_path(driver))
+    local_dev = PurePosixPath(host.local_path(dev))
+    words = _words("--format=json", local_driver, local_dev, GPU_KIND, options.layout)
+    text = run_tool(options.toolkit_source, "generate the CDI specification of the GPUs", words)
+    return specification(text, GPU_KIND, ((local_driver, driver), (local_dev, dev)), highest)
+
+
+def _list_others(beside: Beside, wanted: Collection[str]) -> Iterator[PurePosixPath]:
+    """Yield the files of others that define a wanted device, or that are at the path of ours."""
+    for files in beside.values():
+        for path, names in files.items():
+            if path == PATH or not names.isdisjoint(wanted):
+                yield path
+
+
 def _last_check_s(host: Host, options: Options) -> float:
-    """Return when the last check of the ``run`` began whose child this is; 0 where there was none."""
-    last = read_json_of_root(host, options.state_file, dict[str, Any]) if current_run().pid else None
-    written_s, started_s = (host.changed_s(path) for path in (options.state_file, options.pid_file))
-    if last is None or written_s <= started_s:  # that of another ``run``
+    """Return the time of the last check by the ``run`` whose child this process is; 0 if there was none."""
+    if not current_run().pid:
+        return 0.0
+    last = read_json_of_root(host, options.state_file, dict[str, Any])
+    # A state file older than the pidfile was written by another ``run``.
+    if last is None or host.changed_s(options.state_file) <= host.changed_s(options.pid_file):
         return 0.0
     return time.time() - time.monotonic() + float(last.get("began_s", 0.0))
 
 
 def _common_devices(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
-    """Return the devices that all engines take from these files, of two in one directory neither."""
-    read = [engine.serving.cdi_dirs for engine in engines if engine.serving] or [tuple(beside)]
+    """Return the devices that every engine takes from these files."""
+    read = [engine.serving.cdi_dirs for engine in engines if engine.serving]
+    if not read:
+        read = [tuple(beside)]
     given = []
     for directories in read:
-        there = [[*beside[each].values()] for each in dict.fromkeys(map(host.resolve, directories))]
-        twice = {name for files in there for name, count in Counter(chain(*files)).items() if count > 1}
-        given.append(frozenset(chain(*chain(*there))) - twice)
+        devices: set[str] = set()
+        dropped: set[str] = set()
+        for directory in dict.fromkeys(map(host.resolve, directories)):
+            counts = Counter(chain.from_iterable(beside[directory].values()))
+            devices.update(counts)
+            # Engines drop a device that two files in one directory define.
+            dropped.update(name for name, count in counts.items() if count > 1)
+        given.append(frozenset(devices - dropped))
     return frozenset.intersection(*given)
 
 
 def _is_ours(file: File | None, options: Options, record: Record) -> bool:
-    """Tell whether a text in our place is ours; without its ledger it is known by its hook."""
+    """Tell whether the file at our path is ours: by the ledger, or by the hook that the text names."""
     row = record.config(PATH)
-    known = row is not None and file is not None and file.digest in row.ours
-    return known or f'"{options.layout.cdi_hook}"' in text_of(file)
+    if row is not None and file is not None and file.digest in row.ours:
+        return True
+    return f'"{options.layout.cdi_hook}"' in text_of(file)
 
 
 def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
-    """Return what a specification names and what is not there."""
+    """Return the paths that a specification names and that do not exist."""
     gone = []
     for path in named_paths(specification):
         with suppress(InstallerError):
@@ -126,10 +159,12 @@ def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
 
 
 def withdraw_stale(host: Host, options: Options, record: Record, write: Callable[[Record], None]) -> None:
-    """Remove a specification of ours that names what is gone: no container could start with it."""
+    """Remove a specification of ours that names missing files: no container could start with it."""
     try:
         file = host.read(PATH)
-        gone = _list_gone(host, text_of(file)) if _is_ours(file, options, record) else ()
+        gone: tuple[str, ...] = ()
+        if _is_ours(file, options, record):
+            gone = _list_gone(host, text_of(file))
         if gone:
             host.remove(PATH)
             log.warning("CDI specification removed", path=str(PATH), gone=[*gone[:NAMED]], in_all=len(gone))
@@ -141,59 +176,77 @@ def withdraw_stale(host: Host, options: Options, record: Record, write: Callable
 
 def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
     """Return the real directories of the host below which the driver and its device nodes are."""
-    # A driver's root that is a link loses every library (engine-facts.md#gpu-specification).
+    # nvidia-ctk finds no library below a root that is a link (engine-facts.md#gpu-specification).
     driver = host.resolve(PurePosixPath(driver_root(host, options)[0] or "/"))
-    return driver, driver if host.exists(driver / "dev/nvidiactl") else ROOT
+    dev = driver if host.exists(driver / "dev/nvidiactl") else ROOT
+    return driver, dev
 
 
 def _read_beside(
     host: Host, engines: Iterable[EngineState], highest: Version | None, *, ours: bool, since_s: float
 ) -> Beside:
-    """Return, by directory, the files with devices of our kind; not one in our place that is ``ours``."""
+    """Return the files with devices of our kind by directory.
+
+    The file at our path is left out if it is ``ours``. A file that cannot be read is logged if it has changed
+    since the time ``since_s``, in seconds of the epoch.
+    """
     own = host.resolve(PATH)
-    read = (path for engine in engines if engine.serving for path in engine.serving.cdi_dirs)
+    directories = [SPEC_DIR]
+    for engine in engines:
+        if engine.serving:
+            directories += engine.serving.cdi_dirs
     found: dict[PurePosixPath, dict[PurePosixPath, frozenset[str]]] = {}
-    for directory in dict.fromkeys(host.resolve(path) for path in (SPEC_DIR, *read)):
-        there = found.setdefault(directory, {})
-        for path in (directory / name for name in host.names(directory)):
-            known = path.suffix not in SUFFIXES or (path == own and ours)
+    for directory in dict.fromkeys(map(host.resolve, directories)):
+        files = found.setdefault(directory, {})
+        for name in host.names(directory):
+            path = directory / name
+            if path.suffix not in SUFFIXES or (path == own and ours):
+                continue
             try:
-                names = frozenset() if known else read_devices(text(host, path), GPU_KIND, highest)
+                names = read_devices(text(host, path), GPU_KIND, highest)
             except InstallerError as error:
-                if host.changed_s(path) > since_s:  # else it was logged
+                if host.changed_s(path) > since_s:
                     log.warning("CDI specification not read", path=str(path), error=error)
                 continue
             if names:
-                there[PATH if path == own else path] = names
+                files[PATH if path == own else path] = names
     return found
 
 
 def list_watched(host: Host, options: Options, record: Record) -> Iterator[str]:
-    """Yield the places whose change makes another specification; ``run`` watches them."""
+    """Yield the places that ``run`` watches, because a change there may change the specification."""
     if record.cdi is None:
         return
     with suppress(InstallerError):  # the check itself reports a root that cannot be read
         driver, dev = roots(host, options)
         devices = f"{host.local_path(dev / 'dev')}/"
-        yield from (f"{devices}{name}*" for name in DEVICES)
+        for name in DEVICES:
+            yield f"{devices}{name}*"
         for each in named_paths(text(host, PATH)):
             local = str(host.local_path(PurePosixPath(each), last=False))
             if not local.startswith(devices):
                 yield local
-        # A driver beside the one that is named, and one that was not there at all.
-        yield from (str(host.local_path(driver / path.relative_to("/"))) for path in DRIVER_LIBRARY_DIRS)
+        # Another driver may be installed beside the named driver, or the first driver.
+        for directory in DRIVER_LIBRARY_DIRS:
+            yield str(host.local_path(driver / directory.relative_to("/")))
         yield str(host.local_path(driver))
         yield str(LOADED)
-        yield from (f"{host.local_path(path)}/" for path in (SPEC_DIR, PurePosixPath("/etc/cdi")))
+        yield f"{host.local_path(SPEC_DIR)}/"
+        yield f"{host.local_path(PurePosixPath('/etc/cdi'))}/"
 
 
 def management_specification(source: PurePosixPath, layout: Layout, cdi: Cdi) -> str:
-    """Return the specification for this node, with the host's paths, or raise: no driver, or no nodes."""
-    driver, dev = cdi.local_driver_root, cdi.local_dev_root
+    """Return the management specification for this node, with the host's paths.
+
+    Raises:
+        InstallerError: there is no driver, or there are no device nodes.
+    """
+    driver = cdi.local_driver_root
+    dev = cdi.local_dev_root
     words = _words("--mode=management", driver, dev, cdi.kind, layout)
     text = run_tool(source, "generate the CDI specification", words)
     moves = [(driver, cdi.driver_root), (dev, cdi.dev_root)]
-    if driver == dev:  # the nodes are where the first move has put them
+    if driver == dev:  # the first move has moved the nodes, too
         moves[1] = (str(PurePosixPath(cdi.driver_root, "dev")), str(PurePosixPath(cdi.dev_root, "dev")))
     for local, there in moves:
         if local != there:
@@ -205,7 +258,7 @@ def management_specification(source: PurePosixPath, layout: Layout, cdi: Cdi) ->
 def _words(
     form: str, driver: str | PurePosixPath, dev: str | PurePosixPath, kind: str, layout: Layout
 ) -> tuple[str, ...]:
-    """Return how nvidia-ctk is asked for a specification of what it finds below two roots."""
+    """Return the arguments of nvidia-ctk for a specification of the devices and files below two roots."""
     vendor, _, name = kind.partition("/")
     roots = (f"--driver-root={driver}", f"--dev-root={dev}")
     names = (f"--vendor={vendor}", f"--class={name}", f"--nvidia-cdi-hook-path={layout.cdi_hook}")
@@ -213,10 +266,22 @@ def _words(
 
 
 def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "") -> str:
-    """Return what the toolkit's nvidia-ctk says, or raise; ``what`` is what it is asked for."""
+    """Return the output of the toolkit's nvidia-ctk.
+
+    Args:
+        source: the root of the toolkit's source.
+        what: the task as a verb with its object, for errors.
+        words: the arguments of nvidia-ctk.
+        text: its standard input.
+
+    Raises:
+        InstallerError: nvidia-ctk is missing, cannot be run from here, is late, or fails.
+    """
     tool = find_program(source, TOOL)
+    ran = None
     try:
-        ran = run_until_stopped(tool, words, text, timeout_s=ANSWER_S) if tool else None
+        if tool:
+            ran = run_until_stopped(tool, words, text, timeout_s=ANSWER_S)
     except LateError as error:
         reason = f"the toolkit's {TOOL} did not end within {ANSWER_S:g} s"
         remedy = "see whether nvidia-smi answers on the node: a GPU that hangs holds both up"
@@ -234,25 +299,34 @@ def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str
 
 
 def absent_nodes(host: Host, cdi: Cdi) -> tuple[DeviceNode, ...]:
-    """Return the driver's control device nodes that are wanted and not there."""
-    paths = (PurePosixPath(cdi.dev_root, "dev", name) for name in CONTROL_NODES if cdi.nodes)
+    """Return the wanted control device nodes that do not exist."""
+    if not cdi.nodes:
+        return ()
+    paths = [PurePosixPath(cdi.dev_root, "dev", name) for name in CONTROL_NODES]
     return tuple(absent_node(path) for path in paths if not host.exists(path))
 
 
 def absent_node(path: PurePosixPath) -> DeviceNode:
-    """Return a node that is about to be made: what stands there later in this boot is taken for it."""
+    """Return the row of a node that is about to be made: a node there later in this boot counts as ours."""
     return DeviceNode(path, f"{boot_id()} absent")
 
 
 def held_node(host: Host, device: DeviceNode) -> DeviceNode | None:
-    """Return a node of the ledger as it stands there; None where it has gone, or the driver made it anew."""
+    """Return a node of the ledger as it is now; None if it is gone or the driver has made another."""
     status = host.status(device.path, last=False)
-    now = DeviceNode(device.path, f"{boot_id()} {status.st_ino}") if status else None
-    return now if now is not None and device in {now, absent_node(device.path)} else None
+    if status is None:
+        return None
+    now = DeviceNode(device.path, f"{boot_id()} {status.st_ino}")
+    is_ours = device in {now, absent_node(device.path)}
+    return now if is_ours else None
 
 
 def change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:
-    """Make the control device nodes, or raise: some may be there; or remove those that are still ours."""
+    """Make the control device nodes, or remove the nodes that are still ours.
+
+    Raises:
+        InstallerError: the nodes cannot be made; some of them may exist.
+    """
     if isinstance(step, MakeDeviceNodes):
         root = f"--dev-root={step.cdi.local_dev_root}"
         words = ("system", "create-device-nodes", "--control-devices", root)
