@@ -1,4 +1,4 @@
-"""What monitoring gets at the end of each act: the table of metrics, counts, files for others."""
+"""The table of metrics, the counters of a node, and the files that monitoring and NFD read."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 PREFIX: Final = "toolkit_installer_"
-# A sub-namespace of NFD's own, as it is meant for others: those of nvidia.com belong to NVIDIA's programs.
+# A sub-namespace of NFD's own, which NFD offers to others: labels of nvidia.com belong to NVIDIA's programs.
 NAMESPACE: Final = "toolkit-installer.feature.node.kubernetes.io"
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1 << 53)]
-Value: TypeAlias = float | Mapping[str, float] | None  # of a label each, or none
+Value: TypeAlias = float | Mapping[str, float] | None  # a mapping has a value for each label
 
 
 class Counts(Struct, frozen=True):
-    """What has happened on a node since the first install; times in seconds since 1970, 0 for never."""
+    """The counters of a node since the first install; times in seconds since 1970, 0 for never."""
 
     installs: Number = 0
     repairs: Number = 0
@@ -45,7 +45,7 @@ class Counts(Struct, frozen=True):
     restarts: Mapping[str, Number] = field(default_factory=dict)
     success_s: Seconds = 0
     ready_since_s: Seconds = 0
-    toolkit: str = ""  # its version, "" where it does not tell
+    toolkit: str = ""  # the toolkit's version, "" if unknown
 
 
 class Snapshot(Struct, frozen=True):
@@ -53,9 +53,11 @@ class Snapshot(Struct, frozen=True):
 
     version: str
     toolkit: str
-    since: str  # when it became ready; "" where it is not
-    engines: Mapping[str, str]  # by name: "true" where it serves, "false", or "pending" until its restart
-    figures: Mapping[str, Value]  # by name of the metric
+    since: str  # the time when the node became ready; "" if it is not ready
+    engines: Mapping[
+        str, str
+    ]  # by name: "true" if the engine serves, "false", or "pending" until its restart
+    figures: Mapping[str, Value]  # by the metric's name
 
     def collect(self) -> Iterator["Metric"]:
         """Yield the metrics, as prometheus_client asks for them."""
@@ -65,20 +67,22 @@ class Snapshot(Struct, frozen=True):
         yield InfoMetricFamily(PREFIX[:-1], INFO, versions)
         for name, meaning in MEANINGS.items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            value, label = self.figures.get(name), "code" if name == FAILURES else "engine"
-            labels = [label] if isinstance(value, Mapping) else None
-            family = kind(f"{PREFIX}{name}", meaning, labels=labels)
+            value = self.figures.get(name)
             if isinstance(value, Mapping):
+                label = "code" if name == FAILURES else "engine"
+                family = kind(f"{PREFIX}{name}", meaning, labels=[label])
                 for key, number in value.items():
                     family.add_metric([key], number)
-            elif value is not None:
-                family.add_metric([], value)
+            else:
+                family = kind(f"{PREFIX}{name}", meaning)
+                if value is not None:
+                    family.add_metric([], value)
             yield family
 
 
 INFO: Final = "Always 1; its labels are the versions of this program and of the installed toolkit."
 FAILURES: Final = "failures_total"
-# By name: what a metric means. It is a counter where the name ends so.
+# The meaning of each metric by its name. A name that ends with _total is a counter.
 MEANINGS: Final = {
     "ready": "1 if at the last check the toolkit was in place and each engine was verified to serve it, else "
     "0.",
@@ -104,32 +108,36 @@ MEANINGS: Final = {
 
 
 def features(node: Snapshot) -> str:
-    """Return the labels of a node, as NFD reads them from a file of its directory features.d."""
+    """Return the labels of a node, in the format of NFD's directory features.d."""
     labels = {
         "ready": "true" if node.since else "false",
         "version": node.version,
         "toolkit-version": node.toolkit,
         "ready-since": node.since,
-        **{f"engine-{name}": state for name, state in node.engines.items()},
     }
-    return "".join(f"{NAMESPACE}/{name}={value}\n" for name, value in labels.items() if value)
+    for name, state in node.engines.items():
+        labels[f"engine-{name}"] = state
+    lines = [f"{NAMESPACE}/{name}={value}\n" for name, value in labels.items() if value]
+    return "".join(lines)
 
 
 def render(suffix: str, node: Snapshot) -> str | None:
-    """Return the text of a file whose name ends so: metrics in two formats, or labels; None for a socket."""
+    """Return the text of a published file by the suffix of its name; None for a socket."""
     if suffix == METRICS:  # for node_exporter's textfile collector
-        from prometheus_client import generate_latest  # where metrics are asked for alone
+        from prometheus_client import generate_latest  # loaded only if metrics are asked for
 
         return f"{MARK}\n{generate_latest(node).decode()}"
-    if suffix == ANSWER:  # for the child of ``run`` that serves them
+    if suffix == ANSWER:  # for the child of ``run`` that serves metrics
         from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
         return str(generate_openmetrics(node).decode())  # type: ignore[no-untyped-call]
-    return None if suffix == SOCKET else f"{MARK}\n{features(node)}"  # for NFD
+    if suffix == SOCKET:
+        return None
+    return f"{MARK}\n{features(node)}"  # for NFD
 
 
 def claim(host: Host, options: Options, ledger: Ledger) -> None:
-    """Write down which files are going to be written, ahead of the first; remove those not asked for."""
+    """Record in the ledger which files will be published, before the first; remove unwanted former files."""
     others = [path for path in ledger.held.published if path not in options.published]
     kept = [path for path in others if not _remove(host, path)]
     wanted = (*options.published, *kept)
@@ -138,7 +146,7 @@ def claim(host: Host, options: Options, ledger: Ledger) -> None:
 
 
 def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
-    """Remove what was written, as an undo begins; the ledger sees to it that nothing of it stays."""
+    """Remove the published files at the beginning of an undo; the ledger still has their names."""
     for path in {*ledger.held.published, *options.published}:
         _remove(host, path)
 
@@ -151,7 +159,7 @@ def _remove(host: Host, path: PurePosixPath) -> bool:
 
 
 def read_counts(host: Host, layout: Layout) -> Counts:
-    """Return the counts; where they cannot be read they begin anew, as counters may."""
+    """Return the counters; counters that cannot be read start again at zero, as Prometheus allows."""
     return read_json_of_root(host, layout.counts, Counts) or Counts()
 
 
@@ -159,29 +167,33 @@ def read_counts(host: Host, layout: Layout) -> Counts:
 def publish_success(
     host: Host, options: Options, ledger: Ledger, plan: Plan, refused: Collection[str] | None = None
 ) -> None:
-    """Tell the end of an install that went well, or of a check of the node while ``run`` waits.
+    """Publish the success of an install, or of a check of the node while ``run`` waits.
 
-    After a check ``refused`` are the engines that would not come up with their configs.
+    ``refused`` is None after an install; after a check it has the engines that would not start with their
+    configs.
     """
     if not ledger.held.published:
         return
     now = time.time()
     counts = read_counts(host, options.layout)
+    if refused is None:
+        counts = replace(counts, installs=counts.installs + 1)
+    elif plan.steps and not plan.due:
+        counts = replace(counts, repairs=counts.repairs + 1)
     counts = replace(
         counts,
-        installs=counts.installs + (refused is None),
-        repairs=counts.repairs + (refused is not None and bool(plan.steps) and not plan.due),
         success_s=now,
         ready_since_s=0 if plan.unproven else counts.ready_since_s or now,
         toolkit=".".join(map(str, plan.release or ())),
     )
     serving = {row.name for row in ledger.held.engines} - {*plan.unproven}
-    _publish(host, options, ledger, counts, {name: name in (refused or ()) for name in serving})
+    refuses_config = {name: name in (refused or ()) for name in serving}
+    _publish(host, options, ledger, counts, refuses_config)
 
 
 @log_failures()
 def publish_failure(host: Host, options: Options, ledger: Ledger, error: InstallerError) -> None:
-    """Tell that something went wrong: nothing is proven any more."""
+    """Publish a failure: no engine counts as verified until the next success."""
     if not ledger.held.published or ledger.gone:
         return
     counts = read_counts(host, options.layout)
@@ -192,10 +204,14 @@ def publish_failure(host: Host, options: Options, ledger: Ledger, error: Install
 def _publish(
     host: Host, options: Options, ledger: Ledger, counts: Counts, serving: Mapping[str, bool]
 ) -> None:
-    """Write counts and files; ``serving`` says of each engine that serves whether it refuses its configs."""
+    """Write counters and published files.
+
+    ``serving`` has the engines that serve, each with whether it would refuse its configs at its next start.
+    """
     restarts = dict(counts.restarts)
-    for name in (each for each in ledger.reloaded if ENGINES[each].reload is ReloadMethod.RESTART):
-        restarts[name] = restarts.get(name, 0) + 1
+    for name in ledger.reloaded:
+        if ENGINES[name].reload is ReloadMethod.RESTART:
+            restarts[name] = restarts.get(name, 0) + 1
     ledger.reloaded.clear()
     counts = replace(counts, restarts=restarts)
     node = _take_snapshot(host, options, ledger.held, counts, serving)
@@ -203,24 +219,27 @@ def _publish(
         host.replace(options.layout.counts, File(dumps(counts), Meta(0o600)))
     for path in ledger.held.published:
         with log_failures():
-            if (text := render(path.suffix, node)) is not None:
+            text = render(path.suffix, node)
+            if text is not None:
                 publish(host, path, text)
 
 
 def _take_snapshot(
     host: Host, options: Options, record: Record, counts: Counts, serving: Mapping[str, bool]
 ) -> Snapshot:
-    from importlib.metadata import PackageNotFoundError, version  # where metrics are asked for alone
+    from importlib.metadata import PackageNotFoundError, version  # loaded only if metrics are asked for
 
-    ours = "unknown"  # of a source tree
+    own_version = "unknown"  # in a source tree
     with suppress(PackageNotFoundError):
-        ours = version("node-toolkit-installer")
-    rows, since, told = record.engines, counts.ready_since_s, options.drift is not Drift.IGNORE
-    restarts = {row.name: 0 for row in rows} | {**counts.restarts}
+        own_version = version("node-toolkit-installer")
+    rows = record.engines
+    since_s = counts.ready_since_s
+    watches_drift = options.drift is not Drift.IGNORE
+    restarts = dict.fromkeys((row.name for row in rows), 0) | dict(counts.restarts)
     figures: dict[str, Value] = {
-        "ready": bool(since),
+        "ready": bool(since_s),
         "engine_serves": {row.name: row.name in serving for row in rows},
-        "config_drifted": {row.name: told and _has_drifted(host, row, record) for row in rows},
+        "config_drifted": {row.name: watches_drift and _has_drifted(host, row, record) for row in rows},
         "config_refused": {row.name: serving.get(row.name, False) for row in rows},
         "engine_restart_pending": {row.name: row.restart_due for row in rows},
         "last_look_timestamp_seconds": time.time(),
@@ -236,10 +255,16 @@ def _take_snapshot(
         figures["nri_plugin_registered"] = plugin_state.is_registered(host, nri)
         figures["nri_missed_containers"] = state["missed_in_all"] if state else 0
         figures["nri_plugin_ends_total"] = supervision.current_run().plugin_ends
-    # As a text without colons: a label has none.
-    text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""
-    states = {row.name: "pending" if row.restart_due else str(row.name in serving).lower() for row in rows}
-    return Snapshot(ours, counts.toolkit, text, states, figures)
+    since = ""
+    if since_s:
+        since = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since_s))  # a label's value has no colons
+    states = {}
+    for row in rows:
+        if row.restart_due:
+            states[row.name] = "pending"
+        else:
+            states[row.name] = "true" if row.name in serving else "false"
+    return Snapshot(own_version, counts.toolkit, since, states, figures)
 
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:
