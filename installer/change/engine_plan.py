@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.gate import Choice, TakesUp, expect_defaults, expect_others
-from installer.change.references import remember_named
+from installer.change.references import is_removed, remember_named
 from installer.config_text import leaves
 from installer.engines import reloading
 from installer.engines.config_edits import (
@@ -17,6 +17,7 @@ from installer.engines.config_edits import (
     ask_in_force,
     digest_of,
     group_of,
+    is_hook,
     notes_of,
     read_present,
     runtime_of,
@@ -181,28 +182,18 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     used = any(each.engine == row.name for each in facts.containers.running)
     stays = used and (options.in_use is not InUse.FORCE or engine.spec.needs_handler(engine.version))
     way, needed = _choose_way_back(undoing, stays=stays)
+    left = _refuse_reload(undoing, way)
+    if left is not None:
+        way = _without_reload(undoing, way)
+    else:
+        left = _find_still_served(undoing, way)
     steps: Sequence[Step] = way.changes
     if way.reload is not None:  # whatever dockerd has: it may have read more since we asked
         steps = reloading.take_up(way.writes, way.reload, None, engine)
-    if used or needed:
-        held = Record(
-            engines=(replace(row, default="" if way.demoted else row.default),),
-            # Copies of a root file are looked for each time.
-            configs=tuple(each for each in way.held if not engine.spec.is_copy(each.path)),
-        )
-    else:  # the rows of files with nothing of ours that named the toolkit before us, and may go on
-        texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
-        rows = ((row, texts.get(row.path)) for row in way.rows if row.named)
-        held = Record(
-            configs=tuple(
-                replace(row, ours=(last.digest,) if last is not None else row.ours, edits=())
-                for row, last in rows
-            )
-        )
     return Part(
         name_part(row.name),
         reloading.explain_undo(steps, engine),
-        held,
+        _make_rows(undoing, way, steps, stays=used or bool(needed), left=left),
         in_progress=way.rows,
         backups=tuple(file for each in way.writes if (file := without_us(each.path, facts)) is not None),
         notes=(
@@ -210,9 +201,90 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
             *([f"{engine.title} does not start without our edits either: {way.dead}"] if way.dead else []),
             *reloading.explain_stale_runtimes(engine, way.after, _list_ours(row, way)),
         ),
-        obstacles=tuple(reloading.explain_refusals(engine, steps, way.after, facts)),
-        needed=tuple(needed[:1]),
+        needed=(*needed[:1], *([left] if left is not None else [])),
     )
+
+
+def _make_rows(
+    undoing: _Undo, way: WayBack, steps: Sequence[Step], *, stays: bool, left: InstallerError | None
+) -> Record:
+    """Return what is held of an engine after its undo; ``left`` is why it may still start our programs."""
+    row, engine = undoing.row, undoing.engine
+    pending = reloading.UNREAD if left is not None else ""
+    if stays or (left is not None and not way.writes):
+        kept = replace(row, default="" if way.demoted else row.default, pending=pending)
+        # Copies of a root file are looked for each time.
+        configs = (each for each in way.held if not engine.spec.is_copy(each.path))
+        return Record(engines=(kept,), configs=tuple(configs))
+    if left is not None:  # as after an undo that was killed ahead of its reload: the next one goes on
+        known = reloading.add_known_texts(way.rows, steps)
+        return Record(engines=(replace(row, pending=pending),), configs=tuple(known))
+    # The rows of files with nothing of ours that named the toolkit before us, and may go on.
+    texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
+    named = []
+    for config in (each for each in way.rows if each.named):
+        last = texts.get(config.path)
+        named.append(replace(config, ours=(last.digest,) if last is not None else config.ours, edits=()))
+    return Record(configs=tuple(named))
+
+
+def _refuse_reload(undoing: _Undo, way: WayBack) -> InstallerError | None:
+    """Return why an engine may not be asked to read the texts of an undo; None where it may, or need not."""
+    engine = undoing.engine
+    if way.reload is None:
+        return None
+    refused = next(reloading.explain_refusals(engine, [way.reload], way.after, undoing.facts), None)
+    if refused is None and engine.serving is None and engine.spec.reload is ReloadMethod.HUP:
+        # Whether a signal was obeyed it would not tell.
+        problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"
+        remedy = f"make it answer, then {TRY_AGAIN}"
+        refused = InstallerError(problem, remedy=remedy, code="engine-not-proven")
+    if refused is None:
+        return None
+    if engine.spec.reload is ReloadMethod.ITSELF:
+        return refused
+    written = ", ".join(str(write.path) for write in way.writes)
+    state = "names our default no more" if way.demoted else "is without us"
+    remedy = f"{refused.remedy}; {written} {state}, and the toolkit stays until {engine.title} has read that"
+    return InstallerError(refused.problem, remedy=remedy, code=refused.code)
+
+
+def _without_reload(undoing: _Undo, way: WayBack) -> WayBack:
+    """Return the texts of an undo for an engine that may not be asked to read them."""
+    if undoing.engine.spec.reload is ReloadMethod.ITSELF:  # a write alone makes it restart
+        return WayBack(undoing.configs, undoing.configs, demoted=way.demoted)
+    return replace(way, reload=None)
+
+
+def _find_still_served(undoing: _Undo, way: WayBack) -> InstallerError | None:
+    """Return what an engine that does not read the texts of an undo now goes on to start of ours."""
+    row, engine, facts = undoing.row, undoing.engine, undoing.facts
+    if way.reload is not None or engine.spec.finds:
+        return None
+    if engine.stopped or engine.crashing or engine.failed or engine.disabled:
+        return None
+    # Where the engine takes no text nothing changes, and CRI-O watches its hooks.
+    if undoing.configs and (not way.writes or all(is_hook(each) for each in undoing.configs)):
+        return None
+    removed = _plan_reload(undoing, way).absent
+    removed = tuple(each for each in removed if is_removed(facts, str(each.binary), undoing.options.layout))
+    if engine.serving is None:
+        names = [each.name for each in removed]
+        reason = f"it is not known whether {engine.title} still serves {', '.join(names)}: {engine.silence}"
+    else:
+        binaries = engine.serving.binaries
+        names = [each.name for each in removed if binaries.get(each.name) == str(each.binary)]
+        reason = f"{engine.title} still serves {', '.join(names)}"
+    default = engine.served.default
+    if way.demoted and default in row.runtimes and default != (way.after.default if way.after else ""):
+        names = [default]
+        reason = f"{engine.title} still has {default} as its default"
+    if not names:
+        return None
+    # A dockerd that is signalled keeps what its file does not name any more.
+    restart = f"run systemctl restart {engine.unit}" if engine.unit else f"restart {engine.title}"
+    problem = f"undo everything ({reason}, for it was not restarted)"
+    return InstallerError(problem, remedy=f"{restart}, then {TRY_AGAIN}", code="restart-pending")
 
 
 def _choose_way_back(undoing: _Undo, *, stays: bool) -> tuple[WayBack, list[InstallerError]]:
@@ -248,7 +320,8 @@ def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
     for config in undoing.configs:
         path, now = config.path, facts.contents[config.path]
         after, undone = undo_config(path, facts, demoted=demoted)
-        row = replace(config, original=Saved.of(without_us(path, facts)))
+        # A file that its owner has removed may come back as it was.
+        row = config if now is None else replace(config, original=Saved.of(without_us(path, facts)))
         rows.append(row)
         held.append(replace(row, ours=(after.digest,) if after else row.ours) if after != now else config)
         writes.append(WriteConfig(engine.name, path, now, after, facts.relinked.get(path, "")))

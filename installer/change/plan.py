@@ -21,7 +21,7 @@ from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIn
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import OWNER, Container, EngineState, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import File
-from installer.model.options import Options, RestartMode
+from installer.model.options import Options
 from installer.model.steps import (
     TRY_AGAIN,
     MakeDirectory,
@@ -337,14 +337,8 @@ def _find_references(facts: Facts, engines: Sequence[Part], options: Options) ->
 def _check_undo(facts: Facts, options: Options) -> Part:
     """Return what stands against an undo, and what cannot be restored."""
     obstacles, needed = [], []
-    asks = options.restart_mode is not RestartMode.NONE
     for engine in facts.engines:
-        spec, silent = engine.spec, engine.serving is None and not engine.stopped
-        # A binary must outlive the config that names it. A restart may heal just that, and is proven.
-        if asks and silent and spec.reload is ReloadMethod.HUP:
-            problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"
-            remedy = f"make it answer, then {TRY_AGAIN}"
-            obstacles.append(InstallerError(problem, remedy=remedy, code="engine-not-proven"))
+        spec = engine.spec
         # No pod would start any more, that of the next installer included.
         if spec.finds and engine.serving is not None and engine.serving.default == spec.finds:
             problem = f"remove the toolkit of {engine.title} (its default runtime is {spec.finds})"

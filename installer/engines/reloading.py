@@ -24,6 +24,7 @@ PASSED: Final = "the reload that needed the intermediate text is done"
 DUE: Final = "its restart, as soon as it creates no container (--restart-mode when-idle)"
 AT_NEXT_START: Final = "takes effect when dockerd starts the next time"
 LEFT: Final = "its restart or reload, which --restart-mode none leaves to you"
+UNREAD: Final = "its restart: until then it may start our programs, which stay for that"
 
 
 def take_up(

@@ -40,7 +40,8 @@ THEIRS: Final = (
     "not ours: another installer has put its toolkit there; uninstall keeps that and its runtimes, "
     "install makes the node ours again"
 )
-BEFORE: Final = "as it was before the install: the install or its undo was interrupted"
+AS_BEFORE: Final = "as it was before the install"
+BEFORE: Final = f"{AS_BEFORE}: the install or its undo was interrupted"
 CUT_SHORT: Final = "half done by an interrupted install or undo, and edited since"
 LAST_CHECK: Final = "last check"
 NO_START: Final = "would not start with the configs that it has now"
@@ -143,9 +144,10 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
         yield Line(names, "not changed: it takes devices by CDI where CDI is switched on", good=True)
         if record.cdi.lacking:
             yield Line(GPU_KIND, f"no CDI specification: {record.cdi.lacking}", good=True)
-    for engine in record.engines:
-        if state := engine.pending and f"pending since the last install: {engine.pending}":
-            yield Line(engine.name, state, good=not engine.restart_due)
+    act = "undo" if record.left else "install"
+    for engine in (each for each in record.engines if each.pending):
+        state = f"pending since the last {act}: {engine.pending}"
+        yield Line(engine.name, state, good=not engine.restart_due)
 
 
 def _list_mount_flaws(host: Host, layout: Layout, record: Record) -> Iterator[Line]:
@@ -228,8 +230,11 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
 ) -> tuple[str, bool]:
     """Return how a config is, and whether that is good; ``kept`` is said where our keys are in force."""
     file = host.read(row.path)
+    restored = (file.digest if file else "") == (row.original.digest if row.original else "")
+    if restored and record.left and record.finished and row.written:
+        return AS_BEFORE, True
     if file is None:
-        if row.original is None and (record.left or not record.finished):
+        if row.original is None and not record.finished:
             return BEFORE, False
         moved = bool(row.edits) and all(map(in_force, row.edits))
         return f"removed after the install{kept if moved else ''}", moved

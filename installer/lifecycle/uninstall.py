@@ -40,7 +40,7 @@ from installer.host.trees import remove_staged
 from installer.lifecycle import readiness
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api, ReloadMethod
-from installer.model.facts import EngineRow, EngineState, Facts, Record, names_of
+from installer.model.facts import EngineRow, Facts, Record, names_of
 from installer.model.files import PATH, File, Kind, Layout, Meta, dumps
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
@@ -127,23 +127,16 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         plugin = plugin_state.at_ledger_socket(options.nri, ledger.held)
         apply_undo(context, plan, supervision.raise_if_orphan)
         plugin_state.remove_plugin(host, plugin)
+    left = list(plan.needed)
     if plan.in_use:
         problem = f"undo everything (our runtime runs {names_of(plan.in_use)})"
-        raise UndoIncompleteError(problem, remedy="run uninstall again when that has ended", code="in-use")
-    for need in plan.needed:
-        raise UndoIncompleteError.because(need)
+        remedy = "run uninstall again when that has ended"
+        left.insert(0, InstallerError(problem, remedy=remedy, code="in-use"))
+    if left:
+        incomplete = UndoIncompleteError.because(left[0])
+        incomplete.others = tuple(left[1:])
+        raise incomplete
     log.info("undo complete", steps=len(plan.steps))
-    left = [row for row in facts.held.engines if serves_ours(row, plan.engines.get(row.name))]
-    if options.restart_mode is RestartMode.NONE and left:
-        log_restarts(left, "restart", "it serves runtimes whose programs are removed")
-
-
-def serves_ours(row: EngineRow, engine: EngineState | None) -> bool:
-    """Tell whether a running engine has runtimes of ours in force, as far as it is known."""
-    if engine is None or engine.stopped or engine.disabled or ENGINES[row.name].finds:
-        return False
-    binaries = engine.serving.binaries if engine.serving else row.runtimes
-    return any(str(binaries.get(name)) == str(binary) for name, binary in row.runtimes.items())
 
 
 def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:

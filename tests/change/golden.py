@@ -134,7 +134,9 @@ def reloads_of(plan: Plan) -> list[Reload]:
 
 
 def with_engines(facts: Facts, **changes: Any) -> Facts:
-    """Return the facts with ``changes`` to what was observed of each engine."""
+    """Return the facts with ``changes`` to what was observed of each engine; one that serves is not stopped."""
+    if changes.get("serving") is not None:
+        changes = {"stopped": False, **changes}
     return replace(facts, engines=tuple(replace(engine, **changes) for engine in facts.engines))
 
 
@@ -167,8 +169,8 @@ def written(disk: Disk, plan: Plan) -> Disk:
 
 
 def undo_facts(case: Case, disk: Disk, held: Record) -> Facts:
-    """Return the facts for an undo, as of an engine that serves everything that was configured."""
-    return with_engines(case.facts(disk, held), hook=None)
+    """Return the facts for an undo, as of an engine that is stopped: what its files say will be in force."""
+    return with_engines(case.facts(disk, held), hook=None, stopped=True)
 
 
 def _tree(root: Path) -> Disk:

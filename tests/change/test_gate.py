@@ -344,7 +344,9 @@ def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> Non
     held = undo_facts(CONTAINERD, written(CONTAINERD.before, plan), final_of(plan))
     for stopped in (False, True):
         back = plan_undo(with_engines(held, not_restarted=refused, stopped=stopped), RESTARTS)
-        assert (refused in back.obstacles) is not stopped
+        assert [error.problem for error in back.needed] == ([] if stopped else [refused.problem])
+        assert written(dict(held.contents), back) == CONTAINERD.before, "it is without us in any case"
+        assert reloads_of(back) == []
 
 
 def test_a_default_that_ours_define_is_healed_and_no_undo_breaks_it_again() -> None:

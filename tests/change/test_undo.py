@@ -129,7 +129,7 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
 def test_force_without_any_low_level_runtime_is_refused() -> None:
     facts = _in_use(CONTAINERD, (1, 7), low_level=None)
 
-    plan = plan_undo(facts, replace(CONTAINERD.options, in_use=InUse.FORCE))
+    plan = plan_undo(facts, _auto(replace(CONTAINERD.options, in_use=InUse.FORCE)))
 
     assert "neither runc nor crun was found" in plan.obstacles[0].problem
 
@@ -186,10 +186,12 @@ def test_an_undo_leaves_a_microk8s_alone_whose_template_is_gone() -> None:
     undone = plan_undo(replace(facts, contents={**facts.contents, template: None}), _auto(case.options))
 
     unit = facts.engines[0].unit
-    assert [each.problem for each in undone.obstacles] == [
+    assert [each.problem for each in undone.needed] == [
         f"restart MicroK8s ({unit} would not start it again: {template} is not there)"
     ]
-    assert not plan_undo(facts, _auto(case.options)).obstacles
+    assert reloads_of(undone) == []
+    assert final_of(undone).configs == facts.held.configs
+    assert not plan_undo(facts, _auto(case.options)).needed
 
 
 # Another installer's runtimes were taken over: what the files say again is not ours to see gone.
