@@ -16,6 +16,7 @@ from tests.engines.cri import Cri
 from tests.engines.nodes import Node, boot
 from tests.engines.roots import Roots, prepared
 from tests.engines.versions import EngineSet, Today, engine_sets, today
+from tests.support.waiting import HANGS_S
 
 HERE = Path(__file__).parent
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd", "docker_engines": "docker"}
@@ -34,7 +35,7 @@ def missing() -> str | None:
     if lack := debs.needed():
         return lack
     tried = subprocess.run(
-        ["unshare", "-m", "-p", "-n", "-f", "true"], capture_output=True, timeout=10, check=False
+        ["unshare", "-m", "-p", "-n", "-f", "true"], capture_output=True, timeout=HANGS_S, check=False
     )
     return f"no new namespaces: {tried.stderr.decode().strip()}" if tried.returncode else None
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from tests.engines.images import IMAGE
 from tests.host.servers import message
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-TIMEOUT_S = 60  # a busy machine was seen to take more than 20 s for a pod
+TIMEOUT_S = PATIENCE_S  # a busy machine was seen to take more than 20 s for a pod
 NODE = 2  # NamespaceMode: pods without a network of their own need no CNI
 CONTAINER = 1
 

@@ -18,7 +18,7 @@ from tests.engines.payload import ARTIFACTS, MARK, STAND_IN, mark_payload
 from tests.engines.roots import Roots
 from tests.engines.spawn import end, make_cgroups, remove_cgroups, spawn
 from tests.engines.versions import EngineSet
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, PATIENCE_S, until
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -28,7 +28,6 @@ ENVIRONMENT = {
 PYTHON = "/usr/bin/python3"
 SOURCE = ("--toolkit-source", ARTIFACTS)
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-BOOT_S = 30
 CONSOLE = "console.log"
 # As the packages' own scripts would enable them.
 ENABLED = {"containerd.service": "multi-user", "docker.service": "multi-user", "docker.socket": "sockets"}
@@ -45,7 +44,7 @@ class Running:
         status = Path(f"/proc/{self.outer_pid}/status").read_text()
         self.pid = int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
 
-    def _child(self, timeout_s: float = 60) -> int:
+    def _child(self, timeout_s: float = PATIENCE_S) -> int:
         """Return the one child of nsenter, once it no longer is nsenter itself."""
         import psutil
 
@@ -79,7 +78,7 @@ class Running:
     def kill(self) -> None:
         self.signal(SIGKILL)
 
-    def wait(self, timeout_s: float = 120) -> int:
+    def wait(self, timeout_s: float = HANGS_S) -> int:
         """Return the exit code; minus the number of the signal that ended it."""
         return self._nsenter.wait(timeout_s)
 
@@ -136,7 +135,7 @@ class Node:
         args: Sequence[str],
         *,
         check: bool = True,
-        timeout_s: float = 60,
+        timeout_s: float = HANGS_S,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the node, in ``/``, with a small environment and ``env``."""
@@ -153,7 +152,11 @@ class Node:
         until(lambda: text in self.run(args, check=False).stdout, lambda: f"{args} never said {text!r}")
 
     def installer(
-        self, *args: str, env: Mapping[str, str] | None = None, check: bool = False, timeout_s: float = 120
+        self,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        check: bool = False,
+        timeout_s: float = HANGS_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run the installer in the node, on the node's own Python."""
         return self.run([PYTHON, "-m", "installer", *args], env=env, check=check, timeout_s=timeout_s)
@@ -229,19 +232,19 @@ class Node:
 
         before = psutil.Process(self.leader)
         self.run(command, check=False)
-        before.wait(timeout=BOOT_S)
+        before.wait(timeout=HANGS_S)
         self.leader = self._booted()
 
     def _booted(self) -> int:
         """Return the pid of the node's systemd once all it has to start has started."""
         import psutil
 
-        deadline = time.monotonic() + BOOT_S
+        deadline = time.monotonic() + HANGS_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with suppress(psutil.NoSuchProcess, StopIteration):
                 below = psutil.Process(self._process.pid).children(recursive=True)
                 self.leader = next(child.pid for child in below if child.name() == "systemd")
-                said = self.run(["systemctl", "is-system-running"], check=False, timeout_s=10).stdout.strip()
+                said = self.run(["systemctl", "is-system-running"], check=False).stdout.strip()
                 if said in {"running", "degraded"}:
                     return self.leader
             time.sleep(0.05)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.engines.cache import PROJECT
 from tests.engines.roots import Roots, with_own_loader
+from tests.support.waiting import HANGS_S, PATIENCE_S
 
 # Hides the machine's own systemd, lays a writable file system over the root, enters the node's cgroups and
 # becomes nspawn. The engines' own overlays cannot lie on an overlay: they get directories beside it.
@@ -73,7 +74,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         for init in psutil.Process(process.pid).children():
             init.kill()
     try:
-        process.wait(timeout=10)
+        process.wait(timeout=HANGS_S)
     finally:
         process.kill()
 
@@ -91,7 +92,7 @@ def make_cgroups(name: str) -> list[Path]:
     return made
 
 
-def remove_cgroups(cgroups: list[Path], *, timeout_s: float = 5) -> None:
+def remove_cgroups(cgroups: list[Path], *, timeout_s: float = PATIENCE_S) -> None:
     """Remove the cgroups, which the last process may only just be leaving, and all below them."""
     deadline = time.monotonic() + timeout_s
     while left := [cgroup for cgroup in cgroups if cgroup.exists()]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PATIENCE_S = 90  # of a busy machine
+PATIENCE_S = 300  # of a busy machine
+HANGS_S = 1800  # a command that lasts longer hangs, however busy the machine is
 PENDING = re.compile(r"^ShdPnd:\s*0*1$", re.MULTILINE)  # SIGHUP
 
 

@@ -18,7 +18,7 @@ def load(node: Node) -> Node:
     assert file == "toolkit.tar"
     for tag in IMAGES:
         assert path_of(tag).exists(), "there is no image: say `make image` first"
-        node.run([*words, str(path_of(tag))], timeout_s=120)
+        node.run([*words, str(path_of(tag))])
     return node
 
 
