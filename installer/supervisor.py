@@ -96,6 +96,8 @@ class Supervisor:
         if code in {OK, STOPPED}:
             code = (code == OK and self._wait()) or self._stop()
         self._end("metrics nri")
+        if code == HANDED_OVER:  # NVIDIA's command line knows only errors, which this is none of
+            return OK if self._most < UNDO_INCOMPLETE else UNDO_INCOMPLETE
         return min(code if OK <= code <= UNDO_INCOMPLETE else UNDO_INCOMPLETE, self._most)
 
     def _wait(self) -> int:
@@ -130,15 +132,10 @@ class Supervisor:
         code = self._act("stop", str(self._stop_at))
         self._end("nri")
         _remove(*self._left)
-        if code == HANDED_OVER:
-            os.close(self._lock.fd)
-            os.close(self._pidfile.fd)
-            self._lock.fd = -1
-            code = self._act("handover")
-        if code not in {OK, LOCKED, UNDO_INCOMPLETE}:
+        if code not in {OK, LOCKED, UNDO_INCOMPLETE, HANDED_OVER}:
             problem = f"cannot finish the undo (it has ended with {code}), so what is left is kept"
             _write(f"toolkit-installer: {problem}; put the program back if it is gone, then run uninstall")
-        return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
+        return code if code in {OK, LOCKED, HANDED_OVER} else UNDO_INCOMPLETE
 
     def _end(self, verbs: str) -> None:
         for each in self._kept:

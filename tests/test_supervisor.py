@@ -6,7 +6,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -251,24 +250,6 @@ def test_a_stop_that_keeps_leaves_everything_but_pidfile_and_readiness(site: Sit
         ended(child)
     assert set(during) - set(site.tree()) == {PIDFILE, STATE, f"{PIDFILE}.options"}
     site.uninstall()
-
-
-def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of_the_run(clean: Site) -> None:
-    copy = clean.root.parent / "copy"
-    with clean.running("--on-exit", "keep") as child:
-        shutil.copy(clean.root / f"{PIDFILE}.options", copy)
-        # As the unit of systemd's does it, while run awaits that it has the ledger.
-        start = str(PROJECT / "installer/start.py")
-        again = [sys.executable, start, "undo", str(copy), "", "0", "0"]
-        command = [sys.executable, "-I", "-S", start, "successor", str(child.pid), *again]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as unit:
-            ended(child)
-            assert unit.stderr is not None
-            said = unit.stderr.read()
-
-    assert unit.returncode == 0, said
-    assert "undo complete" in said
-    assert not copy.exists()
 
 
 def test_a_check_that_cannot_even_begin_answers_at_once(site: Site) -> None:

@@ -321,7 +321,14 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         known = tuple(reloading.add_known_texts(configs, steps))
         in_progress = replace(held, configs=known, directories=rows.directories, finished=False)
     if stays:
-        final = replace(rows, pid_file=held.pid_file, published=held.published, finished=True, left=left)
+        final = replace(
+            rows,
+            pid_file=held.pid_file,
+            published=held.published,
+            finished=True,
+            left=left,
+            undo_pending=held.undo_pending,
+        )
     by_name = {each.name: each for each in facts.engines}
     return Plan(parts, in_progress, final, by_name, in_use=running, seen=facts.digests)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from installer.model.options import Options
 
 # The acts of a child that ``run`` ends with, an install that failed among them: Kubernetes asks why.
-ENDING: Final = frozenset({"install", "stop", "handover", "undo"})
+ENDING: Final = frozenset({"install", "stop", "undo"})
 
 
 def main(act: Callable[[Sequence[str]], int] | None = None, *, child: bool = False) -> None:
@@ -88,7 +88,7 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
         return lambda: listening.serve_beside(options)
 
     from installer.cli import log as logging
-    from installer.lifecycle import install, uninstall
+    from installer.lifecycle import install, successor, uninstall
     from installer.nri import state as nri
 
     acts: dict[str, Callable[[], int]] = {
@@ -96,8 +96,7 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
         "check": lambda: install.check(options, asked=False),
         "asked": lambda: install.check(options, asked=True),
         "stop": lambda: uninstall.stop(options, float(words[0])),
-        "handover": lambda: uninstall.await_successor(options),
-        "undo": lambda: uninstall.carry_on(options),
+        "undo": lambda: successor.finish(options),
         "nri": lambda: nri.serve_beside(options, words[0], logging.current_format()),
     }
     return acts[act]

@@ -11,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-MOUNTINFO: Final = Path("/proc/self/mountinfo")
+OWN: Final = Path("/proc/self")
+MOUNTINFO: Final = OWN / "mountinfo"
+CLONE_NEWNS: Final = 0x00020000  # linux/sched.h
 LABEL: Final = "security.selinux"
 RECORD_BYTES: Final = 8192  # the kernel's own limit for one record
 LOG_S: Final = 0.5
@@ -58,6 +60,34 @@ def list_pids(proc: Path) -> list[int]:
         return []
     finally:
         psutil.PROCFS_PATH = own
+
+
+def mount_namespace(process: Path) -> str:
+    """Return which mount namespace a process has, a directory of /proc; "" where that may not be seen."""
+    with suppress(OSError):
+        return os.readlink(process / "ns/mnt")  # noqa: PTH115 - the text counts
+    return ""
+
+
+def find_pid_beside_us(proc: Path) -> int | None:
+    """Return the lowest process of ``proc`` that has our mount namespace; None where none is seen."""
+    own = mount_namespace(OWN)
+    names: list[str] = []
+    with suppress(OSError):
+        names = os.listdir(proc)  # noqa: PTH208 - names alone
+    pids = sorted(int(name) for name in names if name.isdigit())
+    return next((pid for pid in pids if own and mount_namespace(proc / str(pid)) == own), None)
+
+
+def enter_mount_namespace(namespace: Path) -> None:
+    """Let this process see the files that another one sees; ``namespace`` is of it (/proc/PID/ns/mnt)."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    with namespace.open("rb") as file:
+        if libc.setns(file.fileno(), CLONE_NEWNS):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(namespace))
 
 
 def list_open_files(process: Path) -> list[str]:

@@ -59,6 +59,11 @@ def raise_if_orphan() -> None:
         raise StoppedError
 
 
+def await_stop(seconds: float) -> bool:
+    """Return whether a stop came within some seconds; it is taken."""
+    return signal.sigtimedwait(STOP, seconds) is not None
+
+
 class Run(NamedTuple):
     """The ``run`` whose child this process is; of pid 0 where it is none."""
 

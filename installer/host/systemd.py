@@ -183,6 +183,15 @@ def late(purpose: str, timeout_s: float) -> PendingError:
     return PendingError(problem, remedy="see systemctl list-jobs on the node")
 
 
+def notify_ready() -> None:
+    """Tell systemd that its unit, which this process is, has begun (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messages:
+            messages.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+            messages.sendall(b"READY=1")
+
+
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ..."""
     words, purpose = (ROOT, MANAGER, "SystemState"), "ask systemd for its state"

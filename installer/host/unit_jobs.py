@@ -23,6 +23,7 @@ STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it ma
 STOP_POLL_S: Final = 0.1
 ANSWER_S: Final = 5.0  # a stop is noticed between two answers
 WORDS_S: Final = 5.0
+READY_US: Final = 60_000_000  # a unit of ours is loaded within seconds
 SYNC_S: Final = 1.0  # the engine is down meanwhile
 ITS_PROCESS: Final = "its process"
 # waitid(2), si_code: CLD_EXITED, CLD_KILLED, CLD_DUMPED
@@ -192,15 +193,39 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
     _refuse_failed("reload", unit, now, now.reload_result)
 
 
-def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
-    """Have systemd run a command of the host's as a unit of its own, or raise; do not wait for its end."""
+def start_transient(
+    host: Host, unit: str, words: Sequence[str], *, memory_bytes: int, timeout_s: float
+) -> None:
+    """Have systemd run a command of the host's as a unit of its own; return once that has said READY.
+
+    Raise where it cannot be started, or has ended before. A unit of this name that has failed is replaced.
+    """
+    began_s = time.time()
+    deadline = time.monotonic() + timeout_s
     properties = [
-        ("Description", ("s", "toolkit-installer carries on an undo")),
-        ("CollectMode", ("s", "inactive-or-failed")),
+        ("Description", ("s", "toolkit-installer finishes an undo")),
+        ("Type", ("s", "notify")),
+        ("MemoryMax", ("t", memory_bytes)),
+        ("TimeoutStartUSec", ("t", READY_US)),
         ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
     ]
+    purpose = f"start {unit}"
+    with suppress(InstallerError):  # systemd knows none of this name
+        reset_failed(host, unit)
     signature = "ssa(sv)a(sa(sv))"
-    _call(host, f"start {unit}", "StartTransientUnit", signature, unit, "fail", properties, list[Any]())
+    _call(host, purpose, "StartTransientUnit", signature, unit, "fail", properties, list[Any]())
+    now = _await_end(host, unit, deadline, lambda: None)
+    if now.job:
+        raise late(purpose, timeout_s)
+    if now.active != "active":
+        words_of_unit = why_not_started(host, unit, began_s)
+        problem = f"{purpose} ({words_of_unit or f'unit {now.active}/{now.sub}'})"
+        raise InstallerError(problem, remedy=f"see journalctl -u {unit} on the node", code="unit-failed")
+
+
+def reset_failed(host: Host, unit: str) -> None:
+    """Have systemd forget that a unit has failed."""
+    _call(host, f"reset {unit}", "ResetFailedUnit", "s", unit)
 
 
 def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:

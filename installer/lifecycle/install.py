@@ -76,7 +76,8 @@ def run(wish: Wish) -> NoReturn:
                 # Of one that was killed, whose pid may be ours: in a container each is 1.
                 readiness.remove(host, options.ready_file)
                 write_pid(pidfile, options.pid_file)
-                ledger.write(replace(ledger.held, pid_file=options.pid_file))
+                # A unit that waits to undo the rest of an earlier install sees that this is ours now.
+                ledger.write(replace(ledger.held, pid_file=options.pid_file, undo_pending=""))
                 host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
                 held = [(options.pid_file, pidfile.fd), (options.layout.home / LOCK, ledger.lock.fd)]
                 beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()

@@ -19,7 +19,7 @@ from installer.engines.dry_run import Comparison, compare_configs
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
 from installer.host.locks import is_held_pidfile
-from installer.lifecycle import readiness
+from installer.lifecycle import handover, readiness
 from installer.lifecycle.drift import RECONCILE
 from installer.model.facts import ADOPTED, ConfigRow, Record, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
@@ -30,6 +30,8 @@ from installer.payload.config_toml import edited_keys
 from installer.payload.files import list_programs_in_place
 
 REPAIR: Final = "install puts it right"
+UNDO_PENDING: Final = "undo-pending"
+FINISHED_BY: Final = "no unit waits for that (it ends at a reboot): run uninstall, or the uninstall Job"
 AGAIN: Final = "run install or uninstall again"
 BY_INSTALL: Final = (REPAIR, AGAIN)  # which a run that waits keeps out
 NOT_STARTED: Final = "noexec: no program of the toolkit starts; mount {} with -o remount,exec"
@@ -121,7 +123,7 @@ def list_files(
 
 
 def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignores: bool) -> Iterator[Line]:
-    yield from list_last_act(record)
+    yield from list_last_act(record, undo_goes_on=bool(record.undo_pending) and handover.is_waiting(host))
     if record.toolkit is not None:
         yield from _list_toolkit(host, layout, record, record.toolkit, deep=deep)
     elif installed.is_foreign_toolkit(host, layout):
@@ -286,8 +288,11 @@ def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:
         yield Line("repair", f"under way since {seen.time}: {', '.join(seen.doing)}", good=True)
 
 
-def list_last_act(record: Record) -> Iterator[Line]:
-    """Yield what the last install or undo has left unfinished, or could not do."""
+def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Line]:
+    """Yield what the last install or undo has left unfinished, or could not do.
+
+    ``undo_goes_on`` tells whether a unit of systemd waits to finish the undo.
+    """
     nothing = replace(record, failed=None).empty
     if record.published and nothing:
         what = ", ".join(map(str, record.published))
@@ -297,7 +302,11 @@ def list_last_act(record: Record) -> Iterator[Line]:
     if not record.finished and not rolled_back:
         state = f"the last install or undo failed or was cut short; {AGAIN}"
         yield Line("unfinished", state)
-    if record.left and record.finished:
+    if record.undo_pending:
+        reason = f": cannot {record.left}" if record.left else ""
+        goes_on = f"{handover.UNIT} finishes it when that is over" if undo_goes_on else FINISHED_BY
+        yield Line(UNDO_PENDING, f"since {record.undo_pending}{reason}; {goes_on}")
+    elif record.left and record.finished:
         is_old = record.left.startswith("our runtime runs ")  # 0.2.0 left out what an undo could not do
         problem = f"undo everything ({record.left})" if is_old else record.left
         state = f"incomplete, cannot {problem}: {AGAIN}"

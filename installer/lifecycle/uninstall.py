@@ -21,7 +21,7 @@ from installer.change.plan import plan_undo
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
 from installer.change.unrecorded import find_install_dir, find_leftovers, find_lost, find_packages, recover
 from installer.engines import ENGINES, trial_containers
-from installer.engines.containers import find_in_use, find_own_pid, find_running_containers
+from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import Trials
 from installer.engines.restart import is_held
 from installer.errors import (
@@ -32,16 +32,16 @@ from installer.errors import (
     StoppedError,
     UndoIncompleteError,
 )
-from installer.host import locks, supervision, systemd, unit_jobs
+from installer.host import locks, supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host, read_json_of_root
 from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
-from installer.lifecycle import readiness
+from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api, ReloadMethod
-from installer.model.facts import EngineRow, Facts, Record, names_of
-from installer.model.files import PATH, File, Kind, Layout, Meta, dumps
+from installer.model.facts import EngineRow, Facts, names_of
+from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import InUse, OnExit, Options, RestartMode
 from installer.nri import state as plugin_state
 from installer.supervisor import HANDED_OVER
@@ -51,9 +51,6 @@ SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet wa
 START_S: Final = 10.0  # and from there to its run; what is left of the pod's grace is enough for an undo
 ENDS_S: Final = 30.0  # an undo ends within 25 s
 POLL_S: Final = 0.05
-UNIT: Final = "toolkit-installer-undo.service"  # carries on the undo of a container that has to end first
-TAKEN_S: Final = 10.0  # until another process has the ledger
-REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 PROBE_S: Final = 6.0  # of these, for an engine that is between two lives
 RELOAD_S: Final = 10.0  # and for a reload, at least
@@ -67,6 +64,7 @@ REMOVE: Final = {Api.DOCKER: trial_containers.remove_containers, Api.CRI: trial_
 
 def uninstall(options: Options) -> Exit:
     """Undo whatever the ledger holds, whoever wrote it."""
+    waits_for = ""
     try:
         with internal_errors():
             host = Host.under(options.host_root, options.mounts)
@@ -74,7 +72,7 @@ def uninstall(options: Options) -> Exit:
             if host.exists(options.layout.home) or find_lost(host, options):
                 opening = partial(ledger_for_uninstall, host, options)
                 with open_ledger(host, options, opening) as ledger:
-                    undo(host, options, ledger)
+                    waits_for = undo_or_hand_over(host, options, ledger)
             else:
                 # What a run that was killed while it made or removed the first directory left beside it.
                 for path in (options.layout.home, *options.layout.home.parents[:-1]):
@@ -85,7 +83,29 @@ def uninstall(options: Options) -> Exit:
                 _undo_adopted(host, options)
     except InternalError as error:
         raise UndoIncompleteError.because(error) from error
+    if waits_for:
+        remedy = (
+            f"{handover.UNIT} finishes that on this node when they have ended; --in-use=force does not wait"
+        )
+        raise UndoIncompleteError(waits_for, remedy=remedy, code="in-use")
     return Exit.OK
+
+
+def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> str:
+    """Undo, or have a unit of the host finish that; return what the unit waits for, "" if all is undone."""
+    until_s = time.monotonic() + within_s
+    try:
+        undo(host, options, ledger, within_s=within_s)
+    except UndoIncompleteError as error:
+        if not handover.may_finish(host, options, ledger.held, error):
+            raise
+        try:
+            handover.hand_over(host, options, ledger, error.problem, until_s)
+        except UndoIncompleteError as failure:
+            log.warning("undo not handed over", error=failure)
+            raise error from failure
+        return error.problem
+    return ""
 
 
 def _undo_adopted(host: Host, options: Options) -> None:
@@ -107,6 +127,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
 def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> None:
     """Undo what the ledger holds, ``within_s`` of a pod's grace; UndoIncompleteError: ours is left."""
     until_s, hurried = time.monotonic() + within_s, within_s < inf
+    was_pending = ledger.held.undo_pending
     with as_incomplete_undo():
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
@@ -137,6 +158,8 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         incomplete.others = tuple(left[1:])
         raise incomplete
     log.info("undo complete", steps=len(plan.steps))
+    if was_pending:
+        handover.forget_failure(host)
 
 
 def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:
@@ -207,6 +230,7 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
         locks.remove_pidfile(host, each.pid_file)
         readiness.remove(host, each.state_file)
         host.remove(each.options_file)
+        host.remove(handover.copy_of_options(each))
         for published in (each.ready_file, each.state_file, each.options_file):
             host.sweep(published)
 
@@ -224,20 +248,11 @@ def stop(options: Options, stopped_s: float) -> int:
             log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
         elif await_next_run(host, ledger.lock):
             log.info("everything kept", reason="the next run takes over")
-        elif hand_over(host, options, ledger.held):
-            remove_readiness(host, options, ledger)
+        elif reason := handover.find_reason(host, options, ledger.held):
+            handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)
             return HANDED_OVER
-        else:
-            undo(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic())
-    return Exit.OK
-
-
-def carry_on(options: Options) -> Exit:
-    """Do the undo of a ``run`` that had to end first."""
-    host = Host.under(options.host_root, options.mounts)
-    opening = partial(open_within, TAKEN_S, host, options.layout)
-    with as_incomplete_undo(), open_ledger(host, options, opening) as ledger:
-        undo(host, options, ledger)
+        elif undo_or_hand_over(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic()):
+            return HANDED_OVER
     return Exit.OK
 
 
@@ -372,49 +387,6 @@ def _serves(host: Host, options: Options) -> bool:
         held = read_record(host, options.layout)
         files |= {held.pid_file} if held and held.pid_file else set()
     return any(locks.is_held_pidfile(host.local_path(path)) for path in files)
-
-
-def hand_over(host: Host, options: Options, record: Record) -> bool:
-    """Hand the undo to a unit where our container holds up its engine; UndoIncompleteError: it cannot be."""
-    rows = [row for row in record.engines if ENGINES[row.name].finishes_calls]
-    pids = (find_own_pid(host, row.state or ENGINES[row.name].state.usual) for row in rows)
-    pid = next((pid for pid in pids if pid is not None), None)
-    if pid is None or options.restart_mode is RestartMode.NONE:
-        return False
-    found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
-    if not found:
-        raise _handover_error("leave this container to undo (the node has no nsenter)")
-    # It undoes as this process would: with its environment, and options of its own.
-    copy = options.options_file.with_name(f"{options.options_file.name}.undo")
-    host.replace(copy, File(supervision.current_run().options.read_bytes(), Meta(0o600)))
-    enter, own = (str(found[0]), "-t", str(pid), "-m", "--"), str(supervision.current_run().pid)
-    words = (*enter, *supervision.BARE, supervision.START, "successor", own)
-    words += (*supervision.child_command(), "undo", str(host.local_path(copy)), "", "0", "0")
-    try:
-        unit_jobs.start_transient(host, UNIT, words)
-    except InstallerError as error:
-        raise _handover_error(f"hand over the undo ({error.problem})") from error
-    log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
-    return True
-
-
-def await_successor(options: Options) -> Exit:
-    """Return when another process has the ledger, or is done with it; UndoIncompleteError: none takes it."""
-    host, deadline = Host.under(options.host_root, options.mounts), time.monotonic() + TAKEN_S
-    while time.monotonic() < deadline:
-        try:
-            lock = locks.lock_directory(host, options.layout.home)
-        except LockedError:
-            return Exit.OK
-        if lock is None:
-            return Exit.OK
-        lock.release()
-        time.sleep(POLL_S)
-    raise _handover_error(f"hand over the undo ({UNIT} does not start)")
-
-
-def _handover_error(problem: str) -> UndoIncompleteError:
-    return UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over")
 
 
 def open_within(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -97,6 +98,7 @@ MEANINGS: Final = {
     "the NRI plugin for.",
     "nri_plugin_ends_total": "Times that the NRI plugin has died, or hung and was ended, since run was "
     "started.",
+    "undo_pending": "1 while an undo waits, for containers that use our runtimes say, else 0.",
     "last_look_timestamp_seconds": "When these metrics were taken: at an install, a failure or a check.",
     "last_success_timestamp_seconds": "When an install, a repair or a check last ended well; 0 for never.",
     "installs_total": "Installs that ended well, those that found everything in place included.",
@@ -114,6 +116,7 @@ def features(node: Snapshot) -> str:
         "version": node.version,
         "toolkit-version": node.toolkit,
         "ready-since": node.since,
+        "undo-pending": "true" if node.figures.get("undo_pending") else "",
     }
     for name, state in node.engines.items():
         labels[f"engine-{name}"] = state
@@ -201,6 +204,15 @@ def publish_failure(host: Host, options: Options, ledger: Ledger, error: Install
     _publish(host, options, ledger, replace(counts, failures=failures, ready_since_s=0), {})
 
 
+@log_failures()
+def publish_pending(host: Host, options: Options, ledger: Ledger) -> None:
+    """Tell that an undo waits for its rest: nothing is proven any more, and nothing has failed."""
+    if not ledger.held.published or ledger.gone:
+        return
+    counts = read_counts(host, options.layout)
+    _publish(host, options, ledger, replace(counts, ready_since_s=0), {})
+
+
 def _publish(
     host: Host, options: Options, ledger: Ledger, counts: Counts, serving: Mapping[str, bool]
 ) -> None:
@@ -224,14 +236,19 @@ def _publish(
                 publish(host, path, text)
 
 
+@cache
+def own_version() -> str:
+    """Return the version of this program; "unknown" of a source tree."""
+    from importlib.metadata import PackageNotFoundError, version  # where metrics are asked for alone
+
+    with suppress(PackageNotFoundError):
+        return version("node-toolkit-installer")
+    return "unknown"
+
+
 def _take_snapshot(
     host: Host, options: Options, record: Record, counts: Counts, serving: Mapping[str, bool]
 ) -> Snapshot:
-    from importlib.metadata import PackageNotFoundError, version  # loaded only if metrics are asked for
-
-    own_version = "unknown"  # in a source tree
-    with suppress(PackageNotFoundError):
-        own_version = version("node-toolkit-installer")
     rows = record.engines
     since_s = counts.ready_since_s
     watches_drift = options.drift is not Drift.IGNORE
@@ -242,6 +259,7 @@ def _take_snapshot(
         "config_drifted": {row.name: watches_drift and _has_drifted(host, row, record) for row in rows},
         "config_refused": {row.name: serving.get(row.name, False) for row in rows},
         "engine_restart_pending": {row.name: row.restart_due for row in rows},
+        "undo_pending": bool(record.undo_pending),
         "last_look_timestamp_seconds": time.time(),
         "last_success_timestamp_seconds": counts.success_s,
         "installs_total": counts.installs,
@@ -264,7 +282,7 @@ def _take_snapshot(
             states[row.name] = "pending"
         else:
             states[row.name] = "true" if row.name in serving else "false"
-    return Snapshot(own_version, counts.toolkit, since, states, figures)
+    return Snapshot(own_version(), counts.toolkit, since, states, figures)
 
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:

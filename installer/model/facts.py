@@ -122,6 +122,8 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[DeviceNode, ...] = ()  # those of the driver that we had made
     pid_file: PurePosixPath | None = None  # of the last ``run``; beside it stood the file of its readiness
     left: str = ""  # why the last undo could not undo everything, "" after an install
+    # Since when an undo waits for the rest of it, in UTC; "" where none does, as after an install.
+    undo_pending: str = ""
     # Metrics and labels; they stay when nothing else is held, to tell of an install that failed.
     published: tuple[PurePosixPath, ...] = ()
     cdi: CdiRow | None = None  # None but after an install of CDI alone

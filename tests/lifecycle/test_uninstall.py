@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger
 from installer.engines import ENGINES
 from installer.engines.trial_containers import MARK
-from installer.errors import InstallerError, LockedError, UndoIncompleteError
+from installer.errors import InstallerError, LockedError
 from installer.host.files import Host
-from installer.lifecycle import installation, uninstall
+from installer.lifecycle import handover, installation, uninstall
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Options
@@ -83,11 +83,6 @@ def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
     assert time.monotonic() - began < uninstall.ENDS_S
 
 
-@pytest.mark.usefixtures("holder")
-def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(options: Options) -> None:
-    uninstall.await_successor(options)
-
-
 def configured(engine: str) -> Record:
     row = ENGINES[engine]
     return Record(engines=(EngineRow(engine, row.socket, row.unit, {}, PurePosixPath("/state")),))
@@ -102,12 +97,11 @@ def in_a_container(root: Path) -> None:
 
 
 def test_an_undo_in_a_container_of_crio_alone_is_handed_over_or_not_begun(host: Host, tmp_path: Path) -> None:
-    assert not uninstall.hand_over(host, Options(), configured("crio"))
+    assert not handover.find_reason(host, Options(), configured("crio"))
     in_a_container(tmp_path)
 
-    assert not uninstall.hand_over(host, Options(), configured("containerd")), "which restarts meanwhile"
-    with pytest.raises(UndoIncompleteError, match="the node has no nsenter"):
-        uninstall.hand_over(host, Options(), configured("crio"))
+    assert not handover.find_reason(host, Options(), configured("containerd")), "which restarts meanwhile"
+    assert handover.find_reason(host, Options(), configured("crio"))
 
 
 # What verify makes

@@ -1,0 +1,155 @@
+"""What the unit of systemd does that finishes an undo: it waits for containers, then undoes the rest.
+
+The unit begins in the mount namespace of a pod that ends, and its image may be removed at any moment after
+that. So it loads all modules and plans the undo once before it says that it is ready. From then on it sees
+the host's own files, executes the host's own programs and needs nothing of the image.
+"""
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from importlib import import_module
+from pathlib import PurePosixPath
+from pkgutil import walk_packages
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.change.ledger import read_record
+from installer.change.observe import observe_undo
+from installer.change.plan import plan_undo
+from installer.engines.containers import find_in_use, find_running_containers
+from installer.engines.dry_run import Trials
+from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
+from installer.host import supervision, systemd
+from installer.host.events import internal_errors, log
+from installer.host.files import Host
+from installer.host.kernel import enter_mount_namespace
+from installer.lifecycle.uninstall import as_incomplete_undo, open_ledger, undo
+from installer.metrics import snapshot as metrics
+from installer.model.facts import EngineState, Record
+from installer.model.files import ROOT
+from installer.model.options import InUse, Options, RestartMode
+
+LOOK_S: Final = 10.0
+# The next pod of a DaemonSet takes the undo over meanwhile, and nothing is restarted.
+EARLIEST_S: Final = 60.0
+LONGEST_S: Final = 24 * 3600.0
+ROOMS: Final = (
+    *("config_text", "model", "host", "engines"),
+    *("payload", "cdi", "nri", "change", "metrics", "lifecycle"),
+)
+# What these rooms and the libraries import where they use it.
+USED_LATER: Final = (
+    *(
+        "ctypes",
+        "email.parser",
+        "encodings.ascii",
+        "encodings.idna",
+        "encodings.latin_1",
+        "encodings.utf_8_sig",
+    ),
+    *("http.client", "importlib.metadata", "queue", "random", "shutil", "ssl", "subprocess", "tempfile"),
+    *("threading", "traceback", "unicodedata"),
+    *("docker.errors", "docker.types", "h2.config", "h2.connection", "h2.events", "h2.exceptions"),
+    *("jeepney.auth", "jeepney.bus_messages", "jeepney.io.blocking"),
+    *("prometheus_client.core", "prometheus_client.openmetrics.exposition"),
+    *("psutil", "structlog.dev", "tomlkit", "yaml", "yaml.events"),
+)
+
+
+def finish(options: Options) -> Exit:
+    """Finish the undo that another process has handed over; UndoIncompleteError: it cannot be finished."""
+    with as_incomplete_undo():
+        proc = Host.under(options.host_root, options.mounts).local_path(PurePosixPath("/proc"))
+        load()
+        enter_mount_namespace(proc / "1/ns/mnt")
+        options = replace(options, host_root=ROOT, mounts=(), in_use=InUse.KEEP)
+        host = Host.under(ROOT)
+        engines = rehearse(host, options)
+        systemd.notify_ready()
+        return await_end(host, options, engines)
+
+
+def load() -> None:
+    """Load every module that an undo may come to need."""
+    for room in ROOMS:
+        package = import_module(f"installer.{room}")
+        for found in walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(found.name)
+    for name in USED_LATER:
+        import_module(name)
+
+
+def rehearse(host: Host, options: Options) -> tuple[EngineState, ...]:
+    """Look at the node and plan the undo without doing anything; return the engines of the ledger.
+
+    Libraries load more at their first use than at their import.
+    """
+    metrics.own_version()
+    with suppress(InstallerError), internal_errors():
+        record = read_record(host, options.layout) or Record()
+        facts = observe_undo(host, options, record, awaits_s=0.0)
+        plan_undo(facts, options, Trials(host, facts.contents))
+        return facts.engines
+    return ()
+
+
+def await_end(host: Host, options: Options, engines: Collection[EngineState]) -> Exit:
+    """Undo once no container uses our runtimes; no lock is held while it waits for that."""
+    began_s = time.monotonic()
+    handed_over = ""
+    tried = False
+    earliest_s = began_s
+    while True:
+        record = read_record(host, options.layout)
+        if record is None or not record.undo_pending:
+            log.info("undo left to another", reason="run, install or uninstall has taken it over")
+            return Exit.OK
+        if record.undo_pending != handed_over:
+            handed_over = record.undo_pending
+            earliest_s = time.monotonic() + EARLIEST_S
+            tried = False
+        # The first try also takes our default away where no process could do that yet.
+        if time.monotonic() >= earliest_s and not (tried and _is_used(host, options, record, engines)):
+            if _undo_now(host, options):
+                return Exit.OK
+            tried = True
+            earliest_s = time.monotonic() + EARLIEST_S
+        if time.monotonic() - began_s > LONGEST_S:
+            problem = record.left or "undo everything"
+            remedy = "stop these containers, then run uninstall, or uninstall --in-use=force"
+            raise UndoIncompleteError(f"{problem} within a day", remedy=remedy, code="in-use")
+        if supervision.await_stop(LOOK_S):
+            log.info(
+                "undo left to another", reason="this unit was stopped; the next run or uninstall goes on"
+            )
+            return Exit.OK
+
+
+def _is_used(host: Host, options: Options, record: Record, engines: Collection[EngineState]) -> bool:
+    """Tell whether containers still use our runtimes; Docker is asked only where shims do not tell enough."""
+    restarts = options.restart_mode is not RestartMode.NONE
+    where = (host, options.layout, record, engines)
+    if find_running_containers(*where, restarts=restarts):
+        return True
+    return bool(find_in_use(*where, restarts=restarts)[0])
+
+
+def _undo_now(host: Host, options: Options) -> bool:
+    """Undo what can be undone now; return whether nothing is left to this unit."""
+    try:
+        with open_ledger(host, options) as ledger:
+            if not ledger.held.undo_pending:
+                return True
+            try:
+                undo(host, options, ledger)
+            except UndoIncompleteError as error:
+                if error.code != "in-use":
+                    raise
+                metrics.publish_pending(host, options, ledger)
+                log.info("undo waits", reason=error.problem)
+                return False
+    except LockedError:  # another command is at work, and leaves a ledger that is read at the next look
+        return False
+    return True
