@@ -392,6 +392,11 @@ def plan_rollback(
         steps += [back for back in backs if back is not None]
     rows = tuple(reloading.add_known_texts(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
+    # What lies there now is our own text: no other process has written it since the plan.
+    seen = dict(plan.seen)
+    for step in done:
+        if isinstance(step, WriteConfig):
+            seen[step.path] = step.after.digest if step.after else ""
     # A specification that no container could use is not wanted back.
     gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
     final = cdi.without(record, gone) if gone and record.cdi is not None else record
@@ -401,7 +406,7 @@ def plan_rollback(
         in_progress if used else final,
         plan.engines,
         in_use=running if used else (),
-        seen=plan.seen,
+        seen=seen,
     )
 
 

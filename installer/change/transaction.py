@@ -1,9 +1,8 @@
 """Carry a plan out: the ledger first, then step by step; a failure rolls back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from math import inf
 from pathlib import PurePosixPath
 from time import monotonic
@@ -155,7 +154,7 @@ def carry_out(
         step = _generate(context, planned) if isinstance(planned, steps.WriteSpecification) else planned
         done[-1] = step
         try:
-            happened = _do(context, plan, step, check)
+            happened = _do(context, plan, step, check, done[:-1])
         except InstallerError:
             after = next(iter(plan.steps[len(done) :]), None)
             if isinstance(step, Reload) and isinstance(after, WriteConfig) and after.passing:
@@ -214,8 +213,10 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
     ) from cause
 
 
-def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[[], None]) -> bool:
-    """Do a step; return whether that is an event."""
+def _do(
+    context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[[], None], done: Sequence[Step]
+) -> bool:
+    """Do a step, after those that are ``done``; return whether that is an event."""
     host, layout = context.host, context.layout
     match step:
         case steps.MakeDirectory(path):
@@ -236,7 +237,7 @@ def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[
         case steps.SwitchToolkit(_, after):
             _switch(host, layout, after)
         case Reload():
-            return _reload(context, plan, step, check)
+            return _reload(context, plan, step, check, done)
         case steps.RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case steps.MakeDeviceNodes() | steps.RemoveDeviceNodes():
@@ -255,10 +256,11 @@ def _remove_directory(host: Host, path: PurePosixPath) -> bool:
     return not kept
 
 
-def _reload(context: Context, plan: Plan, step: Reload, check: Callable[[], None]) -> bool:
+def _reload(
+    context: Context, plan: Plan, step: Reload, check: Callable[[], None], done: Sequence[Step]
+) -> bool:
     """Return whether the engine was reloaded; the ledger counts that also where it did not end well."""
     host, engine = context.host, plan.engines[step.engine]
-    done = takewhile(lambda each: each is not step, plan.steps)
     patience = replace(context.patience(check), may_rest=context.rolls_back or not step.present)
     begun = True
     try:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import tree_of
 from installer.engines.containerd.effective import list_imports, own_import
-from installer.engines.startup import WILDCARDS, path_of
-from installer.errors import InstallerError, NotBegunError
+from installer.engines.startup import WILDCARDS, path_of, value_of
+from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES
 from installer.host.programs import can_be_started
@@ -174,6 +174,41 @@ def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
     found = {host.resolve(path): path for path in paths}
     found.pop(host.resolve(spec.config), None)
     return tuple(path for path in found.values() if spec.is_copy(path))
+
+
+def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iterator[InstallerError]:
+    """Yield why an engine would not read the root file that ``--config`` names, as far as its start tells."""
+    named, spec, start = places.config, engine.spec, engine.started or engine.next_start
+    if named is None or spec.finds or engine.hook is not None:
+        return
+    if start is None or not start.runs(spec.process):
+        return
+    given = value_of(start.words, spec.cmdline.config)
+    if given and not given.startswith("/"):
+        return  # what a relative path leads to is not known
+    read = PurePosixPath(given) if given else spec.config
+    if _is_same_file(host, named, read) or host.kind(read.parent) is Kind.ABSENT:
+        return  # a path of the host that is not mounted here cannot be compared
+    beside = engine.drop_in is not None and spec.drop_ins.directory is not None
+    if beside and host.kind(named.parent) is Kind.DIRECTORY:
+        return  # NVIDIA's operator names such a file of CRI-O, and ours goes to a drop-in
+    yield InstallerError(
+        f"configure {engine.title} in {named} (it reads {read})",
+        remedy=Remedy("give ", Option("config", str(read), engine.name), ", or leave it out"),
+        code="engine-flags",
+    )
+
+
+def _is_same_file(host: Host, path: PurePosixPath, other: PurePosixPath) -> bool:
+    """Tell whether two paths lead to one file, also by a mount, or will once that is there."""
+    if host.resolve(path) == host.resolve(other):
+        return True
+    first, second = host.status(path), host.status(other)
+    if first is None and second is None and path.name == other.name:
+        first, second = host.status(path.parent), host.status(other.parent)
+    if first is None or second is None:
+        return False
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 
 
 def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:

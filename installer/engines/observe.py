@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES, cri, list_generating
 from installer.engines.config_files import (
     explain_unread,
+    explain_unread_root,
     is_outdated,
     with_configs,
     with_drop_in,
@@ -101,6 +102,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         try:
             engine = with_drop_in(host, engine)
             overruled += explain_unread(host, engine)
+            overruled += explain_unread_root(host, engine, places)
             if not (record.finished and row is not None and not row.pending):
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
                 engine = replace(engine, outdated=is_outdated(host, engine, ours))

@@ -4,6 +4,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final, assert_never
 
@@ -110,7 +111,7 @@ class _Begun(Struct, frozen=True):
 
 
 def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, begun: _Begun) -> bool:
-    spec, socket = engine.spec, host.local_path(engine.socket)
+    spec = engine.spec
     hup = spec.reload is ReloadMethod.HUP
     while True:
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
@@ -118,13 +119,12 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         waits = spec.reload is ReloadMethod.ITSELF and time.monotonic() < begun.deadline
         still = waits and host.changed_s(engine.socket) == begun.made_s
         left_s = max(1.0, min(ASK_S, begun.deadline - time.monotonic()))  # the last answer is what is told
+        # Asked first: what dockerd serves before its reload is over may be gone behind it.
+        reloaded = hup and begun.before is None and _has_reloaded(host, engine, begun, timeout_s=left_s)
         answer = ask(host, engine, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and reload.satisfied_by(answer.serving)
-        # A signal is obeyed some time later: with nothing of ours yet its reload would seem to be finished.
-        if served and hup and begun.before is None:
-            served = dockerd.reloads_since(socket, begun.began_s, timeout_s=left_s) > 0
-            # One that was started since has read its config then, and knows of no reload.
-            served = served or ((spec.pidfile and host.changed_s(spec.pidfile)) or 0.0) > begun.began_s
+        if hup and begun.before is None:
+            served = served and reloaded
         if served and not still:
             lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
             if not lost:
@@ -155,16 +155,32 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
                 reason = (
                     ": ".join(filter(None, (systemd.describe_unit_end(host, engine.unit), died))) or reason
                 )
-            wanted = "serves our runtimes" if reload.present else "no longer serves our runtimes"
-            when = f" within {limit_s(spec, patience):g} s" if over else ""
-            problem = f"verify that {engine.title} {wanted}{when} ({reason})"
             remedy = Remedy(
                 f"look at the log of {engine.name}, and give ",
                 Option("timeout"),
                 " more seconds if it is slow",
             )
+            if reloaded:
+                reason = f"it has read its config since, and {reason}"
+                remedy = Remedy(
+                    f"if that config is not {engine.config}, name it with ",
+                    Option("config", "PATH", engine.name),
+                )
+            wanted = "serves our runtimes" if reload.present else "no longer serves our runtimes"
+            when = f" within {limit_s(spec, patience):g} s" if over else ""
+            problem = f"verify that {engine.title} {wanted}{when} ({reason})"
             raise InstallerError(problem, remedy=remedy, code="engine-not-proven")
         time.sleep(POLL_S)
+
+
+def _has_reloaded(host: Host, engine: EngineState, begun: _Begun, *, timeout_s: float) -> bool:
+    """Tell whether dockerd has read its config since its signal, which it obeys some time later."""
+    with suppress(InstallerError):
+        if dockerd.reloads_since(host.local_path(engine.socket), begun.began_s, timeout_s=timeout_s):
+            return True
+    # A dockerd that was started since has read its config then, and knows of no reload.
+    started_s = host.changed_s(engine.spec.pidfile) if engine.spec.pidfile else 0.0
+    return started_s > begun.began_s
 
 
 def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:

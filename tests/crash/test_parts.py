@@ -101,9 +101,9 @@ def _behind(part: Part, happens: Callable[[int], None]) -> None:
     do, numbers = transaction._do, count()  # noqa: SLF001 - in a child that ends with it
     met = False
 
-    def disturbed(context: Any, plan: Any, step: Any, check: Any) -> bool:
+    def disturbed(context: Any, plan: Any, step: Any, check: Any, done: Any) -> bool:
         nonlocal met
-        happened = do(context, plan, step, check)
+        happened = do(context, plan, step, check, done)
         met = met or part(step)
         if met:
             happens(next(numbers))

@@ -239,6 +239,46 @@ def test_which_files_an_engine_reads_its_words_tell(
     assert (str(found.config), str(found.drop_in)) == tuple(map(str, reads))
 
 
+DOCKER = EngineState.usual(ENGINES["docker"])
+K3S = EngineState.usual(ENGINES["k3s"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "named", "reads"),
+    [
+        pytest.param(DOCKER, (), "/etc/dokcer/daemon.json", "/etc/docker/daemon.json", id="usual"),
+        pytest.param(DOCKER, ("--config-file=/srv/d.json",), DOCKER.config, "/srv/d.json", id="a flag"),
+        pytest.param(CONTAINERD, ("-c", "/srv/c"), CONTAINERD.config, "/srv/c", id="a short flag"),
+        pytest.param(WITH, (), "/etc/crioo/crio.conf", NAME, id="no such directory"),
+        pytest.param(WITH, (), "/etc/crio/other.conf", None, id="beside a drop-in"),
+        pytest.param(DOCKER, None, "/etc/dokcer/daemon.json", None, id="words unknown"),
+        pytest.param(CONTAINERD, ("-c", "c.toml"), "/etc/c.toml", None, id="a relative path"),
+        pytest.param(CONTAINERD, ("-c", "/away/c"), "/etc/c.toml", None, id="not mounted here"),
+        pytest.param(CONTAINERD, ("-c", "/srv/c"), "/srv/link", None, id="a link"),
+        pytest.param(CONTAINERD, ("-c", "/srv/c"), "/srv/same", None, id="another name of the file"),
+        pytest.param(K3S, ("-c", "/srv/c"), "/etc/c.toml", None, id="nothing is written"),
+        pytest.param(DOCKER, (), None, None, id="none is named"),
+    ],
+)
+def test_a_root_file_that_the_engine_does_not_read_is_refused(
+    tmp_path: Path,
+    engine: EngineState,
+    words: tuple[str, ...] | None,
+    named: str | PurePosixPath | None,
+    reads: str | PurePosixPath | None,
+) -> None:
+    host = put(tmp_path, {"srv/c": "", "etc/crio/crio.conf": "", "etc/docker/x": "", "etc/containerd/x": ""})
+    (tmp_path / "srv/link").symlink_to("c")
+    (tmp_path / "srv/same").hardlink_to(tmp_path / "srv/c")
+    started = None if words is None else Started(words, program=f"/usr/bin/{engine.spec.process}")
+    places = Places(PurePosixPath(named) if named else None)
+
+    found = [*config_files.explain_unread_root(host, replace(engine, started=started), places)]
+
+    assert [f"(it reads {reads})" in error.problem for error in found] == ([True] if reads else [])
+    assert all(f"--config {engine.name}={reads}" in error.remedy for error in found)
+
+
 @pytest.mark.parametrize(
     ("engine", "after_s", "gone", "expected"),
     [
