@@ -211,14 +211,14 @@ def _make_rows(
     """Return what is held of an engine after its undo; ``left`` is why it may still start our programs."""
     row, engine = undoing.row, undoing.engine
     pending = reloading.UNREAD if left is not None else ""
-    if stays or (left is not None and not way.writes):
+    if stays:
         kept = replace(row, default="" if way.demoted else row.default, pending=pending)
         # Copies of a root file are looked for each time.
         configs = (each for each in way.held if not engine.spec.is_copy(each.path))
         return Record(engines=(kept,), configs=tuple(configs))
-    if left is not None:  # as after an undo that was killed ahead of its reload: the next one goes on
-        known = reloading.add_known_texts(way.rows, steps)
-        return Record(engines=(replace(row, pending=pending),), configs=tuple(known))
+    if left is not None:  # the next undo finds nothing more to write, and goes on from there
+        configs = (each for each in undoing.configs if not engine.spec.is_copy(each.path))
+        return Record(engines=(replace(row, pending=pending),), configs=tuple(configs))
     # The rows of files with nothing of ours that named the toolkit before us, and may go on.
     texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     named = []
@@ -320,8 +320,7 @@ def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
     for config in undoing.configs:
         path, now = config.path, facts.contents[config.path]
         after, undone = undo_config(path, facts, demoted=demoted)
-        # A file that its owner has removed may come back as it was.
-        row = config if now is None else replace(config, original=Saved.of(without_us(path, facts)))
+        row = replace(config, original=Saved.of(without_us(path, facts)))
         rows.append(row)
         held.append(replace(row, ours=(after.digest,) if after else row.ours) if after != now else config)
         writes.append(WriteConfig(engine.name, path, now, after, facts.relinked.get(path, "")))
