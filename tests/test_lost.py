@@ -10,6 +10,7 @@ from tests.support.site import CONTAINERD, DAEMON_JSON, HOME, LEDGER, TOOLKIT, S
 PLACE = "/opt/gpu/nvidia"
 ALL = "usr/local/nvidia"
 SPECIFICATION = "var/run/cdi/nvidia.com-gpu.json"
+HOOK = "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
 
 
 def named(site: Site) -> list[str]:
@@ -71,6 +72,39 @@ def test_an_install_after_the_loss_and_an_uninstall_leave_nothing_of_ours(instal
     assert "edited" not in good.stdout
     assert gone != LEDGER or good.stdout.count("not written by the last install, our keys in force") == 3
     assert named(installed) == []
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["installed again", "uninstalled"])
+@pytest.mark.parametrize("gone", [LEDGER, HOME, ALL])
+def test_a_hook_that_starts_our_program_goes_with_it_where_the_ledger_is_lost(
+    site: Site, gone: str, *, again: bool
+) -> None:
+    """No container of the node starts with a hook whose program is gone."""
+    site.install("--crio-hook")
+    lose(site, gone)
+    told = site.status()
+    if again:
+        assert "ledger lost" in site.install("--crio-hook").stderr
+
+    site.uninstall()
+
+    assert f"/{HOOK}  names /usr/local/nvidia/toolkit, but there is no ledger" in " ".join(
+        told.stdout.split("   ")
+    )
+    assert not (site.root / HOOK).exists()
+    assert (named(site), site.status().returncode) == ([], 3)
+
+
+def test_an_owners_hook_that_starts_our_program_keeps_the_toolkit(site: Site) -> None:
+    site.install()
+    site.write(
+        "etc/containers/oci/hooks.d/site.json", json.dumps({"hook": {"path": f"/{TOOLKIT}/nvidia-ctk"}})
+    )
+
+    kept = site.uninstall(code=4)
+
+    assert "etc/containers/oci/hooks.d/site.json names /usr/local/nvidia/toolkit/nvidia-ctk" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-ctk").exists()
 
 
 @pytest.mark.sampled(4)

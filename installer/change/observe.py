@@ -78,7 +78,7 @@ SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # By which configs name more of them, in the words of Docker, containerd and CRI-O without case.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
 MOST_FILES: Final = 4096  # of which the host gives up to 16 MiB each
-TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
+TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime(?:-hook)?["'.]""")
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # Of several with one process the first is the one that others are made from.
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.marks}

@@ -38,6 +38,7 @@ from installer.model.steps import Part, sum_rows
 
 ID: Final = "adopted"
 CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"
+HOOK: Final = b"/toolkit/nvidia-container-runtime-hook"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # and what we add
@@ -170,25 +171,28 @@ def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
 Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
 
 
-def find_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
-    """Return the install-dirs that the configs of engines name, by file and engine; no engine is asked."""
+def find_toolkits(host: Host, options: Options) -> Named:
+    """Return the install-dirs that configs and hooks of engines name, by file and engine; none is asked."""
     named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
-    for name, path in _list_configs(host, places):
+    for name, path in _list_configs(host, options):
         with suppress(InstallerError):  # what cannot be read names nothing that could be undone
             for directory in list_toolkits(host.read(path)):
                 named.setdefault(directory, {})[path] = name
     return named
 
 
-def _list_configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, PurePosixPath]]:
-    """Yield the configs that an engine may read: its own, and what lies where drop-ins do."""
+def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield the configs that an engine may read: its own, and what lies where drop-ins and hooks do."""
     for engine in ENGINES.values():
         if engine.finds:
             continue
-        place = places.get(engine.name, Places())
+        place = options.places.get(engine.name, Places())
         config, drop_in = place.config or engine.config, place.drop_in or engine.drop_ins.usual
         found = [config, *([drop_in] if drop_in else ()), *copies_of(host, engine)]
-        for directory in filter(None, (config.parent, config.parent / "conf.d", engine.drop_ins.directory)):
+        directories = [config.parent, config.parent / "conf.d", engine.drop_ins.directory, engine.hook_dir]
+        if engine.hook_dir and options.crio_hook:
+            directories.append(options.crio_hook.parent)
+        for directory in filter(None, directories):
             with suppress(InstallerError):
                 beside = (directory / name for name in host.names(directory))
                 found += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
@@ -198,20 +202,26 @@ def _list_configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[st
 def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
     """Return the configs that name our toolkit, by engine; none where NVIDIA's has its name."""
     kind = host.kind(options.layout.toolkit, last=False)
-    named = find_toolkits(host, options.places).get(options.install_dir, {})
-    return {
-        path: engine
-        for path, engine in (named.items() if kind is not Kind.DIRECTORY else ())
-        # Where nothing has, an administrator may have written another entry ahead of the first install.
-        if kind is not Kind.ABSENT or ((file := host.read(path)) and CDI in file.content)
-    }
+    named = find_toolkits(host, options).get(options.install_dir, {})
+    if kind is Kind.DIRECTORY:
+        return {}
+    if kind is not Kind.ABSENT:
+        return dict(named)
+    left: dict[PurePosixPath, str] = {}
+    for path, engine in named.items():
+        file = host.read(path)
+        # Where nothing has the name, an administrator may have written another entry ahead of the first
+        # install. No container starts with a hook that is not there, so that is nobody's preparation.
+        if file is not None and (CDI in file.content or HOOK in file.content):
+            left[path] = engine
+    return left
 
 
 def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Options:
     """Return options with the install-dir that engines name; InstallerError: several, or another one."""
     if options.adopt or host.exists(options.layout.home):
         return options
-    named, asked = find_toolkits(host, options.places), options.install_dir
+    named, asked = find_toolkits(host, options), options.install_dir
     found = sorted(place for place in named if host.exists(Layout(place).home))
     is_usual = asked == DEFAULT_INSTALL_DIR
     if not found or (not is_usual and asked in named):  # then its ledger is lost, or nothing is

@@ -195,7 +195,10 @@ def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
 def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the OCI hooks that an engine runs, in what is its usual place where it does not tell."""
     usual = engine.spec.hook_dir
-    for directory in engine.served.hook_dirs or ((usual,) if usual else ()):
+    directories = list(engine.served.hook_dirs or ((usual,) if usual else ()))
+    if engine.hook is not None and engine.hook.parent not in directories:
+        directories.append(engine.hook.parent)
+    for directory in directories:
         for name in host.names(directory):
             if name.endswith(".json") and host.kind(directory / name) is Kind.FILE:
                 yield directory / name

@@ -36,6 +36,7 @@ from installer.model.engine_spec import (
 )
 
 HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
+PODMANS_HOOK_DIR: Final = "/etc/containers/oci/hooks.d"  # which CRI-O reads where its config names that
 RUN_ROOT: Final = "/run/containers/storage"
 DRIVER: Final = "overlay"
 STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")

@@ -54,6 +54,7 @@ FILES = {
     "/sbin/ldconfig": "",
     "/usr/sbin/runc": "",
     "/usr/bin/nvidia-smi": "",
+    "/usr/share/containers/oci/hooks.d/site.json": '{"hook": {"path": "/usr/bin/nvidia-smi"}}',
     RUNTIME: "",
     f"{TOOLKIT}/nvidia-container-cli": "",
     CONFIG: """\

@@ -267,6 +267,7 @@ ACTS: dict[str, list[Act]] = {
     ],
     "runtime-served": [nowhere, warn(lost), warn(node(toolkits=(OTHER,)) & nowhere)],
     "runtime-programs": [without(RUNTIME), without("runc")],
+    "hook-programs": [node(hooks={PurePosixPath("/etc/containers/oci/hooks.d/site.json"): "/opt/gone"})],
     "runtime-options": [served(handlers(nvidia=ours(SystemdCgroup=False))), served(handlers(nvidia=ours()))],
     "runtime-type": [served(handlers(nvidia=Runtime(RUNTIME, {"options": {}})))],
     "option-twice": [engine("containerd", trees={CONTAINERD: TWO_SPELLINGS})],

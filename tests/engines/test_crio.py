@@ -252,6 +252,44 @@ def test_a_hook_is_ready_without_a_restart_and_goes_after_containers_that_are_be
     assert (starts(crio, "crio"), snapshot(crio)) == (count, files)
 
 
+def test_programs_stay_while_crio_starts_them(crio: Node) -> None:
+    files, count = snapshot(crio), starts(crio, "crio")
+    crio.installer("install", *ASKED, "--set-as-default", check=True)
+    starts_of_ours = starts(crio, "crio")
+
+    left = [crio.installer("uninstall", "--restart-mode", "none") for _ in range(2)]
+
+    assert [each.returncode for each in left] == [4, 4]
+    reason = (
+        "undo everything (CRI-O still serves nvidia, nvidia-cdi, nvidia-legacy, for it was not restarted)"
+    )
+    assert reason in sentence(left[1].stderr)
+    assert "run systemctl restart crio.service, then run toolkit-installer" in sentence(left[1].stderr)
+    assert crio.has(f"{TOOLKIT}/nvidia-container-runtime")
+    assert not crio.has(OURS)
+    run_pod(crio, "nvidia")
+    crio.run(["systemctl", "restart", "crio"])
+    crio.installer("uninstall", "--restart-mode", "none", check=True)
+    assert (snapshot(crio), starts(crio, "crio")) == (files, starts_of_ours + 1)
+    assert starts_of_ours == count + 1
+
+
+def test_a_hook_without_a_ledger_goes_with_its_program(crio: Node) -> None:
+    crio.installer("install", *ASKED, "--crio-hook", check=True)
+    crio.run(["rm", "/usr/local/nvidia/.toolkit-installer/ledger"])
+    crio.installer("install", *ASKED, "--crio-hook", check=True)
+
+    crio.installer("uninstall", check=True)
+
+    assert not crio.has(HOOK_FILE)
+    crio.write(HOOK_FILE, json.dumps({"hook": {"path": f"{TOOLKIT}/nvidia-container-runtime-hook"}}))
+    _, checks = doctor(crio)
+    assert bad(checks)["hook-programs"].startswith(f"no program for the hook {HOOK_FILE} ({TOOLKIT}/")
+    crio.installer("uninstall", check=True)
+    assert not crio.has(HOOK_FILE)
+    crio.run(["rmdir", "/usr/local/nvidia"])  # nobody knows any more who made it
+
+
 def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node) -> None:
     count = starts(crio, "crio")
 

@@ -323,7 +323,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         ),
         "named": (
             f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}}}'.encode(),
-            _file(directory / "named", "etc/docker/daemon.json", lambda host: find_toolkits(host, {})),
+            _file(directory / "named", "etc/docker/daemon.json", lambda host: find_toolkits(host, Options())),
         ),
         "proc": (b"7 (docker d) S " + b"1 " * 40 + b"\n0::/system.slice/docker.service\n", _proc(directory / "proc")),
         "locks": (b"Name:\tx\nNSpid:\t7\t1\nUid:\t0\t0\t0\t0\n1: FLOCK  ADVISORY  WRITE 7 00:2a:7 0 EOF\n", _locks(directory / "locks")),

@@ -184,6 +184,9 @@ class Node(Struct, frozen=True):
     processes: tuple[Process, ...] = ()
     runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)  # what runc and crun say, by path
     programs: frozenset[str] = frozenset()  # those that configs name and that are there
+    hooks: Mapping[PurePosixPath, str] = field(
+        default_factory=dict
+    )  # by OCI hook, the program that it starts
     installed: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
     unwatched: str = ""  # when a run that has ended without an undo last checked the node
     exempt: frozenset[str] = frozenset()  # engines that need no runtime: below Docker, or with our hook

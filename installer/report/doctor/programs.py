@@ -203,6 +203,16 @@ def check_runtime_programs(node: Node) -> Verdict:
     return judge_engines(node, gone, "all there")
 
 
+@given(lambda node: node.hooks, "no OCI hook in the directories of CRI-O and Podman")
+def check_hook_programs(node: Node) -> Verdict:
+    lost = [
+        f"no program for the hook {path} ({program})"
+        for path, program in sorted(node.hooks.items())
+        if program not in node.programs
+    ]
+    return judge(lost, "", "all there")
+
+
 @by_engine("as the runtime that they wrap")
 def check_runtime_options(exam: model.EngineExam) -> str:
     wanted, unset = _read_cgroup_driver(exam, "runc"), "cgroupfs"

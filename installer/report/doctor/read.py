@@ -4,7 +4,7 @@ Of programs, only those that root alone can have written are started.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -15,10 +15,11 @@ from msgspec.structs import asdict, replace
 
 from installer.cdi.specification import named_paths, read_devices
 from installer.change.observe import SPEC_DIRS, SPEC_SUFFIXES
-from installer.config_text import Tree
+from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
+from installer.engines.crio import HOOK_DIR, PODMANS_HOOK_DIR
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
@@ -40,7 +41,7 @@ from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation import LAST_CHECK, Installation, Line, read_installation
 from installer.model.engine_spec import Api, EngineSpec
-from installer.model.facts import Record
+from installer.model.facts import EngineState, Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
 from installer.nri.state import describe_plugin as plugin_lines
@@ -109,6 +110,7 @@ def read_node(host: Host, options: Options) -> model.Node:
     engines = read_engines(host, asked, processes, active)
     used = {exam.name for exam in drop_unused(host, record, engines)[0]}
     hooked = {row.engine for row in record.configs if is_hook(row)}
+    hooks = read_hooks(host, engines)
     return model.Node(
         driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
         specs=tuple(read_specifications(host)),
@@ -116,7 +118,8 @@ def read_node(host: Host, options: Options) -> model.Node:
         engines=engines,
         processes=ask_processes(host, processes),
         runc=ask_runc(host),
-        programs=_find_programs(host, toolkits, engines),
+        programs=_find_programs(host, toolkits, engines, hooks.values()),
+        hooks=hooks,
         installed=tuple((line.what, line.state, line.good) for line in installation.files),
         unwatched=next(
             (each.state for each in installation.lines if each.what == LAST_CHECK and each.good), ""
@@ -141,11 +144,29 @@ def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Tool
     return usual if _list_names(host, usual) else model.ROOT
 
 
+def read_hooks(host: Host, engines: Iterable[EngineState]) -> dict[PurePosixPath, str]:
+    """Return the OCI hooks of CRI-O and Podman, each with the program that it starts."""
+    directories = [PurePosixPath(HOOK_DIR), PurePosixPath(PODMANS_HOOK_DIR)]
+    for engine in engines:
+        directories += engine.served.hook_dirs
+    hooks: dict[PurePosixPath, str] = {}
+    for directory in dict.fromkeys(directories):
+        for path in (directory / name for name in _list_names(host, directory) if name.endswith(".json")):
+            with suppress(InstallerError):  # what is no hook is no engine's to run
+                program = value_at(tree_of(host.read(path), path), ("hook", "path"))
+                if isinstance(program, str) and program.startswith("/"):
+                    hooks[path] = program
+    return hooks
+
+
 def _find_programs(
-    host: Host, toolkits: tuple[model.Toolkit, ...], engines: tuple[model.EngineExam, ...]
+    host: Host,
+    toolkits: tuple[model.Toolkit, ...],
+    engines: tuple[model.EngineExam, ...],
+    of_hooks: Iterable[str],
 ) -> frozenset[str]:
-    """Return those programs that configs name and that are there."""
-    words = {program for exam in engines for program in exam.programs.values()}
+    """Return those programs that configs and hooks name and that are there."""
+    words = {program for exam in engines for program in exam.programs.values()}.union(of_hooks)
     for toolkit in toolkits:
         for table in (toolkit.config or {}).values():
             for value in table.values() if isinstance(table, dict) else ():
