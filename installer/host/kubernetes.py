@@ -1,8 +1,12 @@
 """Kubernetes' API as a pod reaches it, and the pods of a node by the directories of their logs."""
 
+import errno
+import io
 import json
 import os
 import re
+import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
@@ -14,15 +18,20 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 
 if TYPE_CHECKING:
-    from http.client import HTTPResponse
+    import ssl
+    from http.client import HTTPResponse, HTTPSConnection
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 READY: Final = Path("/dev/shm/untaint.ready")  # noqa: S108 - the pod is ours alone
 HOST: Final = "KUBERNETES_SERVICE_HOST"
 PORT: Final = "KUBERNETES_SERVICE_PORT"
 SILENT_S: Final = 300.0  # the API bookmarks a watch about once a minute
+ANSWER_S: Final = 10.0  # for one request and its answer
+MAX_BYTES: Final = 8 << 20  # of an answer: a thousand Leases are 1 MB
+JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
 OK: Final = 200
+CREATED: Final = 201
 # NAMESPACE_NAME_UID, made right before the pod's sandbox (engine-facts.md#kubelet-pod-logs).
 POD_LOGS: Final = PurePosixPath("/var/log/pods")
 OWN_NAME: Final = "HOSTNAME"
@@ -38,6 +47,48 @@ class RefusedError(InstallerError):
         self.status = status
 
 
+class UnreachableError(InstallerError):
+    """No answer came from the API, or none that makes sense."""
+
+    usual = "kubernetes-api"
+
+
+class UnauthorizedError(RefusedError):
+    """The token is not valid, or not valid any more."""
+
+
+class ForbiddenError(RefusedError):
+    """Our service account lacks the right."""
+
+
+class NotFoundError(RefusedError):
+    """The API has no such object."""
+
+
+class ConflictError(RefusedError):
+    """The object was changed or deleted since it was read, or was created by somebody else."""
+
+
+class BusyError(RefusedError):
+    """The API has too many requests."""
+
+
+REFUSALS: Final[Mapping[int, type[RefusedError]]] = {
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    429: BusyError,
+}
+
+
+class Reply(Struct, frozen=True):
+    """The object that the API answered, and the API server's time, to the second, of the answer."""
+
+    content: dict[str, Any]
+    server_s: float
+
+
 class Api(Struct, frozen=True):
     """Where the API answers; each call raises RefusedError, or another InstallerError for no answer."""
 
@@ -45,6 +96,7 @@ class Api(Struct, frozen=True):
     port: int
     account: Path  # the directory of our account's token, authority and namespace
     ready: Path = READY  # is there while the API lets us watch
+    answer_s: float = ANSWER_S
 
     @classmethod
     def of_this_pod(cls) -> "Api":
@@ -66,6 +118,21 @@ class Api(Struct, frozen=True):
         with self._ask("GET", path) as answer:
             return _object(answer.read())
 
+    def ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> "Reply":
+        """Return the answer to one request, which ends within ``answer_s`` and has at most ``MAX_BYTES``.
+
+        A request whose answer does not come may have been carried out.
+        """
+        body = None if content is None else json.dumps(content).encode()
+        deadline = time.monotonic() + self.answer_s
+        with report_answer(f"{method} {path}"), self._connect(deadline) as connection:
+            connection.request(method, path, body, self._headers(JSON if body else ""))
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status not in {OK, CREATED}:
+                raise _refusal(f"{method} {path}", answer.status, text)
+            return Reply(_object(text), _server_s(answer.headers["Date"]))
+
     def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> None:
         """Change an object by a JSON patch, which is applied whole or not at all."""
         with self._ask("PATCH", path, json.dumps(changes).encode()) as answer:
@@ -80,23 +147,106 @@ class Api(Struct, frozen=True):
 
     @contextmanager
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Iterator["HTTPResponse"]:
-        import ssl
         from http.client import HTTPSConnection
 
+        made = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=self._trust())
+        with closing(made) as connection, report_answer(f"{method} {path}"):
+            connection.request(method, path, body, self._headers(JSON_PATCH if body else ""))
+            answer = connection.getresponse()
+            if answer.status != OK:
+                raise _refusal(f"{method} {path}", answer.status, answer.read(4096))
+            yield answer
+
+    @contextmanager
+    def _connect(self, deadline: float) -> Iterator["HTTPSConnection"]:
+        """Yield a connection on which each wait ends at ``deadline``, a moment of time.monotonic()."""
+        from http.client import HTTPSConnection
+
+        context = self._trust()
+        with closing(socket.create_connection((self.host, self.port), _left_s(deadline))) as plain:
+            plain.settimeout(_left_s(deadline))
+            with closing(context.wrap_socket(plain, server_hostname=self.host)) as secure:
+                connection = HTTPSConnection(self.host, self.port, context=context)
+                connection.sock = _Bounded(secure, deadline)
+                yield connection
+
+    def _headers(self, content_type: str) -> dict[str, str]:
         # Read anew each time: the kubelet exchanges the token long before it ends.
-        headers = {"Authorization": f"Bearer {(self.account / 'token').read_text().strip()}"}
-        headers |= {"Accept": "application/json", **({"Content-Type": JSON_PATCH} if body else {})}
+        headers = {"Authorization": f"Bearer {(self.account / 'token').read_text().strip()}", "Accept": JSON}
+        if content_type:
+            headers["Content-Type"] = content_type
+        return headers
+
+    def _trust(self) -> "ssl.SSLContext":
+        import ssl
+
         trusted = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
         # Python 3.13 is strict by default and refuses authorities without keyUsage, which many clusters have.
         trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        made = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=trusted)
-        with closing(made) as connection, report_answer(f"{method} {path}"):
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            if answer.status != OK:
-                text = answer.read(4096).decode(errors="replace")
-                raise RefusedError(f"{method} {path} ({answer.status} {text})", answer.status)
-            yield answer
+        return trusted
+
+
+class _Bounded:
+    """A connection for http.client, which sends, and reads by a file: both end at the deadline.
+
+    http.client's own limits hold for a header's lines and number; ``MAX_BYTES`` holds for all that is read.
+    """
+
+    def __init__(self, connection: "ssl.SSLSocket", deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._connection.settimeout(_left_s(self._deadline))
+        self._connection.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Received(self._connection, self._deadline))
+
+    def close(self) -> None:
+        """Leave the connection open: http.client closes its own end before it has read the answer."""
+
+
+class _Received(io.RawIOBase):
+    """What a connection receives until the deadline."""
+
+    def __init__(self, connection: "ssl.SSLSocket", deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self._received = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._connection.settimeout(_left_s(self._deadline))
+        size = self._connection.recv_into(buffer)
+        self._received += size
+        if self._received > MAX_BYTES:
+            raise OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
+        return size
+
+
+def _left_s(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+    return left_s
+
+
+def _refusal(asked: str, status: int, text: bytes) -> RefusedError:
+    """Return the refusal of a request as an error of its own class."""
+    told = text[:4096].decode(errors="replace")
+    return REFUSALS.get(status, RefusedError)(f"{asked} ({status} {told})", status)
+
+
+def _server_s(date: str | None) -> float:
+    """Return the moment of an answer's Date header; ValueError without one."""
+    from email.utils import parsedate_to_datetime
+
+    if date is None:
+        raise ValueError("the answer has no Date")
+    return parsedate_to_datetime(date).timestamp()
 
 
 @contextmanager
@@ -109,7 +259,7 @@ def report_answer(asked: str) -> Iterator[None]:
     except (OSError, HTTPException, ValueError, RecursionError) as error:
         problem = f"{asked} (the Kubernetes API does not answer: {error})"
         remedy = "see whether the API server is well, and no network policy keeps this pod from it"
-        raise InstallerError(problem, remedy=remedy, code="kubernetes-api") from error
+        raise UnreachableError(problem, remedy=remedy) from error
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,169 @@
+"""The Leases of a release through the API: one look at all, and one change at a time.
+
+Each change replaces the object that was read, with its resourceVersion and its uid. Without the uid an update
+of a Lease that was deleted meanwhile would create the Lease anew (engine-facts.md#lease-update-creates).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from installer.config_text import value_at
+from installer.errors import InstallerError
+from installer.fleet import leases
+from installer.fleet.run_again import Missing
+from installer.fleet.turns import Node, Settings, Turn, name_settings
+from installer.host.kubernetes import (
+    Api,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    Reply,
+    UnauthorizedError,
+)
+
+TRIES: Final = 5  # at one change of the settings, which many nodes may change
+
+
+class Seen(Struct, frozen=True):
+    """All Leases of a release as one answer has them, and the API server's time."""
+
+    turns: tuple[Turn, ...]
+    settings: Settings
+    objects: Mapping[str, dict[str, Any]]  # by name: an update changes what was read
+    server_s: float
+
+
+def look(api: Api, release: str) -> Seen:
+    """Read all Leases of a release; InstallerError where the API gives none, or no settings."""
+    reply = api.ask("GET", leases.path_of_release(api.namespace, release))
+    items = reply.content.get("items")
+    objects = {}
+    for item in items if isinstance(items, list) else []:
+        # The objects of a list do not say their own kind.
+        named = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **item}
+        objects[str(value_at(item, ("metadata", "name")))] = named
+    lease = name_settings(release)
+    if lease not in objects:
+        remedy = "restore it: the chart creates it"
+        raise InstallerError(f"take a turn (there is no Lease {lease})", remedy=remedy, code="kubernetes-api")
+    settings = leases.read_settings(objects[lease], release)
+    return Seen(leases.read_turns(objects.values(), release), settings, objects, reply.server_s)
+
+
+def take(api: Api, seen: Seen, names: Iterable[str], node: Node, lasts_s: float) -> str:
+    """Take the first turn that no other node takes meanwhile; return its name, "" where none is left."""
+    for name in names:
+        lease = seen.objects.get(name)
+        try:
+            if lease is None:
+                made = leases.taken(
+                    leases.new_turn(name, seen.settings.release), node.name, seen.server_s, lasts_s
+                )
+                api.ask("POST", leases.path_of(api.namespace), made)
+            else:
+                _replace(api, leases.taken(lease, node.name, seen.server_s, lasts_s))
+        except (ConflictError, NotFoundError):
+            continue
+        return name
+    return ""
+
+
+def give_back(api: Api, name: str, node: Node) -> bool:
+    """Return a turn; tell whether this node held it until then."""
+    return _change_own(api, name, node, leases.returned)
+
+
+def write_error(api: Api, name: str, node: Node, error: str) -> bool:
+    """Write this node's failure into its turn; tell whether this node still holds it."""
+    return _change_own(api, name, node, lambda lease: leases.failed(lease, error))
+
+
+def change_settings(api: Api, release: str, change: Callable[[Settings], Settings]) -> None:
+    """Write what a node tells the others; an update that lost a race is made again from the new state."""
+    path = leases.path_of(api.namespace, name_settings(release))
+    for left in reversed(range(TRIES)):
+        lease = api.ask("GET", path).content
+        settings = leases.read_settings(lease, release)
+        changed = change(settings)
+        if changed == settings:
+            return
+        try:
+            _replace(api, leases.noted(lease, changed))
+        except ConflictError:
+            if not left:
+                raise
+        else:
+            return
+
+
+def find_gone(api: Api, names: Iterable[str]) -> frozenset[str]:
+    """Return the nodes that the API does not know."""
+    gone = set()
+    for name in names:
+        try:
+            api.ask("GET", path_of_node(name))
+        except NotFoundError:
+            gone.add(name)
+    return frozenset(gone)
+
+
+def read_node(api: Api, name: str) -> dict[str, Any]:
+    """Return a Node."""
+    return api.ask("GET", path_of_node(name)).content
+
+
+def read_or_missing(api: Api, path: str, *, tries: int) -> dict[str, Any] | Missing:
+    """Return an object for ``will_run_again``; ask ``tries`` times unless an answer is final."""
+    reason = ""
+    for _ in range(tries):
+        try:
+            return api.ask("GET", path).content
+        except (UnauthorizedError, ForbiddenError, NotFoundError) as error:
+            return Missing(error.problem)
+        except InstallerError as error:
+            reason = error.problem
+    return Missing(reason)
+
+
+def path_of_node(name: str) -> str:
+    """Return the API's path of a Node."""
+    return f"/api/v1/nodes/{quote(name, safe='')}"
+
+
+def path_of_daemonset(namespace: str, name: str) -> str:
+    """Return the API's path of a DaemonSet."""
+    return f"/apis/apps/v1/namespaces/{quote(namespace, safe='')}/daemonsets/{quote(name, safe='')}"
+
+
+def _change_own(
+    api: Api, name: str, node: Node, change: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> bool:
+    """Change a turn that this node holds; tell whether it held the turn.
+
+    A lost answer to an update is settled by the next look: the turn is either this node's or not.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            lease = api.ask("GET", leases.path_of(api.namespace, name)).content
+            if leases.read_turn(lease).holder != node.name:
+                return False
+            _replace(api, change(lease))
+        except NotFoundError:
+            return False
+        except ConflictError:
+            if not left:
+                raise
+        else:
+            return True
+    return False
+
+
+def _replace(api: Api, lease: Mapping[str, Any]) -> Reply:
+    """Replace the Lease that was read, and no other: its metadata carry resourceVersion and uid."""
+    metadata = lease["metadata"]
+    if not metadata.get("uid") or not metadata.get("resourceVersion"):
+        raise ValueError("a Lease that is replaced was read before")
+    return api.ask("PUT", leases.path_of(api.namespace, str(metadata["name"])), lease)

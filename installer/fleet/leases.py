@@ -1,0 +1,186 @@
+"""Turns and settings as Leases of coordination.k8s.io: their JSON, their names, and what an update changes.
+
+An update keeps all of an object that is not named here: labels, annotations and owners that others have set.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from msgspec import MsgspecError, Struct, convert, json
+
+from installer.config_text import value_at
+from installer.errors import InstallerError
+from installer.fleet.turns import Failure, Proven, Settings, Turn, name_settings, split_selector
+
+PREFIX: Final = "node-toolkit-installer/"
+RELEASE: Final = f"{PREFIX}release"  # the label of all Leases of a release
+AT_MOST: Final = f"{PREFIX}at-most"
+STOP_AFTER: Final = f"{PREFIX}stop-after"
+CANARY: Final = f"{PREFIX}canary"
+PAUSED: Final = f"{PREFIX}paused"
+PROVEN: Final = f"{PREFIX}proven"
+FAILURES: Final = f"{PREFIX}failures"
+ERROR: Final = f"{PREFIX}error"
+LONGEST: Final = 300  # characters of an error that are written, and that are shown
+MOST: Final = 1000  # a limit that nobody needs: each turn is an object in each answer
+TRUE: Final = "true"
+
+
+def path_of(namespace: str, name: str = "") -> str:
+    """Return the API's path of a Lease, or of all Leases of a namespace."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
+    return f"{path}/{quote(name, safe='')}" if name else path
+
+
+def path_of_release(namespace: str, release: str) -> str:
+    """Return the path of a release's Leases. Without a resourceVersion the answer is the newest state."""
+    return f"{path_of(namespace)}?labelSelector={quote(f'{RELEASE}={release}', safe='')}"
+
+
+def read_turns(objects: Iterable[Any], release: str) -> tuple[Turn, ...]:
+    """Return the turns of a release; other Leases that carry its label are left out."""
+    turns = (read_turn(each) for each in objects if _is_turn(each, release))
+    return tuple(sorted(turns, key=lambda turn: turn.name))
+
+
+def read_turn(lease: Any) -> Turn:
+    """Return a turn. A value that nobody of ours writes counts as absent: a turn without a time is late."""
+    duration = value_at(lease, ("spec", "leaseDurationSeconds"))
+    return Turn(
+        name=_text(value_at(lease, ("metadata", "name"))),
+        holder=_text(value_at(lease, ("spec", "holderIdentity"))),
+        taken_s=_seconds(value_at(lease, ("spec", "acquireTime"))),
+        lasts_s=float(duration) if isinstance(duration, int) else 0.0,
+        error=_shorten(_text(value_at(lease, ("metadata", "annotations", ERROR)))),
+    )
+
+
+def read_settings(lease: Any, release: str) -> Settings:
+    """Return the settings of a release; InstallerError where a value makes no sense."""
+    given = value_at(lease, ("metadata", "annotations"))
+    annotations = given if isinstance(given, Mapping) else {}
+    canary = _text(annotations.get(CANARY))
+    if canary:
+        try:
+            tuple(split_selector(canary))
+        except ValueError as error:
+            raise _refuse(release, CANARY, str(error)) from error
+    return Settings(
+        release=release,
+        at_most=_number(annotations, AT_MOST, release),
+        stop_after=_number(annotations, STOP_AFTER, release),
+        canary=canary,
+        paused=_text(annotations.get(PAUSED)) == TRUE,
+        proven=_decode(annotations, PROVEN, release, Proven),
+        failures=tuple(
+            Failure(each.node, _shorten(each.error))
+            for each in _decode(annotations, FAILURES, release, Failure)
+        ),
+    )
+
+
+def new_turn(name: str, release: str) -> dict[str, Any]:
+    """Return the Lease of a turn that is not there yet."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "labels": {RELEASE: release}},
+        "spec": {},
+    }
+
+
+def taken(lease: Mapping[str, Any], holder: str, now_s: float, lasts_s: float) -> dict[str, Any]:
+    """Return the Lease as held from now on."""
+    before = value_at(lease, ("spec", "leaseTransitions"))
+    transitions = before if isinstance(before, int) else 0
+    moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {
+        "holderIdentity": holder,
+        "acquireTime": moment,
+        "renewTime": moment,
+        "leaseDurationSeconds": max(1, int(lasts_s)),
+        "leaseTransitions": transitions + 1,
+    }
+    return _annotated({**lease, "spec": spec}, {ERROR: None})
+
+
+def returned(lease: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Lease as held by nobody."""
+    spec = {}
+    transitions = value_at(lease, ("spec", "leaseTransitions"))
+    if isinstance(transitions, int):
+        spec["leaseTransitions"] = transitions
+    return _annotated({**lease, "spec": spec}, {ERROR: None})
+
+
+def failed(lease: Mapping[str, Any], error: str) -> dict[str, Any]:
+    """Return the Lease with the failure of its holder."""
+    return _annotated(lease, {ERROR: _shorten(error)})
+
+
+def noted(lease: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return the Lease of the settings with what nodes write; the owner's annotations stay."""
+    proven = json.encode(settings.proven).decode()
+    failures = json.encode(settings.failures).decode()
+    return _annotated(lease, {PROVEN: proven, FAILURES: failures})
+
+
+def _annotated(lease: Mapping[str, Any], changes: Mapping[str, str | None]) -> dict[str, Any]:
+    metadata = dict(lease["metadata"])
+    annotations = dict(metadata.get("annotations") or {})
+    for key, text in changes.items():
+        if text is None:
+            annotations.pop(key, None)
+        else:
+            annotations[key] = text
+    metadata["annotations"] = annotations
+    # The API server keeps these by itself, and a stale copy would only make the request larger.
+    metadata.pop("managedFields", None)
+    return {**lease, "metadata": metadata}
+
+
+def _is_turn(lease: Any, release: str) -> bool:
+    name = _text(value_at(lease, ("metadata", "name")))
+    number = name.removeprefix(f"{release}-turn-")
+    return number != name and number.isascii() and number.isdecimal()
+
+
+def _number(annotations: Mapping[str, Any], key: str, release: str) -> int:
+    text = _text(annotations.get(key, "1"))
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MOST:
+        raise _refuse(release, key, f"{text[:20]!r} is no number from 1 to {MOST}")
+    return int(text)
+
+
+def _decode(annotations: Mapping[str, Any], key: str, release: str, kind: type[Struct]) -> tuple[Any, ...]:
+    text = _text(annotations.get(key)) or "[]"
+    try:
+        return convert(json.decode(text), tuple[kind, ...])  # type: ignore[valid-type]
+    except (MsgspecError, RecursionError) as error:
+        raise _refuse(release, key, str(error)) from error
+
+
+def _refuse(release: str, key: str, reason: str) -> InstallerError:
+    lease = name_settings(release)
+    remedy = f"correct it with kubectl annotate --overwrite lease {lease}"
+    return InstallerError(
+        f"take a turn (annotation {key} of Lease {lease}: {reason})", remedy=remedy, code="kubernetes-api"
+    )
+
+
+def _seconds(moment: Any) -> float:
+    try:
+        return datetime.fromisoformat(_text(moment)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _shorten(text: str) -> str:
+    """Return a text of others fit for one line of a log."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
