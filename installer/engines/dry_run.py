@@ -27,7 +27,8 @@ from installer.engines.startup import drop_flags, find_lacks, next_start, read_s
 from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
+from installer.host.programs import ENVIRONMENT, Ran, is_program, memory_file, private_directory, run_in
+from installer.host.sockets import is_dead
 from installer.model.engine_spec import (
     Check,
     ConfigFiles,
@@ -168,13 +169,35 @@ class Trials:
         return replace(ran, stderr=stderr)
 
 
+class _Reader(NamedTuple):
+    """What load checks may look at on the host: a ``HostReader``."""
+
+    host: Host
+
+    def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
+        return self.host.kind(path, last=last)
+
+    def read(self, path: PurePosixPath) -> File | None:
+        return self.host.read(path)
+
+    def names(self, path: PurePosixPath) -> tuple[str, ...]:
+        return self.host.names(path)
+
+    def is_program(self, path: PurePosixPath) -> bool:
+        return is_program(self.host, path)
+
+    def is_dead(self, path: PurePosixPath) -> bool:
+        return is_dead(self.host.local_path(path))
+
+
 def _find_load_errors(
     host: Host, engine: EngineState, files: ConfigFiles, start: Started | None, printed: str = ""
 ) -> Iterator[LoadError]:
     """Yield why an engine would not load configs; ``printed`` is what its own program makes of them."""
     if engine.spec.find_load_errors is not None:
         words, environment = (start.words, start.environment) if start else ((), {})
-        yield from engine.spec.find_load_errors(LoadInput(files, printed, words, environment, host))
+        reader = _Reader(host)
+        yield from engine.spec.find_load_errors(LoadInput(files, printed, words, environment, reader))
 
 
 def refuse_changed(

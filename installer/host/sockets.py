@@ -215,6 +215,20 @@ def ended_after(connection: socket.socket, seconds: float) -> Iterator[None]:
     timer.cancel()
 
 
+def is_dead(here: Path) -> bool:
+    """Tell whether nobody listens on a unix socket; False where that cannot be told."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0)
+        try:
+            with connectable(here) as path:
+                connection.connect(path)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            return True
+        except OSError:  # no right to connect, a full backlog
+            return False
+    return False
+
+
 def list_listening(process: Path) -> frozenset[str]:
     """Return the paths that a process, a directory of /proc, listens on; none where we may not look."""
     with suppress(OSError):

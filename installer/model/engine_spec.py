@@ -75,6 +75,7 @@ class EffectiveConfig(Struct, frozen=True):
     state: PurePosixPath | None = None  # where the bundles of its containers are
     hook_dirs: tuple[PurePosixPath, ...] = ()  # where it looks for OCI hooks
     places: Mapping[str, str] = field(default_factory=dict)  # by flag: its root, its state, where it listens
+    schema: int = 0  # of containerd: in which its program prints configs, which tells 1.x from 2.x
     nri: bool | None = None  # whether plugins can connect to it by NRI
     cgroup_driver: str = ""  # of dockerd
     live_restore: bool = True  # of dockerd: its containers outlive its restart
@@ -311,7 +312,7 @@ class Check(Struct, frozen=True):
 
 
 class HostReader(Protocol):
-    """What a load check may look at on the host; ``host.files.Host`` is one."""
+    """What a load check may look at on the host."""
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return what stands at a path, behind links unless ``last`` is false."""
@@ -321,6 +322,12 @@ class HostReader(Protocol):
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
         """Return the names in a directory, none where there is no directory."""
+
+    def is_program(self, path: PurePosixPath) -> bool:
+        """Tell whether a regular file that is executable stands at a path, or a link to such a file."""
+
+    def is_dead(self, path: PurePosixPath) -> bool:
+        """Tell whether nobody listens on a unix socket; False where that cannot be seen from here."""
 
 
 class LoadInput(Struct, frozen=True):

@@ -2,13 +2,17 @@
 
 import json
 import re
+import time
+from collections.abc import Mapping
 
 import pytest
 
+from installer.config_text import Syntax, Value, Want
+from installer.config_text.change import apply
 from tests.engines.configs import CONTAINERD
-from tests.engines.cri import Cri
+from tests.engines.cri import Cri, CriError
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.told import but_the_ledger, sentence, snapshot
+from tests.engines.told import bad, but_the_ledger, doctor, sentence, snapshot
 
 pytestmark = pytest.mark.any_version
 
@@ -82,3 +86,194 @@ def test_no_restart_of_ours_meets_registry_mirrors_beside_a_config_path(
     node.write(CONTAINERD, node.read(CONTAINERD).replace(_registry(node), ""))
     node.installer("uninstall", check=True)
     assert node.read(CONTAINERD) == usual
+
+
+@pytest.mark.sampled(16)
+def test_a_base_spec_that_is_cut_short_after_the_install_is_told_and_not_restarted_into(
+    containerd_node: Node, cri: Cri
+) -> None:
+    node, spec = containerd_node, "/etc/containerd/cri-base.json"
+    whole = node.run(["ctr", "oci", "spec"]).stdout
+    node.write(spec, whole)
+    keys: dict[str, Value] = {"R|containerd|runtimes|runc|base_runtime_spec": spec}
+    node.write(CONTAINERD, _spell(node, node.read(CONTAINERD), keys))
+    node.restart_engine()
+    files = node.read(CONTAINERD)
+    node.installer("install", *SOURCE, check=True)
+    waiting = Waiting(node, cri)
+    assert node.installer("status").returncode == 0
+
+    node.write(spec, whole[: len(whole) // 2])
+
+    words = f"base_runtime_spec of the runtime runc in {CONTAINERD} names {spec}, which is no whole JSON"
+    status = node.installer("status")
+    assert status.returncode == 1
+    assert words in re.sub(r"\s+", " ", status.stdout)
+    code, checks = doctor(node)
+    assert code == 1
+    assert any(words in found for found in bad(checks).values())
+    waiting.refuses("uninstall", words, f"put {spec} right, or remove base_runtime_spec from {CONTAINERD}")
+    node.write(spec, whole)
+    node.installer("uninstall", check=True)
+    assert node.read(CONTAINERD) == files
+
+
+# By name: keys with their values, added to a config with which containerd serves. The first letters stand for the
+# tables of CRI: its runtimes, images, server and snapshotter.
+KATA = "R|containerd|runtimes|kata"
+NRI = "plugins|io.containerd.nri.v1.nri"
+PAIR = "S|x509_key_pair_streaming"
+DIFF, BOLT = "plugins|io.containerd.service.v1.diff-service", "plugins|io.containerd.metadata.v1.bolt"
+OVERLAY = "plugins|io.containerd.snapshotter.v1.overlayfs"
+KEYS: dict[str, Mapping[str, Value]] = {
+    "nothing": {},
+    "mirrors": {"I|registry|config_path": CERTS, "I|registry|mirrors|a.b|endpoint": ["https://c"]},
+    "mirrors alone": {"I|registry|mirrors|a.b|endpoint": ["https://c"]},
+    "tls": {"I|registry|config_path": CERTS, "I|registry|configs|a.b|tls|insecure_skip_verify": True},
+    "auth of an address": {"I|registry|auths|10.0.0.1:5000|username": "x"},
+    "auth of an address with a scheme": {"I|registry|auths|https://10.0.0.1:5000|username": "x"},
+    "auth of a name": {"I|registry|auths|docker.io:5000|username": "x"},
+    "auth with a blank": {"I|registry|auths|https://a b|username": "x"},
+    "auth with a percent sign": {"I|registry|auths|https://a/%zz|username": "x"},
+    "auth with a word for a port": {"I|registry|auths|https://a:b|username": "x"},
+    "spec that is gone": {"R|containerd|runtimes|runc|base_runtime_spec": "/etc/none.json"},
+    "spec that is cut short": {"R|containerd|runtimes|runc|base_runtime_spec": "/etc/cut.json"},
+    "spec that is empty": {"R|containerd|runtimes|runc|base_runtime_spec": "/etc/empty.json"},
+    "spec that is a directory": {"R|containerd|runtimes|runc|base_runtime_spec": "/etc"},
+    "spec that is a list": {"R|containerd|runtimes|runc|base_runtime_spec": "/etc/list.json"},
+    "spec with a tail": {"R|containerd|runtimes|runc|base_runtime_spec": "/etc/tail.json"},
+    "spec by a relative path": {"R|containerd|runtimes|runc|base_runtime_spec": "etc/good.json"},
+    "idle timeout": {"S|stream_idle_timeout": "4"},
+    "idle timeout of hours": {"S|stream_idle_timeout": "1h2.5m.5s"},
+    "progress timeout": {"I|image_pull_progress_timeout": "5 m"},
+    "drain timeout": {"R|drain_exec_sync_io_timeout": "x"},
+    "an empty default": {"R|containerd|default_runtime_name": ""},
+    "systemd_cgroup": {"R|systemd_cgroup": True},
+    "no_pivot": {"R|containerd|no_pivot": True},
+    "runtime_engine": {f"{KATA}|runtime_engine": "x"},
+    "runtime_root": {f"{KATA}|runtime_root": "/x"},
+    "all devices": {f"{KATA}|privileged_without_host_devices_all_devices_allowed": True},
+    "cgroup_writable": {f"{KATA}|cgroup_writable": True},
+    "io_type": {f"{KATA}|io_type": "named_pipe"},
+    "sandboxer": {f"{KATA}|sandboxer": "none", f"{KATA}|sandbox_mode": "none"},
+    "both directories of CNI": {"R|cni|bin_dir": "/a", "R|cni|bin_dirs": ["/b"]},
+    "one directory of CNI": {"R|cni|bin_dir": "/a"},
+    "a file for CNI": {"R|cni|conf_dir": "/etc/passwd"},
+    "a place below a file for CNI": {"R|cni|conf_dir": "/etc/passwd/x"},
+    "a file for CNI of a runtime": {f"{KATA}|cni_conf_dir": "/etc/passwd"},
+    "half a key pair": {"S|enable_tls_streaming": True, f"{PAIR}|tls_cert_file": "/etc/c.pem"},
+    "a key pair that is off": {f"{PAIR}|tls_cert_file": "/etc/c.pem", f"{PAIR}|tls_key_file": "/etc/k.pem"},
+    "a key pair that is gone": {
+        "S|enable_tls_streaming": True,
+        f"{PAIR}|tls_cert_file": "/etc/c.pem",
+        f"{PAIR}|tls_key_file": "/etc/k.pem",
+    },
+    "an unknown snapshotter": {"N|snapshotter": "nydus"},
+    "a snapshotter without a pool": {"N|snapshotter": "devmapper"},
+    "another snapshotter": {"N|snapshotter": "native"},
+    "a file for the snapshotter": {f"{OVERLAY}|root_path": "/etc/passwd"},
+    "an unused proxy": {"proxy_plugins|x|type": "snapshot", "proxy_plugins|x|address": "/run/x.sock"},
+    "a bad timeout": {"timeouts|io.containerd.timeout.shim.load": "5"},
+    "an unknown level": {"debug|level": "verbose"},
+    "a level in capitals": {"debug|level": "WARNING"},
+    "an unknown format": {"debug|format": "xml"},
+    "an address without a port": {"metrics|address": "1338"},
+    "an address with a port": {"metrics|address": "127.0.0.1:1338"},
+    "a certificate that is gone": {"grpc|tcp_tls_cert": "/etc/none.pem", "grpc|tcp_tls_key": "/etc/none.key"},
+    "a port that is none": {"S|stream_server_port": "70000"},
+    "a file for NRI's socket": {f"{NRI}|disable": False, f"{NRI}|socket_path": "/etc/passwd/nri.sock"},
+    "a file for NRI's plugins": {f"{NRI}|disable": False, f"{NRI}|plugin_path": "/etc/passwd"},
+    "a plugin of NRI's with a bad name": {f"{NRI}|disable": False, f"{NRI}|plugin_path": "/etc/nri-bad"},
+    "the same with NRI off": {f"{NRI}|disable": True, f"{NRI}|plugin_path": "/etc/nri-bad"},
+    "no plugin of NRI's": {f"{NRI}|disable": False, f"{NRI}|plugin_path": "/etc/nri-none"},
+    "a file for CDI": {"R|enable_cdi": True, "R|cdi_spec_dirs": ["/etc/passwd"]},
+    "a policy": {f"{BOLT}|content_sharing_policy": "none"},
+    "an unknown differ": {f"{DIFF}|default": ["none"]},
+    "a required plugin that is unknown": {"required_plugins": ["io.containerd.snapshotter.v1.none"]},
+    "a required plugin": {"required_plugins": ["io.containerd.snapshotter.v1.overlayfs"]},
+    "one directory for root and state": {"root": "/run/containerd"},
+    "the snapshotter off": {"disabled_plugins": ["io.containerd.snapshotter.v1.overlayfs"]},
+    "the images off": {"disabled_plugins": ["io.containerd.cri.v1.images"]},
+    "the metadata off": {"disabled_plugins": ["io.containerd.metadata.v1.bolt"]},
+    "the transfer off": {"disabled_plugins": ["io.containerd.transfer.v1.local"]},
+    "the leases off": {"disabled_plugins": ["io.containerd.lease.v1.manager"]},
+    "the old runtime off": {"disabled_plugins": ["io.containerd.runtime.v1.linux"]},
+    "what CRI does not need off": {"disabled_plugins": ["io.containerd.grpc.v1.tasks"]},
+}
+FILES = {
+    "/etc/cut.json": '{"ociVersion": "1.0',
+    "/etc/empty.json": "",
+    "/etc/list.json": "[]",
+    "/etc/tail.json": '{"ociVersion": "1.0.0"} and more',
+    "/etc/good.json": '{"ociVersion": "1.0.0"}',
+    "/etc/nri-bad/plugin": "#!/bin/sh\n",
+    "/etc/nri-none/README": "no plugin\n",
+}
+
+
+def _spell(node: Node, usual: str, keys: Mapping[str, Value]) -> str:
+    """Return a config with further keys, those of CRI in the plugin that this version has for them."""
+    old = node.containerd_version.startswith("1.")
+    cri, runtime, images = (
+        ("plugins", plugin)
+        for plugin in (
+            "io.containerd.grpc.v1.cri",
+            "io.containerd.cri.v1.runtime",
+            "io.containerd.cri.v1.images",
+        )
+    )
+    tables: dict[str, tuple[str, ...]] = {"S": cri, "R": cri if old else runtime, "I": cri if old else images}
+    tables["N"] = (*cri, "containerd") if old else images
+    wants = []
+    for name, value in keys.items():
+        first, *rest = name.split("|")
+        wants.append(Want((*tables.get(first, (first,)), *rest), value))
+    if any(name.startswith(KATA) for name in keys):
+        wants.append(
+            Want((*tables["R"], "containerd", "runtimes", "kata", "runtime_type"), "io.containerd.kata.v2")
+        )
+    return apply(usual, wants, Syntax.TOML, name=CONTAINERD)[0]
+
+
+def _serves(node: Node, cri: Cri) -> bool:
+    """Restart containerd, and tell whether it serves CRI, and goes on doing so."""
+    node.run(["systemctl", "reset-failed", "containerd"], check=False)
+    node.run(["systemctl", "restart", "containerd"], check=False)
+    deadline = time.monotonic() + 6
+    while time.monotonic() < deadline:
+        try:
+            cri.status()
+            time.sleep(0.7)  # a fatal error may come after the first answer
+            cri.status()
+        except CriError as error:
+            if error.code == "UNIMPLEMENTED":
+                return False
+        else:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.night
+def test_what_containerd_does_not_load_is_refused_and_nothing_else(containerd_node: Node, cri: Cri) -> None:
+    node, usual = containerd_node, containerd_node.read(CONTAINERD)
+    for path, text in FILES.items():
+        node.write(path, text)
+    node.path("/etc/nri-bad/plugin").chmod(0o755)
+    texts = {name: _spell(node, usual, keys) for name, keys in KEYS.items()}
+    told: dict[str, str] = {}
+    for name, text in texts.items():
+        node.write(CONTAINERD, text)
+        plan = node.installer("plan", *SOURCE, "--json")
+        told[name] = " ".join(each["problem"] for each in json.loads(plan.stdout)["obstacles"])
+
+    serves = {}
+    for name, text in texts.items():
+        node.write(CONTAINERD, text)
+        serves[name] = _serves(node, cri)
+
+    unlike = {name: told[name] for name in KEYS if bool(told[name]) == serves[name]}
+    assert unlike == {}
+    assert sum(serves.values()) > 10
+    dumped = [words for words in told.values() if "/usr/bin/containerd: " in words]
+    assert dumped == [], "the dry run alone would do for these"

@@ -1,0 +1,147 @@
+"""What containerd would not load, as its texts tell where its own program cannot be asked."""
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.config_text import Syntax
+from installer.config_text.change import parse
+from installer.engines.containerd.load import find_load_errors
+from installer.model.engine_spec import ConfigFiles, LoadInput, Version
+from installer.model.files import File, Kind
+
+CONFIG, IMPORTED = (
+    PurePosixPath("/etc/containerd/config.toml"),
+    PurePosixPath("/etc/containerd/conf.d/a.toml"),
+)
+
+
+class Disk:
+    """Files below a directory, as a load check looks at them; nobody listens on the sockets in ``dead``."""
+
+    def __init__(self, root: Path, dead: tuple[str, ...] = ()) -> None:
+        self._root, self._dead = root, dead
+
+    def _at(self, path: PurePosixPath) -> Path:
+        return self._root / path.relative_to("/")
+
+    def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
+        assert last
+        here = self._at(path)
+        if here.is_dir():
+            return Kind.DIRECTORY
+        return Kind.FILE if here.is_file() else Kind.ABSENT
+
+    def read(self, path: PurePosixPath) -> File | None:
+        here = self._at(path)
+        return File(here.read_bytes()) if here.is_file() else None
+
+    def names(self, path: PurePosixPath) -> tuple[str, ...]:
+        here = self._at(path)
+        return tuple(sorted(each.name for each in here.iterdir())) if here.is_dir() else ()
+
+    def is_program(self, path: PurePosixPath) -> bool:
+        here = self._at(path)
+        return here.is_file() and bool(here.stat().st_mode & 0o111)
+
+    def is_dead(self, path: PurePosixPath) -> bool:
+        return str(path) in self._dead
+
+
+def told(
+    disk: Disk, texts: Mapping[PurePosixPath, str], version: Version | None, words: tuple[str, ...] = ()
+) -> list[str]:
+    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
+    files = ConfigFiles(CONFIG, None, trees, version)
+    found = find_load_errors(LoadInput(files, "", words, {}, disk))
+    return [f"{error.reason}; {error.remedy}" for error in found]
+
+
+OLD, IMAGES = 'plugins."io.containerd.grpc.v1.cri"', 'plugins."io.containerd.cri.v1.images"'
+RUNTIME = 'plugins."io.containerd.cri.v1.runtime"'
+KEY = "registry.config_path"
+MIRRORS = f"its CRI would not load: {{}} sets registry.mirrors, and {KEY} is set too; remove registry.mirrors from {{}}"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "version"), [(OLD, (1, 7)), (IMAGES, (2, 1)), (IMAGES, None), (OLD, (2, 1))]
+)
+def test_the_file_is_named_that_sets_what_does_not_go_with_another(
+    tmp_path: Path, plugin: str, version: Version | None
+) -> None:
+    texts = {
+        CONFIG: f'version = 2\n[{plugin}.registry]\nconfig_path = "/certs"\n',
+        IMPORTED: f'[{plugin}.registry.mirrors."a"]\nendpoint = ["https://b"]\n',
+    }
+
+    (said,) = told(Disk(tmp_path), texts, version)
+
+    assert said == MIRRORS.format(IMPORTED, IMPORTED) + f", or empty {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        (f'[{IMAGES}.registry.auths."10.0.0.1:5000"]', (), "an address with a port needs a scheme"),
+        (f'[{IMAGES}.registry.auths."https://[::1]:5000/v1"]', (), ""),
+        (f'[{IMAGES}.registry.auths.":a"]', (), "its scheme is missing"),
+        (f'[{IMAGES}.registry.auths."a\\u0007"]', (), "it has a control character"),
+        (f'[{RUNTIME}.containerd.runtimes.a]\nbase_runtime_spec = "/gone"', (), "/gone, which is not there"),
+        (
+            f'[{RUNTIME}.containerd.runtimes.a]\nbase_runtime_spec = "/cut"',
+            (),
+            "/cut, which is no whole JSON",
+        ),
+        (
+            f'[{RUNTIME}.containerd.runtimes.a]\nbase_runtime_spec = "/nan"',
+            (),
+            "/nan, which is no whole JSON",
+        ),
+        (f'[{RUNTIME}.containerd.runtimes.a]\nbase_runtime_spec = "/good"', (), ""),
+        ('[debug]\nlevel = "loud"', (), "debug.level, and there is no level loud; correct debug.level"),
+        ('[debug]\nlevel = "loud"', ("--log-level", "info"), ""),
+        ('root = "/a"\nstate = "/a"', (), "state is the same directory"),
+        ('root = "/a"\nstate = "/a"', ("--root=/b",), ""),
+        (f'[{RUNTIME}.cni]\nbin_dir = "/a"\nbin_dirs = ["/opt/cni/bin"]', (), ""),
+        (f'[{RUNTIME}.cni]\nbin_dir = "/a"\nbin_dirs = ["/b"]', (), "cni.bin_dirs is set too"),
+        ('[metrics]\naddress = "[::1]:99999"', (), "not of the form host:port"),
+        ('[metrics]\naddress = "[::1]:http"', (), ""),
+    ],
+)
+def test_what_a_text_says_is_told_as_far_as_it_keeps_containerd_from_loading(
+    tmp_path: Path, text: str, words: tuple[str, ...], said: str
+) -> None:
+    for name, content in {
+        "cut": '{"ociVersion',
+        "nan": '{"a": NaN}',
+        "good": '\n{"ociVersion": "1.0"}',
+    }.items():
+        (tmp_path / name).write_text(content)
+
+    found = told(Disk(tmp_path), {CONFIG: f"version = 3\n{text}\n"}, (2, 1), words)
+
+    assert len(found) == bool(said)
+    assert all(said in each for each in found)
+
+
+NYDUS = '[proxy_plugins.nydus]\ntype = "snapshot"\naddress = "/run/nydus.sock"'
+
+
+@pytest.mark.parametrize(
+    ("run", "dead", "said"),
+    [(True, True, ["start nydus"]), (True, False, []), (False, True, [])],
+    ids=["dead", "alive", "not to be seen from here"],
+)
+def test_a_snapshotter_that_does_not_answer_keeps_cri_from_starting_containers(
+    tmp_path: Path, said: list[str], *, run: bool, dead: bool
+) -> None:
+    if run:
+        (tmp_path / "run/systemd").mkdir(parents=True)
+    disk = Disk(tmp_path, ("/run/nydus.sock",) if dead else ())
+    text = f'version = 2\n[{OLD}.containerd]\nsnapshotter = "nydus"\n{NYDUS}\n'
+
+    found = told(disk, {CONFIG: text}, (1, 7))
+
+    start = "its CRI could start no container: the snapshotter nydus of {} does not answer on {}; {}"
+    assert found == [start.format(CONFIG, "/run/nydus.sock", each) for each in said]
