@@ -58,7 +58,7 @@ Code: TypeAlias = Literal[  # noqa: RUF041 - a line for each subject
     Literal["engine-flags", "engine-generates-config", "engine-not-found", "engine-unknown"],
     Literal["engine-not-answering", "engine-not-proven", "others-not-served"],
     Literal["engine-not-reloaded", "engine-not-signalled", "systemd-unreachable", "unit-failed"],
-    Literal["restart-kills-containers", "restart-moves-engine", "restart-pending"],
+    Literal["pending-by-others", "restart-kills-containers", "restart-moves-engine", "restart-pending"],
     Literal["cdi-failed", "cri-disabled", "cri-failed", "mode-unusable"],
     Literal["nri-failed", "nri-refused", "nri-unusable"],
     Literal["payload-unusable", "toolkit-config-unusable", "toolkit-needed", "toolkit-not-visible"],

@@ -73,8 +73,8 @@ def install(
     )
     rows = tuple(reloading.list_rows(choice.way.changes, choice.steps))
     restarting = (*choice.steps, choice.reload) if choice.pending else choice.steps
-    refused = reloading.explain_refusals(engine, restarting, choice.after, facts)
     ours = {entry.name for entry in (*asked, *choice.reload.absent)}
+    refused = reloading.explain_refusals(engine, restarting, choice.after, facts, ours)
     is_known = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
     pending = choice.pending or row.pending
     return Part(
@@ -233,7 +233,8 @@ def _refuse_reload(undoing: _Undo, way: WayBack) -> InstallerError | None:
     engine = undoing.engine
     if way.reload is None:
         return None
-    refused = next(reloading.explain_refusals(engine, [way.reload], way.after, undoing.facts), None)
+    ours = _list_ours(undoing.row, way)
+    refused = next(reloading.explain_refusals(engine, [way.reload], way.after, undoing.facts, ours), None)
     if refused is None and engine.serving is None and engine.spec.reload is ReloadMethod.HUP:
         # Whether a signal was obeyed it would not tell.
         problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"

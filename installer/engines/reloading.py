@@ -19,6 +19,8 @@ from installer.model.facts import ConfigRow, EngineState, Facts, Record, Saved, 
 from installer.model.files import File
 from installer.model.steps import Planned, Reload, Step, WriteConfig
 
+FIRST_MERGING: Final = 2  # the release of containerd from which on a dump has another schema
+LAST_SCHEMA_OF_1: Final = 2
 PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
 PASSED: Final = "the reload that needed the intermediate text is done"
 DUE: Final = "its restart, as soon as it creates no container (--restart-mode when-idle)"
@@ -237,9 +239,16 @@ def postpone(engine: EngineState) -> NotYetError:
 
 
 def explain_refusals(
-    engine: EngineState, steps: Iterable[Step], after: EffectiveConfig | None, facts: Facts
+    engine: EngineState,
+    steps: Iterable[Step],
+    after: EffectiveConfig | None,
+    facts: Facts,
+    ours: Collection[str],
 ) -> Iterator[InstallerError]:
-    """Yield why the steps may not restart an engine, which has ``after`` in force then."""
+    """Yield why the steps may not restart an engine, which has ``after`` in force then.
+
+    ``ours`` are the runtimes that the steps are about.
+    """
     if not any(isinstance(step, Reload) for step in steps):
         return
     if engine.spec.needs_root and facts.contents.get(engine.config) is None:
@@ -252,6 +261,54 @@ def explain_refusals(
         yield engine.not_restarted
     elif after is not None:
         yield from explain_moved_places(engine, after)
+        yield from explain_losses(engine, after, ours)
+
+
+def explain_losses(
+    engine: EngineState, after: EffectiveConfig, ours: Collection[str]
+) -> Iterator[InstallerError]:
+    """Yield what others have changed since an engine's start that a restart of ours would bring into force.
+
+    What an engine loads besides, and what only is added, does no harm to what it serves now.
+    """
+    now = engine.serving
+    if now is None or after.broken or not after.rest_digest:  # the texts alone do not tell all
+        return
+    losses = [*_find_losses(now, after, ours)]
+    if losses:
+        yield InstallerError(
+            f"restart {engine.title} (its configs were edited after its start, and {'; '.join(losses)})",
+            remedy=f"restart {engine.unit} at a time of your choice, or undo that edit, then run again",
+            code="pending-by-others",
+        )
+    if (
+        engine.version
+        and after.schema
+        and (engine.version[0] >= FIRST_MERGING) != (after.schema > LAST_SCHEMA_OF_1)
+    ):
+        version = ".".join(map(str, engine.version))
+        yield InstallerError(
+            f"restart {engine.title} (it runs {version}, and its program was replaced by one of another "
+            "major version)",
+            remedy=f"restart {engine.unit} at a time of your choice, then run again",
+            code="pending-by-others",
+        )
+
+
+def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]) -> Iterator[str]:
+    for name in sorted(now.handlers.keys() - {*ours, NAMELESS}):
+        defined = after.handlers.get(name)
+        if defined is None:
+            yield f"its next start takes away the runtime {name}, which it serves"
+            continue
+        driver = "systemdcgroup"
+        was, will = bool(now.handlers[name].options.get(driver)), bool(defined.options.get(driver))
+        if was != will:
+            wanted, present = str(will).lower(), str(was).lower()
+            change = f"SystemdCgroup = {wanted}, and it runs with {present}"
+            yield f"its next start gives the runtime {name} {change}"
+    if now.default and after.default != now.default and not {now.default, after.default} & {*ours}:
+        yield f"its next start makes {after.default} the default runtime in the place of {now.default}"
 
 
 def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:

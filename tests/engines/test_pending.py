@@ -3,10 +3,13 @@
 An undo takes our keys out and leaves that restart, and the toolkit until then, to him.
 """
 
+import json
 import re
 
 import pytest
 
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import SOURCE, Node
@@ -118,6 +121,47 @@ def test_places_in_a_config_that_no_start_has_read_yet_are_not_brought_into_forc
     for (key, value), words in SETTINGS.items():
         node.write(CONTAINERD, _moved(text, key, value))
         prepared.refuses(words)
+
+    node.write(CONTAINERD, text)
+    prepared.goes_on()
+
+
+def _cri(node: Node) -> tuple[str, str]:
+    old = node.containerd_version.startswith("1.")
+    return ("plugins", "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.runtime")
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_what_is_served_now_is_not_taken_away_by_a_restart_of_ours(
+    containerd_node: Node, cri: Cri, verb: str
+) -> None:
+    node, plugin = containerd_node, _cri(containerd_node)
+
+    def edited(text: str, *wants: Want) -> str:
+        return apply(text, wants, Syntax.TOML, name=CONTAINERD)[0]
+
+    kata = f"\n[{plugin[0]}.'{plugin[1]}'.containerd.runtimes.kata]\nruntime_type = 'io.containerd.runc.v2'\n"
+    other = Want((*plugin, "containerd", "default_runtime_name"), "kata")
+    node.write(CONTAINERD, node.read(CONTAINERD) + kata)
+    node.restart_engine()
+    prepared = Prepared(node, cri, verb)
+    text = node.read(CONTAINERD)
+
+    edits = {
+        text.replace(kata, ""): "its next start takes away the runtime kata, which it serves",
+        text.replace("SystemdCgroup = false", "SystemdCgroup = true", 1): (
+            "its next start gives the runtime runc SystemdCgroup = true, and it runs with false"
+        ),
+        edited(text, other): "its next start makes kata the default runtime in the place of runc",
+    }
+    for edit, words in edits.items():
+        node.write(CONTAINERD, edit)
+        prepared.refuses(words)
+        if verb == "install":
+            plan = node.installer("plan", *SOURCE, "--json")
+            assert plan.returncode == 1
+            assert words in " ".join(each["problem"] for each in json.loads(plan.stdout)["obstacles"])
 
     node.write(CONTAINERD, text)
     prepared.goes_on()

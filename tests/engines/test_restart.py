@@ -57,7 +57,7 @@ def test_an_edit_of_another_runtime_that_no_start_has_read_yet_fails_nothing(con
     plain = f'version = 2\n{table}\nruntime_type = "io.containerd.runc.v2"\n'
     node.write(CONTAINERD, plain)
     node.restart_engine()
-    edited = f"{plain}options.SystemdCgroup = true\n"
+    edited = f"{plain}options.NoNewKeyring = true\n"
     node.write(CONTAINERD, edited)
 
     node.installer("install", *SOURCE, check=True)

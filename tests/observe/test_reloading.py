@@ -159,3 +159,42 @@ def test_what_becomes_of_cdi_after_a_reload(
     assert found.endswith(said_of_it)
     assert bool(found) == bool(said_of_it)
     assert reloading.explain_pending(replace(facts, serving=None), Extras(cdi=asked), asks_cdi=told) == ""
+
+
+def _dumped(driver: bool, *names: str, default: str = "runc", schema: int = 3) -> EffectiveConfig:  # noqa: FBT001
+    table = {"options": {"SystemdCgroup": driver}}
+    handlers = {name: Runtime("", table) for name in names}
+    return EffectiveConfig(handlers, default, rest_digest="said", schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        pytest.param(_dumped(False, "runc", "kata", "nvidia"), "", id="ours appears"),
+        pytest.param(_dumped(False, "runc", "kata", "more"), "", id="another appears"),
+        pytest.param(_dumped(False, "runc"), "takes away the runtime kata, which it serves", id="one goes"),
+        pytest.param(
+            _dumped(True, "runc", "kata"),
+            "gives the runtime kata SystemdCgroup = true, and it runs with false; its next start gives the runtime "
+            "runc SystemdCgroup = true, and it runs with false",
+            id="the driver",
+        ),
+        pytest.param(
+            _dumped(False, "runc", "kata", default="kata"), "makes kata the default runtime", id="default"
+        ),
+        pytest.param(_dumped(False, "runc", "kata", default="nvidia"), "", id="ours is the default"),
+        pytest.param(
+            _dumped(False, "runc", "kata", schema=2), "of another major version", id="another major"
+        ),
+        pytest.param(replace(_dumped(False, "runc"), rest_digest=""), "", id="the texts alone tell"),
+        pytest.param(replace(_dumped(False, "runc"), broken="why"), "", id="it would not start"),
+    ],
+)
+def test_what_a_restart_of_ours_would_take_from_others_is_refused(after: EffectiveConfig, told: str) -> None:
+    running = replace(engine("containerd", _dumped(False, "runc", "kata")), version=(2, 1, 9))
+
+    found = [*reloading.explain_losses(running, after, {"nvidia"})]
+
+    assert [error.code for error in found] == ["pending-by-others"] * bool(told)
+    assert all(told in error.problem for error in found)
+    assert [*reloading.explain_losses(replace(running, serving=None), after, {"nvidia"})] == []

@@ -204,6 +204,7 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         undefined="" if default in runtimes else default,
         broken=broken,
         places={name: said for name, said in places.items() if isinstance(said, str)},
+        schema=schema_of(PRINTED, dump, 0),
         nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
     )
 
