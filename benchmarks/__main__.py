@@ -4,7 +4,7 @@ import compileall
 import sys
 
 import installer
-from benchmarks import big, node, nri, process, start, undo, wrapper
+from benchmarks import big, fleet, node, nri, process, start, undo, wrapper
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
         ("starts", start.measure),
         ("wrapper", wrapper.measure),
         ("big nodes", big.measure),
+        ("a fleet", fleet.measure),
     ):
         sys.stderr.write(f"measuring {name} ...\n")
         rows += part()

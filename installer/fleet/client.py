@@ -5,6 +5,7 @@ of a Lease that was deleted meanwhile would create the Lease anew (engine-facts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from installer.config_text import value_at
 from installer.errors import InstallerError
 from installer.fleet import leases
 from installer.fleet.run_again import Missing
-from installer.fleet.turns import Node, Settings, Turn, name_settings
+from installer.fleet.turns import Node, Settings, Turn, drop_failure, name_settings
 from installer.host.kubernetes import (
     Api,
     ConflictError,
@@ -99,15 +100,23 @@ def change_settings(api: Api, release: str, change: Callable[[Settings], Setting
             return
 
 
-def find_gone(api: Api, names: Iterable[str]) -> frozenset[str]:
-    """Return the nodes that the API does not know."""
-    gone = set()
-    for name in names:
-        try:
-            api.ask("GET", path_of_node(name))
-        except NotFoundError:
-            gone.add(name)
-    return frozenset(gone)
+def is_gone(api: Api, name: str) -> bool:
+    """Tell whether the API does not know a node."""
+    try:
+        read_node(api, name)
+    except NotFoundError:
+        return True
+    return False
+
+
+def free_gone(api: Api, seen: Seen, name: str) -> None:
+    """Return the turns of a node that is gone and drop its failure; a turn that has changed stays."""
+    for turn in seen.turns:
+        if turn.holder == name:
+            with suppress(ConflictError, NotFoundError):
+                _replace(api, leases.returned(seen.objects[turn.name]))
+    if any(failure.node == name for failure in seen.settings.failures):
+        change_settings(api, seen.settings.release, lambda settings: drop_failure(settings, name))
 
 
 def read_node(api: Api, name: str) -> dict[str, Any]:

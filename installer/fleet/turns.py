@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 SEEN_AGAIN_S: Final = 120.0  # a late holder counts as failed when it was seen late twice, this long apart
 ANSWERS_S: Final = 120.0  # what a holder may lose to a slow API before it counts as late
+RACES: Final = 3  # turns that a node tries to take at one try: each lost race is a request
+TRY_S: Final = 30.0  # the shortest time between two tries of a node
 REVISIONS: Final = 10  # proven revisions that are remembered: a rollback to one of them waits for no canary
 
 
@@ -216,6 +218,19 @@ def find_doubtful(leases: Iterable[Turn], settings: Settings, now: Now) -> tuple
     return tuple(sorted(nodes))
 
 
+def pick_doubtful(leases: Iterable[Turn], node: Node, settings: Settings, now: Now) -> str:
+    """Return the doubtful node that this node asks for at this try, "" where there is none.
+
+    A node asks for no more than that: ten thousand nodes wait, and after an outage of the API all holders are
+    late. Others ask for another node, and the turn of a node that is gone is returned by who finds that out.
+    """
+    doubtful = find_doubtful(leases, settings, now)
+    if not doubtful:
+        return ""
+    number = crc32(node.name.encode()) + int(now.server_s // TRY_S)
+    return doubtful[number % len(doubtful)]
+
+
 def find_failures(leases: Sequence[Turn], settings: Settings, now: Now) -> tuple[Failure, ...]:
     """Return the nodes that have failed: they wrote an error, or were seen late twice."""
     late = {seen.turn: seen.late_s for seen in see_turns(leases, now)}
@@ -280,7 +295,7 @@ def _find_free(leases: Sequence[Turn], node: Node, settings: Settings, now: Now)
         return ()
     # Nodes that ask at the same moment begin with different names.
     start = crc32(node.name.encode()) % len(free)
-    return tuple(free[start:] + free[:start])
+    return tuple((free[start:] + free[:start])[:RACES])
 
 
 class Outcome(Struct, frozen=True):
@@ -342,16 +357,19 @@ def add_proven(settings: Settings, node: Node) -> Settings:
     for each in reversed(proven):
         newest.setdefault(each.revision)
     kept = list(newest)[:REVISIONS]
-    failures = tuple(failure for failure in settings.failures if failure.node != node.name)
-    return replace(
-        settings, proven=tuple(each for each in proven if each.revision in kept), failures=failures
-    )
+    remembered = tuple(each for each in proven if each.revision in kept)
+    return drop_failure(replace(settings, proven=remembered), node.name)
 
 
 def add_failure(settings: Settings, failure: Failure) -> Settings:
     """Return the settings with the failure of a new node, which holds no turn to write it into."""
-    others = tuple(each for each in settings.failures if each.node != failure.node)
+    others = drop_failure(settings, failure.node).failures
     return replace(settings, failures=(*others, failure))
+
+
+def drop_failure(settings: Settings, node: str) -> Settings:
+    """Return the settings without the failure of a node that was mended, or is gone."""
+    return replace(settings, failures=tuple(each for each in settings.failures if each.node != node))
 
 
 def last_s(engine_deadline_s: float, soak_s: float) -> float:

@@ -331,14 +331,33 @@ def test_an_api_that_is_not_there_is_unreachable(server: ApiServer, tmp_path: Pa
         client.look(api, "gpu")
 
 
-def test_nodes_that_are_gone_are_told_from_nodes_that_are_there(api: Api, server: ApiServer) -> None:
-    server.put("nodes", {"metadata": {"name": "a"}})
+def test_the_turns_and_the_failure_of_a_node_that_is_gone_are_freed(api: Api, server: ApiServer) -> None:
+    server.put("nodes", {"metadata": {"name": NODE.name}})
+    take(api, ONE)
+    take(api, TWO, node=OTHER)
+    client.write_error(api, TWO, OTHER, "no space")
+    client.change_settings(
+        api, "gpu", lambda settings: add_failure(settings, Failure(OTHER.name, "no space"))
+    )
+    assert [client.is_gone(api, name) for name in (NODE.name, OTHER.name)] == [False, True]
 
-    assert client.find_gone(api, ("a", "b", "c")) == {"b", "c"}
+    seen = client.look(api, "gpu")
+    client.free_gone(api, seen, OTHER.name)
 
+    after = client.look(api, "gpu")
+    assert [(turn.holder, turn.error) for turn in after.turns] == [(NODE.name, ""), ("", "")]
+    assert after.settings.failures == ()
+    # Who comes later with an older answer changes nothing.
+    take(api, TWO, node=OTHER)
+    client.free_gone(api, seen, OTHER.name)
+    assert client.look(api, "gpu").turns[1].holder == OTHER.name
+
+
+def test_a_node_that_may_not_be_read_is_not_gone(api: Api, server: ApiServer) -> None:
     server.refused.add(("get", "nodes"))
+
     with pytest.raises(ForbiddenError):
-        client.find_gone(api, ("a",))
+        client.is_gone(api, "a")
 
 
 def daemonset(**metadata: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.fleet.turns import (
+    RACES,
     REVISIONS,
     Away,
     Cause,
@@ -35,6 +36,7 @@ from installer.fleet.turns import (
     last_s,
     matches,
     name_turn,
+    pick_doubtful,
     see_turns,
     settle_turn,
     split_selector,
@@ -295,7 +297,7 @@ def test_nodes_that_ask_at_the_same_moment_begin_with_different_turns() -> None:
     taken = [decision for decision in decisions if isinstance(decision, Take)]
     assert len(taken) == 100
     assert {decision.names[0] for decision in taken} == {name_turn("gpu", number) for number in range(10)}
-    assert all(sorted(decision.names) == sorted(taken[0].names) for decision in taken)
+    assert {len(set(decision.names)) for decision in taken} == {RACES}
 
 
 class Confirmation(NamedTuple):
@@ -384,6 +386,15 @@ def test_only_doubtful_nodes_are_asked_for() -> None:
     asked = find_doubtful(turns, settings(failures=(Failure("new", BROKEN),)), NOW)
 
     assert asked == ("failed", "late", "new")
+
+
+def test_a_node_asks_for_one_doubtful_node_at_a_try_and_for_each_in_the_end() -> None:
+    turns = tuple(late(name_turn("gpu", number), f"late-{number}") for number in range(7))
+
+    picked = {pick_doubtful(turns, NODE, SETTINGS, Now(NOON + 30 * number)) for number in range(7)}
+
+    assert picked == {f"late-{number}" for number in range(7)}
+    assert pick_doubtful((held(ONE, "good"),), NODE, SETTINGS, NOW) == ""
 
 
 def test_the_last_ten_proven_revisions_are_remembered() -> None:
