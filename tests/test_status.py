@@ -1,12 +1,14 @@
 """What ``status`` says of configs that others have edited: it is the effect that counts."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, Site
+from tests.support import preloaded
+from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, PIDFILE, Site
 
 OLD, NEW = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 Act = Callable[[Site], object]
@@ -116,3 +118,13 @@ def test_a_single_key_of_ours_that_is_gone_is_drift(installed: Site) -> None:
     in_docker(lambda said: said["runtimes"]["nvidia"].pop("args"))(installed)
 
     assert "drifted: runtimes.nvidia.args changed after the install" in installed.status().stdout
+
+
+def test_a_verb_beside_a_run_looks_at_the_node_of_that_run(site: Site) -> None:
+    command = [sys.executable, "-m", "installer", "status", "--pid-file", str(site.root / PIDFILE)]
+    with site.running():
+        beside = preloaded.run(command)
+        named = site.status()
+
+    assert (beside.stdout, beside.returncode) == (named.stdout, named.returncode)
+    assert "/etc/docker/daemon.json" in beside.stdout

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import update_wrapper
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import click
@@ -14,9 +15,12 @@ from click.shell_completion import CompletionItem
 from installer.cli import flags
 from installer.cli import log as logging
 from installer.errors import Exit
+from installer.host import locks
 from installer.host.events import log
-from installer.host.kernel import allow_files
-from installer.model.options import Options, Wish
+from installer.host.files import Host, read_json_of_root
+from installer.host.kernel import OWN, allow_files, mount_namespace
+from installer.model.files import ROOT
+from installer.model.options import OPTIONS_SUFFIX, Options, Wish
 
 INSPECTING: Final = frozenset(
     {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "timeout", "log_format"}
@@ -51,6 +55,8 @@ VARIABLES: Final = (
     " TOOLKIT_INSTALLER_RUNTIME_NAME."
 )
 click.ParamType.envvar_list_splitter = ","  # of several words in an environment variable
+# Which do not look at the node of a ``run`` beside them: in its pod host root and mounts are that one's.
+ALONE: Final = frozenset({"run", "nri", "untaint"})
 OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
 
@@ -133,10 +139,27 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     if verb == "uninstall":
         # How an install would be done is not heeded, so what is wrong with it refuses no uninstall.
         values["mode"] = "runtime"
-    options = flags.options_from(flags.DEFAULTS | values, given)
+    values = flags.DEFAULTS | values
+    if verb not in ALONE and given.isdisjoint({"host_root", "mount"}):
+        beside = _find_run_beside(Path(values["pid_file"]))
+        if beside is not None:
+            values["host_root"] = str(beside.host_root)
+            values["mount"] = tuple(f"{path}={here}" for path, here in beside.mounts)
+    options = flags.options_from(values, given)
     if whole:
         allow_files()
     return options
+
+
+def _find_run_beside(pid_file: Path) -> Options | None:
+    """Return the options of the ``run`` that waits in this container, and sees files as this process does."""
+    pid = locks.holder_of(pid_file)
+    own = mount_namespace(OWN)
+    if not (pid and own and mount_namespace(locks.PROC / str(pid)) == own):
+        return None
+    file = PurePosixPath(f"{pid_file}{OPTIONS_SUFFIX}")
+    wish = read_json_of_root(Host.under(ROOT), file, Wish)
+    return wish.options if wish is not None else None
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -76,6 +76,9 @@ class RestartMode(StrEnum):
     NONE = "none"
 
 
+OPTIONS_SUFFIX: Final = ".options"  # of the file beside a pidfile that has the options of its run
+
+
 class OnExit(StrEnum):
     """What ``run`` does when it is stopped; ``keep`` serves rolling updates."""
 
@@ -248,7 +251,7 @@ class Options(Struct, frozen=True):
     @property
     def options_file(self) -> PurePosixPath:
         """Beside the pidfile: what ``run`` was asked for, for its children."""
-        return self.pid_file.with_name(f"{self.pid_file.name}.options")
+        return self.pid_file.with_name(f"{self.pid_file.name}{OPTIONS_SUFFIX}")
 
     @property
     def state_file(self) -> PurePosixPath:
