@@ -5,10 +5,12 @@ that. So it loads all modules and plans the undo once before it says that it is 
 the host's own files, executes the host's own programs and needs nothing of the image.
 """
 
+import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
+from importlib.machinery import BuiltinImporter, FrozenImporter
 from pathlib import PurePosixPath
 from pkgutil import walk_packages
 from typing import Final
@@ -67,6 +69,7 @@ def finish(options: Options) -> Exit:
         options = replace(options, host_root=ROOT, mounts=(), in_use=InUse.KEEP)
         host = Host.under(ROOT)
         engines = rehearse(host, options)
+        forbid_imports()
         systemd.notify_ready()
         return await_end(host, options, engines)
 
@@ -79,6 +82,11 @@ def load() -> None:
             import_module(found.name)
     for name in USED_LATER:
         import_module(name)
+
+
+def forbid_imports() -> None:
+    """Let no file be loaded as a module from now on: the host has others under the same paths."""
+    sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
 def rehearse(host: Host, options: Options) -> tuple[EngineState, ...]:

@@ -1,18 +1,24 @@
 """An undo that outlives its process: a unit of the host waits for containers on our runtime, and finishes it."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.engines.cri import Cri
+from tests.engines.images import IMAGE
 from tests.engines.inside import GRACE_S, LOG, MOUNTS, stop
-from tests.engines.live import start
+from tests.engines.live import run_through_us, start
+from tests.engines.node.kubelet import on_disk
 from tests.engines.nodes import OURS, PYTHON, SOURCE, Node
-from tests.engines.told import served, snapshot, starts
+from tests.engines.told import sentence, served, snapshot, starts
 from tests.support.waiting import until
 
 UNIT = "toolkit-installer-undo"
+DOCKER_RUN = ("docker", "run", "--detach", "--name", "toolkit", "--read-only", "--net", "none")
 RUN = (PYTHON, "-m", "installer", "run", "--host-root", "/host", *SOURCE)
+TEXTFILE = "/var/lib/node_exporter/toolkit-installer.prom"
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
 CONFIDED = "kept-out-of-the-unit"
 
 
@@ -24,6 +30,10 @@ def begin(node: Node, cri: Cri, *more: str) -> tuple[str, str]:
     container = cri.start_container(pod, *RUN, *more, mounts=MOUNTS, log=LOG, env={"API_KEY": CONFIDED})
     until(lambda: "waiting for a signal" in log.read_text(), log.read_text)
     return container, log.read_text()
+
+
+def failed(node: Node) -> bool:
+    return UNIT in node.run(["systemctl", "--failed", "--plain", "--no-legend"]).stdout
 
 
 def finished(node: Node) -> bool:
@@ -71,3 +81,61 @@ def test_an_undo_that_waits_for_a_container_is_handed_to_the_host_and_finishes_t
     assert "undo complete" in node.journal(UNIT)
     assert (snapshot(node), served(node)) == (files, before)
     assert starts(node) == count + 3
+
+
+@pytest.mark.any_version
+def test_an_undo_whose_unit_is_lost_is_told_everywhere_and_finished_by_the_next_uninstall(
+    containerd_node: Node,
+) -> None:
+    node = containerd_node
+    node.run(["mkdir", "-p", str(Path(TEXTFILE).parent), str(Path(FEATURES).parent)])
+    files, before = snapshot(node), served(node)
+    published = ("--metrics-textfile", TEXTFILE, "--nfd-features", FEATURES)
+    node.installer("install", *SOURCE, *published, check=True)
+    live = start(node)
+    kept = node.installer("uninstall", *published)
+    node.run(["systemctl", "kill", "--signal", "KILL", UNIT])
+    until(lambda: failed(node))
+    again = node.installer("uninstall", *published)
+    waits = not failed(node) and not finished(node)
+
+    node.reboot()  # it loses its power
+    node.cri.wait()
+
+    assert finished(node)
+    status = node.installer("status")
+    assert "undo-pending" in status.stdout
+    assert "run uninstall, or the uninstall Job" in status.stdout
+    assert "toolkit_installer_undo_pending 1.0" in node.read(TEXTFILE)
+    assert "node.kubernetes.io/undo-pending=true" in node.read(FEATURES)
+    assert served(node) == (before[0] | OURS, before[1])
+    run_through_us(node)
+    assert (kept.returncode, again.returncode, waits) == (4, 4, True), again.stderr
+    assert f"{live.name} (" in sentence(kept.stderr)
+    assert f"{UNIT}.service finishes that" in sentence(kept.stderr)
+    node.installer("uninstall", *published, check=True)
+    assert served(node) == before
+    assert on_disk(snapshot(node)) == on_disk(files)
+
+
+@pytest.mark.any_version
+def test_a_container_of_dockers_hands_its_undo_over_too(docker_node: Node) -> None:
+    node = docker_node
+    files, before = snapshot(node), served(node)
+    mounts = [word for here, there in MOUNTS.items() for word in ("--volume", f"{there}:{here}")]
+    node.run([*DOCKER_RUN, *mounts, IMAGE, *RUN, "--set-as-default"])
+    until((node.root / "run/nvidia/toolkit/ready").exists)
+    live = start(node)
+
+    node.run(["docker", "stop", "--time", str(GRACE_S), "toolkit"])
+
+    ended = node.run(["docker", "inspect", "--format", "{{.State.ExitCode}}", "toolkit"]).stdout.strip()
+    log = node.run(["docker", "logs", "toolkit"]).stderr
+    node.run(["docker", "rm", "toolkit"])
+    assert ended == "4", log
+    assert served(node) == (before[0] | OURS, before[1])
+    assert live.exec() == "alive\n"
+    live.end()
+    until(lambda: finished(node), lambda: node.journal(UNIT))
+    assert "undo complete" in node.journal(UNIT)
+    assert (snapshot(node), served(node)) == (files, before)

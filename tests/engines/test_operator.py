@@ -1,5 +1,8 @@
 """The GPU Operator's toolkit DaemonSet as of today: its variables, its mounts, our image in NVIDIA's place."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.engines.cri import NODE, Cri
@@ -7,12 +10,23 @@ from tests.engines.inside import CDI, COMMON, CONTAINERD, INSTALL_DIR, LOG, OPER
 from tests.engines.live import run_through_us
 from tests.engines.nodes import OURS, PYTHON, Node
 from tests.engines.payload import ARTIFACTS
-from tests.engines.told import served, snapshot
+from tests.engines.told import served, snapshot, starts
 from tests.support.entry import NVIDIAS
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
+UNIT = "toolkit-installer-undo"
+# What the operator's switch to NRI adds: no config of the engine is mounted then.
+WITH_NRI = {
+    "RUNTIME": "containerd",
+    "ENABLE_NRI_PLUGIN": "true",
+    "NRI_SOCKET": "/runtime/nri-sock-dir/nri.sock",
+}
+NRI_PLACE = {"/runtime/nri-sock-dir": "/run/nri"}
+# The operator's validator: its sh ignores TERM, and the kubelet kills it.
+VALIDATOR = ("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+VALIDATOR_GOES_S = 36
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 COMMAND = (PYTHON, *NVIDIAS)
 ONCE = {"RUNTIME": "containerd", "HOST_ROOT_MOUNT": "/", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
@@ -75,3 +89,71 @@ def test_without_a_driver_cdi_is_refused_and_nothing_is_changed(containerd_node:
     assert done.returncode == 1
     assert "generate the CDI specification (no NVIDIA device nodes found)" in done.stderr
     assert (snapshot(node), served(node)) == (files, before)
+
+
+def _begin(node: Node, name: str, env: dict[str, str], places: dict[str, str]) -> tuple[str, Path]:
+    """Start the operator's toolkit pod, and return its container and log once it waits."""
+    log = node.root / f"run/podlogs/{name}.log"
+    pod = node.cri.run_pod(name=name, pid=NODE)
+    container = node.cri.start_container(
+        pod,
+        *COMMAND,
+        mounts=OPERATORS_MOUNTS | places,
+        pid=NODE,
+        log=log.name,
+        env=COMMON | CDI | env,
+        read_only=["/host"],
+    )
+    until(lambda: "Waiting for signal" in log.read_text(), log.read_text)
+    return container, log
+
+
+def _unit_state(node: Node) -> str:
+    return node.run(["systemctl", "is-active", UNIT], check=False).stdout.strip()
+
+
+def _hands_over(node: Node, container: str, log: Path) -> None:
+    """Stop the toolkit's pod beside a pod on our runtime, which is no error."""
+    stop(node.cri, container)
+    assert node.cri.container_state(container) == (2, 0), log.read_text()
+    assert "undo handed over" in log.read_text()
+    assert '"level": "error"' not in log.read_text()
+    assert _unit_state(node) == "active"
+
+
+def test_the_operators_ordinary_end_leaves_nothing_on_the_node(containerd_node: Node) -> None:
+    """An update with the validator in use, NRI switched on, then toolkit.enabled=false and helm uninstall."""
+    node = containerd_node
+    # systemd-nspawn gives its node another boot id than the pods there see; on a real node they see the same.
+    while node.run(["umount", "/proc/sys/kernel/random/boot_id"], check=False).returncode == 0:
+        pass
+    for path in (*KUBELETS, "/run/nri"):
+        node.path(path.replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
+    files, before, count = snapshot(node), served(node), starts(node)
+    first, log = _begin(node, "toolkit-first", CONTAINERD, PLACES)
+    status = node.cri.exec(first, PYTHON, "-m", "installer", "status")
+    doctor = node.cri.exec(first, PYTHON, "-m", "installer", "doctor", "--json")
+    validator = node.cri.run_pod("nvidia", name="validator")
+    validates = node.cri.start_container(validator, *VALIDATOR)
+
+    _hands_over(node, first, log)
+    second, log = _begin(node, "toolkit-second", WITH_NRI, NRI_PLACE)
+    until(lambda: _unit_state(node) == "inactive", lambda: node.journal(UNIT))
+
+    assert "run, install or uninstall has taken it over" in node.journal(UNIT)
+    assert served(node) == (before[0] | OURS, before[1])
+    _hands_over(node, second, log)  # toolkit.enabled=false
+    pending = node.installer("status")
+    node.cri.stop_container(validates, VALIDATOR_GOES_S)  # helm uninstall
+    node.cri.remove_pod(validator)
+    until(lambda: _unit_state(node) == "inactive", lambda: node.journal(UNIT))
+
+    assert "undo complete" in node.journal(UNIT)
+    assert "undo-pending" in pending.stdout
+    assert served(node) == before
+    assert starts(node) == count + 2, "one restart of the install and one of the undo"
+    for name in ("toolkit-first", "toolkit-second"):
+        node.path(f"/run/podlogs/{name}.log").unlink()
+    assert snapshot(node) == files
+    assert status.returncode == 0, status.stdout
+    assert not [each for each in json.loads(doctor.stdout)["checks"] if "does not run" in str(each)]

@@ -17,6 +17,10 @@ from tests.engines.told import served, snapshot, starts
 from tests.support.waiting import until
 
 NEXT = "next"
+IMAGE = "node-toolkit-installer"
+UPPER = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
+UNIT = "toolkit-installer-undo"
+UNIT_ENDED = "inactive"
 FIRST, SECOND = "toolkit-aaaaa", "toolkit-bbbbb"
 WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
 
@@ -90,6 +94,38 @@ def test_with_the_policy_keep_an_update_restarts_nothing(containerd_with_images:
     uninstall = begin(node, "uninstall", pod_of(kustomized("uninstall")), NEXT)
     assert uninstall.delete() == 0
     assert (snapshot(node), served(node)) == (files, before)
+
+
+@pytest.mark.any_version
+def test_an_undo_that_waits_needs_nothing_of_the_pods_image(containerd_with_images: Node) -> None:
+    node = containerd_with_images
+    files, before = snapshot(node), served(node)
+    pod = begin(node, "toolkit", daemon_set("undo", SET_AS_DEFAULT="true"))
+    live = start(node)
+    upper = node.path(UPPER)
+    with_image = len(list(upper.iterdir()))
+
+    code = pod.delete()
+    _remove_images(node)
+
+    assert code == 4
+    assert len(list(upper.iterdir())) < with_image - 2, "its layers and what it has written are gone"
+    assert not list(upper.glob("*/fs/opt/toolkit-installer"))
+    assert not list(upper.glob("*/fs/usr/lib/python3*"))
+    assert served(node) == (before[0] | OURS, before[1])
+    assert live.exec() == "alive\n"
+    live.end()
+    until(lambda: UNIT_ENDED in node.run(["systemctl", "is-active", UNIT], check=False).stdout)
+    assert "undo complete" in node.journal(UNIT)
+    assert (snapshot(node), served(node)) == (files, before)
+
+
+def _remove_images(node: Node) -> None:
+    """Remove both images under all their names, and with them their layers."""
+    ctr = ("ctr", "--namespace", "k8s.io", "images")
+    rows = [line.split() for line in node.run([*ctr, "ls"]).stdout.splitlines()[1:]]
+    digests = {row[2] for row in rows if IMAGE in row[0]}
+    node.run([*ctr, "rm", "--sync", *(row[0] for row in rows if row[2] in digests)])
 
 
 def _plans(node: Node) -> None:
