@@ -293,11 +293,17 @@ def _choose_way_back(undoing: _Undo, *, stays: bool) -> tuple[WayBack, list[Inst
     needed: list[InstallerError] = []
     for demoted in (True,) if stays else (False, True):
         way = _way_back(undoing, demoted=demoted)
-        refusal = _find_refusal(undoing, way)
+        refusal = _find_unwritable(undoing.facts, way) or _find_refusal(undoing, way)
         if refusal is None:
             return way, needed
         needed.append(refusal)
     return WayBack(undoing.configs, undoing.configs), needed
+
+
+def _find_unwritable(facts: Facts, way: WayBack) -> InstallerError | None:
+    """Return why a text that changes cannot be written here; None where all can."""
+    changed = (write.path for write in way.changes)
+    return next((facts.unwritable[path] for path in changed if path in facts.unwritable), None)
 
 
 def _add_earlier(row: EngineRow, facts: Facts) -> EngineRow:

@@ -283,7 +283,7 @@ class Node(Struct, frozen=True):
 
 
 # Of another engine, or of one that this install does not touch.
-LEFT: Final = "{} of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
+LEFT: Final = "{} of an earlier install is read-only here: a stop has systemd undo it on the host"
 
 
 def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
@@ -381,7 +381,11 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     )
     low_level = find_substitute_runtime(host, record) if running else None
     node = Node(host, options, former, record, tuple(engines), contents)
-    return node.facts(seeks_references=True, containers=ContainerFacts(running, idle, low_level))
+    return node.facts(
+        seeks_references=True,
+        containers=ContainerFacts(running, idle, low_level),
+        unwritable=config_files.explain_unwritable(host, [row.path for row in record.configs]),
+    )
 
 
 def _list_held(host: Host, options: Options, former: Record) -> Record:

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.ledger import Ledger
-from installer.change.observe import observe_install
-from installer.change.plan import Plan, plan_install, plan_rollback
-from installer.change.transaction import Context, apply, carry_out, never_stop
+from installer.change.observe import observe_install, observe_undo
+from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.change.transaction import Context, apply, apply_undo, carry_out, never_stop
 from installer.engines import ENGINES
+from installer.engines.dry_run import Trials
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig, RuntimeEntry
@@ -121,7 +122,7 @@ def test_where_a_restart_may_still_come_nothing_is_rolled_back(
     assert planned.ledger.held.configs
 
 
-def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a_stop_will_not_do(
+def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_who_undoes_them(
     planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(planned.context, planned.plan, never_stop)
@@ -131,8 +132,24 @@ def test_a_start_that_leaves_read_only_configs_of_an_earlier_install_says_what_a
     facts = observe_install(planned.host, containerd_alone, planned.ledger.held)
 
     assert [note for note in facts.notes if "read-only" in note] == [
-        "/etc/docker/daemon.json of an earlier install is read-only here: a stop cannot undo it, the uninstall Job can"
+        "/etc/docker/daemon.json of an earlier install is read-only here: a stop has systemd undo it on the host"
     ]
+
+
+def test_an_undo_removes_what_it_can_write_and_names_the_config_that_it_cannot(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(planned.context, planned.plan, never_stop)
+    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if path.name == "docker" else ())
+    facts = observe_undo(planned.host, planned.options, planned.ledger.held)
+    plan = plan_undo(facts, planned.options, Trials(planned.host, facts.contents))
+
+    apply_undo(planned.context, plan, never_stop)
+
+    assert [need.problem for need in plan.needed] == ["write /etc/docker/daemon.json (read-only file system)"]
+    assert (planned.root / CONTAINERDS).read_text() == CONFIGS[CONTAINERDS]
+    assert [row.name for row in planned.ledger.held.engines] == ["docker"]
+    assert planned.ledger.held.toolkit is not None
 
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
