@@ -17,7 +17,7 @@ TROUBLESHOOTING = (Path(__file__).parent.parent / "docs/troubleshooting.md").rea
 ROOMS = Path(__file__).parent.parent / "installer"
 GATE = (
     *(f"change/{name}" for name in ("gate", "references", "engine_plan", "plan")),
-    *(f"engines/{name}" for name in ("docker/config", "crio", "containerd/config")),
+    *(f"engines/{name}" for name in ("docker/config", "crio/config", "containerd/config")),
 )
 DEFAULTS = {flag.field: flag.default for flag in FLAGS}
 

@@ -282,7 +282,7 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         reload.is_served_by(engine)
         and not any(change.taken_back for change in way.changes)
         # What it has read names a program that is none.
-        and not (way.writes and engine.gone and texts_alone(engine, read_present(engine, wish.facts)).broken)
+        and not (way.writes and engine.gone and wish.ask(engine, read_present(engine, wish.facts)).broken)
     ):
         takes_up = TakesUp.SERVES
     elif engine.creating:

@@ -29,7 +29,7 @@ from installer.engines.containers import (
     list_hooks,
     list_places,
 )
-from installer.engines.crio import HOOK_DIR
+from installer.engines.crio.config import HOOK_DIR
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.restart import ASK_S, with_creating

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.engines.containerd.config import CONTAINERD, K3S, RKE2
-from installer.engines.crio import CRIO
+from installer.engines.crio.config import CRIO
 from installer.engines.docker.config import DOCKER
 from installer.engines.k0s import K0S
 from installer.engines.microk8s import MICROK8S

@@ -13,7 +13,7 @@ from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.engine_spec import ConfigFiles, EffectiveConfig, FileWants, is_ours
+from installer.model.engine_spec import ConfigFiles, EffectiveConfig, FileWants, Flags, ReloadMethod, is_ours
 from installer.model.facts import ConfigRow, EngineState, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
@@ -52,13 +52,20 @@ def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> C
         None,
         engine.serving,
         words,
-        engine.flags,
+        _choose_flags(engine),
         engine.unreadable,
         engine.dormant,
         engine.rendered.content.decode(errors="replace") if engine.rendered else "",
         engine.title,
         engine.gone,
+        engine.drop_in_directory,
     )
+
+
+def _choose_flags(engine: EngineState) -> Flags:
+    """Return the flags of the start by which an engine takes texts up."""
+    restarts = engine.spec.reload is ReloadMethod.RESTART
+    return engine.next_flags if restarts and engine.next_start else engine.flags
 
 
 def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, File | None]:

@@ -46,8 +46,8 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
     if spec.finds:
         return replace(engine, files=())
     named: set[PurePosixPath] = set()
-    if spec.drop_ins.directory is not None:
-        directory = engine.drop_in.parent if engine.drop_in else spec.drop_ins.directory
+    directory = _find_drop_in_directory(engine)
+    if directory is not None:
         if spec.drop_ins.pattern:
             named |= set(_matching(host, directory / spec.drop_ins.pattern))
         elif host.kind(directory) is not Kind.ABSENT:
@@ -67,8 +67,22 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _is_unreadable(host, path)),
         gone=frozenset(_find_gone(host, engine, beside)),
+        drop_in_directory=directory,
         rendered=host.read(rendered) if rendered else None,
     )
+
+
+def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
+    """Return the directory of drop-ins that an engine reads; None where it reads none."""
+    drop_ins, ours = engine.spec.drop_ins, engine.drop_in
+    if drop_ins.directory is None:
+        return None
+    if ours is None:
+        return drop_ins.directory
+    read = path_of(engine.words, engine.spec.cmdline.drop_ins) or drop_ins.directory
+    reads_below = not drop_ins.pattern
+    # Ours may be in a subdirectory. One that the engine does not read is refused elsewhere.
+    return read if reads_below and ours.is_relative_to(read) else ours.parent
 
 
 def with_readable_configs(host: Host, engine: EngineState) -> EngineState:

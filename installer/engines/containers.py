@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, toolkit_runtimes
-from installer.engines.crio import CRIO
+from installer.engines.crio.config import CRIO
 from installer.engines.docker import api as dockerd
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_held

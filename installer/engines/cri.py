@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
-from installer.engines.crio import read_effective as crio_effect
+from installer.engines.crio.config import read_effective as crio_effect
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError, StatusError, ask_http, call_grpc, connectable
 from installer.model.engine_spec import Answer, EffectiveConfig, Runtime

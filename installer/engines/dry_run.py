@@ -17,13 +17,12 @@ from installer.engines.config_edits import (
     digest_of,
     files_without_us,
     runtime_of,
-    texts_alone,
 )
 from installer.engines.config_files import contents_of, explain_unread, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
-from installer.engines.observe import engine_of_row, with_start
+from installer.engines.observe import engine_of_row, list_said, with_flags, with_start
 from installer.engines.reloading import explain_moved_places
-from installer.engines.startup import drop_flags, find_lacks, next_start, read_start
+from installer.engines.startup import drop_flags, explain_overruling, find_lacks, next_start, read_start
 from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
@@ -42,6 +41,7 @@ from installer.model.engine_spec import (
 )
 from installer.model.facts import EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
 from installer.model.files import PATH, ROOT, File, Kind
+from installer.model.options import RUNTIME_NAME, Options
 from installer.model.steps import Step, WriteConfig
 
 ANSWER_S: Final = 5.0
@@ -194,10 +194,15 @@ def _find_load_errors(
     host: Host, engine: EngineState, files: ConfigFiles, start: Started | None, printed: str = ""
 ) -> Iterator[LoadError]:
     """Yield why an engine would not load configs; ``printed`` is what its own program makes of them."""
-    if engine.spec.find_load_errors is not None:
-        words, environment = (start.words, start.environment) if start else ((), {})
-        reader = _Reader(host)
-        yield from engine.spec.find_load_errors(LoadInput(files, printed, words, environment, reader))
+    if engine.spec.find_load_errors is None:
+        return
+    if start is not None and start.runs(engine.spec.process):
+        words = start.words
+        # A unit without a PATH has that of systemd.
+        environment = {"PATH": ":".join(map(str, PATH)), **start.environment}
+    else:  # it is started by a program that may change both
+        words, environment = (), {}
+    yield from engine.spec.find_load_errors(LoadInput(files, printed, words, environment, _Reader(host)))
 
 
 def refuse_changed(
@@ -284,14 +289,15 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         later = next_start(host, engine, unit)
         if engine.spec.list_programs:  # which its next start looks for, and its own
             lack = next(find_lacks(host, unit), "")
-    engine = with_configs(host, replace(engine, started=started or later, next_start=later))
+    engine = with_flags(replace(engine, started=started or later, next_start=later))
+    engine = with_configs(host, engine)
     contents = contents_of(host, engine.files)
-    doubtful = lack or engine.unreadable or (engine.gone and texts_alone(engine, contents).broken)
+    doubtful = lack or engine.unreadable or engine.flags.default or engine.next_flags.default
     if hook is None and row.proven == digest_of(contents) and not doubtful:
         # As its last install has left and proven them; what they name may have gone since.
         files = config_files(engine, contents)
-        error = next(_find_load_errors(host, engine, files, engine.next_start or engine.started), None)
-        return Comparison(error.reason if error else "", has=lambda _: True)
+        if next(_find_load_errors(host, engine, files, later or started), None) is None:
+            return Comparison(has=lambda _: True)
     ask = Trials(host, contents)
     found = ask(engine, contents)
     # Saved texts do not count: they are of the install, others have edited since.
@@ -307,8 +313,18 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         unread = [] if flagged else [*explain_unread(host, replace(engine, serving=found))]
         return Comparison(lacks=(UNREAD,) * len(unread), refused=next(iter(unread), None))
     inherited, refused = _inherited(row, engine, facts, ask)
+    refused = refused or _find_overruling(row, engine)
     lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
     return Comparison("", lacks, lambda edit: asked and _in_force(found, edit), refused)
+
+
+def _find_overruling(row: EngineRow, engine: EngineState) -> InstallerError | None:
+    """Return why the unit of an engine, or its start, keeps it from the default that was asked for."""
+    options = Options(set_as_default=bool(row.default), runtime_name=row.default or RUNTIME_NAME)
+    for start, whose in ((engine.next_start, "its unit starts it"), (engine.started, "it was started")):
+        for error in explain_overruling(engine.spec, list_said(start), options, whose):
+            return error
+    return None
 
 
 def _in_force(found: EffectiveConfig, edit: Edit) -> bool:

@@ -96,8 +96,8 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
                 refuse_unknown(host, engine)
             continue  # its sibling, on the same socket
         overruled += [
-            *explain_overruling(spec, _list_said(engine.started), options, "it was started")
-        ] or explain_overruling(spec, _list_said(engine.next_start), options, "its unit starts it")
+            *explain_overruling(spec, list_said(engine.started), options, "it was started")
+        ] or explain_overruling(spec, list_said(engine.next_start), options, "its unit starts it")
         overruled += explain_moving(engine)
         try:
             engine = with_drop_in(host, engine)
@@ -116,7 +116,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
 
 
-def _list_said(start: Started | None) -> tuple[str, ...]:
+def list_said(start: Started | None) -> tuple[str, ...]:
     """Return the words and the variables of a start."""
     return (*start.words, *map("=".join, start.environment.items())) if start else ()
 
@@ -243,12 +243,9 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     how = later if engine.stopped else engine.started
     programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.start.before]
     engine = replace(
-        engine,
+        with_flags(replace(engine, next_start=later)),
         paths=tuple(dict.fromkeys(each.paths for each in (how, later) if each)),
         start=sha256(repr((unit.start, programs)).encode()).hexdigest(),
-        flags=flags_of(spec, how) if how else Flags(),
-        next_start=later,
-        next_flags=flags_of(spec, later) if later else Flags(),
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine
@@ -258,6 +255,17 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
     )
     reason = next(reasons, None)
     return replace(engine, places_by_files=places_by_files(engine), not_restarted=reason)
+
+
+def with_flags(engine: EngineState) -> EngineState:
+    """Return an engine with what the flags of its start, and of its next start, say of runtimes."""
+    spec, later = engine.spec, engine.next_start
+    how = later if engine.stopped else engine.started
+    return replace(
+        engine,
+        flags=flags_of(spec, how) if how else Flags(),
+        next_flags=flags_of(spec, later) if later else Flags(),
+    )
 
 
 def explain_moving(engine: EngineState) -> Iterator[InstallerError]:

@@ -72,6 +72,9 @@ class EffectiveConfig(Struct, frozen=True):
     undefined: str = ""  # the default runtime that is not defined: the engine serves nothing
     broken: str = ""  # why it would not start at all, in its own words
     remedy: str = ""  # what its owner does about that, where a load check tells
+    ignored: tuple[
+        str, ...
+    ] = ()  # runtimes of its files that it leaves out, for their programs are not there
     state: PurePosixPath | None = None  # where the bundles of its containers are
     hook_dirs: tuple[PurePosixPath, ...] = ()  # where it looks for OCI hooks
     places: Mapping[str, str] = field(default_factory=dict)  # by flag: its root, its state, where it listens
@@ -158,6 +161,7 @@ class ConfigFiles(Struct, frozen=True):
     rendered: str = ""  # what the engine has made of its texts at its last start (see ``Generated``)
     engine: str = "containerd"  # its title
     gone: frozenset[PurePosixPath] = frozenset()
+    drop_in_directory: PurePosixPath | None = None  # that it reads whole
 
 
 class Extras(Struct, frozen=True):

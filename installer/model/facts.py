@@ -237,6 +237,7 @@ class EngineState(Struct, frozen=True):
     next_start: Started | None = None  # how its unit will start it, None where that is not known
     unreadable: frozenset[PurePosixPath] = frozenset()  # imports without a text, with which it does not start
     gone: frozenset[PurePosixPath] = frozenset()  # programs that it or its configs name, and that are none
+    drop_in_directory: PurePosixPath | None = None  # the directory of drop-ins that it reads
     dormant: frozenset[PurePosixPath] = frozenset()  # files that it would read with an import of ours
     rendered: File | None = None  # what it made of its configs at its start, where it does not read them
     not_restarted: InstallerError | None = None  # why it is not to be restarted by us

@@ -1,6 +1,7 @@
 """A CRI-O as the unit crio.service of a node: what a real 1.37.0 was seen to say and do, without containers.
 
-It does not start without a program that a real one validates at its start. It reads crio.conf and what is below
+It does not start without a program that a real one validates at its start, nor with the cgroup managers and the
+runtimes of flags and variables that a real one refused (crio/starts.json, release-1.37, `systemctl restart crio`). It reads crio.conf and what is below
 crio.conf.d as cri-o's pkg/config does, over the config that a real one reported (tests/engines/crio/config.toml).
 SIGHUP changes what it says, not which handlers it has, and what it had filled in at its start is not said any more
 (crio/config-reloaded.toml; engine-facts.md#crio-reload). An exec is a conmon in its own cgroup that a real one was
@@ -51,12 +52,33 @@ def merged(base: Path = DEFAULTS) -> dict[str, Any]:
         except OSError as error:
             raise ValueError(f"walk path: open {path}: {error.strerror}") from error
     runtime = config["crio"]["runtime"]
+    overrule(runtime)
     if runtime["default_runtime"] not in runtime["runtimes"]:
         raise ValueError(f'default_runtime set to "{runtime["default_runtime"]}", but not defined')
     for name, one in list(runtime["runtimes"].items()):
         if not os.access(one["runtime_path"], os.X_OK) and name != runtime["default_runtime"]:
             del runtime["runtimes"][name]  # "Runtime handler is being ignored"
     return config
+
+
+def given(name: str) -> str | None:
+    """Return what a flag of the command line says, or else a variable; None for neither."""
+    words = iter(sys.argv[1:])
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag == f"--{name}":
+            return value if equals else next(words)
+    return os.environ.get(f"CONTAINER_{name.upper().replace('-', '_')}")
+
+
+def overrule(runtime: dict[str, Any]) -> None:
+    """Put what its unit says over what its files say (engine-facts.md#crio-flags)."""
+    for key in ("conmon", "cgroup_manager", "default_runtime"):
+        if (value := given(key.replace("_", "-"))) is not None:
+            runtime[key] = value
+    if (value := given("runtimes")) is not None:
+        name, path, root = value.split(":")
+        runtime["runtimes"][name] = {"runtime_path": path, "runtime_root": root, "runtime_type": "oci"}
 
 
 def overlay(config: dict[str, Any], over: dict[str, Any], depth: int = 0) -> None:
@@ -79,6 +101,9 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
     def __init__(self) -> None:
         self.said = merged()
         runtime = self.said["crio"]["runtime"]
+        if runtime["cgroup_manager"] not in {"systemd", "cgroupfs"}:
+            manager = runtime["cgroup_manager"]
+            raise ValueError(f"unable to update cgroup manager: invalid cgroup manager: {manager}")
         default = runtime["default_runtime"]
         validate(f"runtime_path for runtime '{default}'", runtime["runtimes"][default]["runtime_path"])
         for name, one in runtime["runtimes"].items():

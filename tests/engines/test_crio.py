@@ -39,7 +39,7 @@ UNIT = f"""\
 [Service]
 Type=notify
 Environment=PYTHONHOME=/usr
-ExecStart=@{PYTHON} crio /run/fake/crio.py
+ExecStart=@{PYTHON} crio /run/fake/crio.py $CRIO_RUNTIME_OPTIONS
 ExecReload=/bin/kill -s HUP $MAINPID
 Restart=on-failure
 RestartSec=10
@@ -440,3 +440,135 @@ def test_an_install_follows_an_owner_who_moves_conmon(with_conmon: Node, *, down
     assert (after.returncode, again.returncode) == (0, 0), after.stdout
     assert (NEW in text, OLD in text, text.count(root)) == (True, False, 3)
     assert crio.show("crio", "ActiveState") == "active"
+
+
+UNIT_DROP_IN = "/run/systemd/system/crio.service.d/owner.conf"
+# What a real 1.37.0 dies of at its next start (crio/starts.json), and what is said of it.
+DEADLY = {
+    "CONTAINER_CONMON": (
+        "Environment=CONTAINER_CONMON=/usr/bin/none",
+        "the monitor_path of crun, /usr/bin/none, is no program (its unit sets CONTAINER_CONMON)",
+    ),
+    "--conmon": (
+        'Environment="CRIO_RUNTIME_OPTIONS=--conmon /usr/bin/none"',
+        "the monitor_path of crun, /usr/bin/none, is no program (its unit sets --conmon)",
+    ),
+    "CONTAINER_CGROUP_MANAGER": (
+        "Environment=CONTAINER_CGROUP_MANAGER=bogus",
+        "its cgroup_manager bogus is neither systemd nor cgroupfs (its unit sets CONTAINER_CGROUP_MANAGER)",
+    ),
+    "CONTAINER_RUNTIMES": (
+        "Environment=CONTAINER_RUNTIMES=other:/none:/run/other CONTAINER_DEFAULT_RUNTIME=other",
+        "the runtime_path of other, /none, is no program (its unit sets CONTAINER_RUNTIMES)",
+    ),
+    "a drop-in": (
+        '[crio.runtime]\ncgroup_manager = "bogus"\n',
+        f"its cgroup_manager bogus is neither systemd nor cgroupfs (in {OWNERS})",
+    ),
+}
+
+
+def write_unit(node: Node, text: str) -> None:
+    """Give the unit of CRI-O a drop-in of its owner's, which systemd reads; CRI-O is not restarted."""
+    node.write(UNIT_DROP_IN, f"[Service]\n{text}\n")
+    node.run(["systemctl", "daemon-reload"])
+
+
+@pytest.fixture
+def owned(crio: Node) -> Iterator[Node]:
+    """Return the node; what its owner has written to the unit and to a drop-in is gone afterwards."""
+    yield crio
+    crio.run(["rm", "-rf", str(UNIT_DROP_IN), OWNERS])
+    crio.run(["systemctl", "daemon-reload"])
+    crio.run(["systemctl", "reset-failed", "crio"], check=False)
+    crio.restart("crio")
+
+
+@pytest.mark.parametrize(("text", "reason"), DEADLY.values(), ids=DEADLY)
+def test_no_verb_restarts_into_what_the_next_start_dies_of(owned: Node, text: str, reason: str) -> None:
+    def make_mistake() -> None:
+        if text.startswith("["):
+            owned.write(OWNERS, text)
+        else:
+            write_unit(owned, text)
+
+    make_mistake()
+    untouched, count = snapshot(owned), starts(owned, "crio")
+    plan, refused = owned.installer("plan", *ASKED), owned.installer("install", *ASKED)
+    assert (plan.returncode, refused.returncode) == (1, 1), refused.stderr
+    assert reason in sentence(refused.stderr)
+    assert reason in plan.stdout
+    assert (starts(owned, "crio"), snapshot(owned)) == (count, untouched)
+    owned.run(["rm", "-rf", UNIT_DROP_IN, OWNERS])
+    owned.run(["systemctl", "daemon-reload"])
+    owned.installer("install", *ASKED, check=True)
+    make_mistake()
+    count = starts(owned, "crio")
+
+    told, plan = owned.installer("status"), owned.installer("plan", *ASKED)
+    undone = owned.installer("uninstall")
+    _, checks = doctor(owned)
+
+    assert (told.returncode, reason in told.stdout) == (1, True), told.stdout
+    assert reason in plan.stdout
+    assert reason in bad(checks)["config-accepted"]
+    assert (undone.returncode, reason in sentence(undone.stderr)) == (4, True), undone.stderr
+    assert starts(owned, "crio") == count
+    assert owned.show("crio", "ActiveState") == "active"
+
+
+@pytest.mark.parametrize("words", [("install", *ASKED), ("uninstall",)], ids=["install", "uninstall"])
+def test_a_default_that_the_unit_gives_the_next_start_is_expected_of_it(
+    owned: Node, words: tuple[str, ...]
+) -> None:
+    owned.installer("install", *ASKED, "--set-as-default", check=True)
+    write_unit(owned, "Environment=CONTAINER_DEFAULT_RUNTIME=runc")
+    count = starts(owned, "crio")
+
+    done = owned.installer(*words)
+
+    assert done.returncode == 0, done.stderr
+    assert starts(owned, "crio") == count + 1
+
+
+def test_our_drop_in_may_be_in_a_subdirectory_that_crio_reads(crio: Node) -> None:
+    files, count = snapshot(crio), starts(crio, "crio")
+    asked = (*ASKED, "--drop-in-config", f"crio={DROP_INS}/zzz.d/nv.toml")
+
+    done = crio.installer("install", *asked)
+    again = crio.installer("install", *asked)
+
+    assert (done.returncode, again.returncode) == (0, 0), done.stderr
+    assert crio.has(f"{DROP_INS}/zzz.d/nv.toml")
+    run_pod(crio, "nvidia")
+    assert starts(crio, "crio") == count + 1
+    assert crio.installer("status").returncode == 0
+    crio.installer("uninstall", check=True)
+    assert snapshot(crio) == files
+
+
+@pytest.mark.parametrize(
+    "text", ["bad = [\n", "[crio.runtime]\ndefault_runtime = 1\n"], ids=["no TOML", "a number for a name"]
+)
+def test_a_broken_file_of_another_owner_is_told_by_status_too(owned: Node, text: str) -> None:
+    owned.installer("install", *ASKED, check=True)
+    count = starts(owned, "crio")
+    owned.write(OWNERS, text)
+
+    told, plan = owned.installer("status"), owned.installer("plan", *ASKED)
+
+    assert (told.returncode, plan.returncode) == (1, 1), told.stdout
+    assert OWNERS in told.stdout
+    assert starts(owned, "crio") == count
+
+
+def test_a_default_that_a_flag_overrules_is_told_by_status(owned: Node) -> None:
+    owned.installer("install", *ASKED, "--set-as-default", check=True)
+    write_unit(owned, 'Environment="CRIO_RUNTIME_OPTIONS=--default-runtime runc"')
+    owned.restart("crio")
+
+    told = owned.installer("status")
+
+    assert told.returncode == 1, told.stdout
+    assert "the default runtime is runc, not nvidia" in told.stdout
+    assert "move --default-runtime from its command line" in told.stdout

@@ -29,7 +29,7 @@ from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
 from installer.engines.config_edits import syntax_of, toolkit_runtimes
 from installer.engines.containers import list_crio_containers, list_shim_containers
-from installer.engines.crio import STATE, read_effective
+from installer.engines.crio.config import STATE, read_effective
 from installer.engines.dependencies import is_suse
 from installer.engines.docker import api as dockerd
 from installer.engines.startup import explain_overruling, find_place, path_of, value_of

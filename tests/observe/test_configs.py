@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES, config_files
 from installer.engines.config_edits import texts_alone, tree_of
+from installer.engines.dry_run import Trials
 from installer.engines.k0s import DIRECTORY, K0S, MERGED
 from installer.host.files import Host
 from installer.model.engine_spec import EffectiveConfig
@@ -25,7 +26,7 @@ def read(root: Path, bare: EngineState) -> tuple[EngineState, str]:
     """Return an engine with what it reads on the node ``root``, and why it would not start with it."""
     host = Host.under(PurePosixPath(root))
     engine = config_files.with_configs(host, bare)
-    return engine, texts_alone(engine, config_files.contents_of(host, engine.files)).broken
+    return engine, Trials(host, config_files.contents_of(host, engine.files))(engine, {}).broken
 
 
 @pytest.fixture
@@ -146,15 +147,21 @@ def test_crio_does_not_start_without_what_a_real_one_missed(
     start = Started((), {"PATH": path} if path else {}, "/usr/bin/crio")
 
     end = " is no program" if "/" in missed else " is not in its PATH"
-    assert read(tmp_path, replace(CRIO, next_start=start))[1] == (missed and f"{missed},{end}")
+    broken = read(tmp_path, replace(CRIO, next_start=start))[1]
+    assert broken.partition(" (in /etc/crio/crio.conf)")[0] == (missed and f"{missed},{end}")
 
 
-def test_crio_is_believed_to_find_what_flags_name_and_what_an_unknown_start_finds(tmp_path: Path) -> None:
+def test_crio_starts_with_the_programs_that_its_unit_names_and_nothing_is_missed_without_a_unit(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "etc/crio").mkdir(parents=True)
-    words = ("--conmon", "/opt/c", "--default-runtime", "crun")
+    words = ("--conmon", "/opt/c", "--default-runtime", "site", "--runtimes", "site:/opt/runc:/run/site")
     flags = Started(words, {"CONTAINER_PINNS_PATH": "/p"}, "crio")
+    absent = read(tmp_path, replace(CRIO, next_start=flags))[1]
+    put(tmp_path, dict.fromkeys(("opt/c", "opt/runc", "p"), "#!/bin/sh\n"), 0o755)
 
     assert read(tmp_path, CRIO)[1] == ""
+    assert absent == "the runtime_path of site, /opt/runc, is no program (its unit sets --runtimes)"
     assert read(tmp_path, replace(CRIO, next_start=flags))[1] == ""
 
 

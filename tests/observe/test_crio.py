@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from installer.config_text import Value
-from installer.engines.crio import read_effective
+from installer.engines.crio.config import read_effective
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig
 from tests.observe.texts import NVIDIA, at, decided, result

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES, startup
 from installer.engines.containerd.effective import read_dump
-from installer.engines.crio import read_effective
+from installer.engines.crio.config import read_effective
 from installer.engines.observe import explain_moving, with_process, with_start
 from installer.engines.reloading import explain_moved_places
 from installer.errors import InstallerError

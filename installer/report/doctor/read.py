@@ -19,7 +19,7 @@ from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
-from installer.engines.crio import HOOK_DIR, PODMANS_HOOK_DIR
+from installer.engines.crio.config import HOOK_DIR, PODMANS_HOOK_DIR
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process

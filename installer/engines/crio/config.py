@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want, flatten, leaves, table, text
+from installer.engines.crio.load import find_built_in, find_load_errors
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine_spec import (
     Api,
@@ -28,7 +29,6 @@ from installer.model.engine_spec import (
     Runtime,
     RuntimeEntry,
     RuntimeFlags,
-    Version,
     is_oci,
     is_ours,
     low_level_words,
@@ -51,7 +51,6 @@ RUNTIME: Final[Key] = ("crio", "runtime")
 RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
 DEFAULT: Final = "default_runtime"
 BUILT_IN: Final = ("crun", "runc")  # the default of a CRI-O without a config: crun since 1.31
-CRUN_SINCE: Final = (1, 31)
 # The first two are ours to say; the others would overrule our path (engine-facts.md#crio-runtime-keys).
 PLATFORM_PATHS: Final = "platform_runtime_paths"
 INHERIT: Final = "inherit_default_runtime"
@@ -61,6 +60,7 @@ CONFIG_FLAGS: Final = ("--config", "-c")
 DROP_IN_FLAGS: Final = ("--config-dir", "-d")
 # A line of what ``crio config`` prints: commented out where it is CRI-O's default, or storage.conf's.
 PLACE: Final = re.compile(r'^(?:# )?(root|runroot|listen) = "(.+)"$', re.MULTILINE)
+PRINTED_DEFAULT: Final = re.compile(r'^(?:# )?default_runtime = "(.+)"$', re.MULTILINE)
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
@@ -106,23 +106,32 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run."""
     known, default = _merge(files)
     # The texts alone: what it serves beside them its next start does not have.
-    texts, later = _merge(replace(files, serving=None))
+    texts, _ = _merge(replace(files, serving=None))
     built_in = {name: Runtime() for name in BUILT_IN if files.serving is None}
     binaries = {name: str(known[name].get("runtime_path") or "") for name in texts}
     handlers = {name: Runtime(binaries[name], one) for name, one in texts.items()}
+    # engine-facts.md#crio-absent-program
+    ignored = tuple(name for name in texts if name != default and _is_ignored(files, name, binaries[name]))
+    for name in ignored:
+        del handlers[name]
     undefined = "" if default in {*known, *BUILT_IN} else default
     unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
     broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]
     sections = (table(tree, RUNTIME, path) for path, tree in files.trees.items())
     said = {key: value for section in sections for key, value in section.items() if value}
-    broken += _find_missing(files, texts, later, said)
     return EffectiveConfig(
         {**built_in, **handlers},
         default,
         undefined=undefined,
         broken="".join(broken[:1]),
         hook_dirs=_read_paths(said.get("hooks_dir")) or (PurePosixPath(HOOK_DIR),),
+        ignored=ignored,
     )
+
+
+def _is_ignored(files: ConfigFiles, name: str, binary: str) -> bool:
+    """Tell whether CRI-O leaves a runtime out for want of its program."""
+    return _is_gone(files, binary or name) and not is_ours(binary)  # ours are put there before they are named
 
 
 def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
@@ -137,43 +146,27 @@ def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
         yield from ((one.get("runtime_path"), False), (one.get(MONITOR), True))
 
 
-def _find_missing(
-    files: ConfigFiles, runtimes: Mapping[str, Tree], default: str, said: Tree
-) -> Iterator[str]:
-    """Yield the programs that are none, and without which CRI-O does not start (engine-facts.md#crio-conmon).
-
-    A runtime whose own program is none is passed over, unless it is the default.
-    """
-    needed = [("its pinns_path", said.get(PINNS_PATH) or PINNS)]
-    for name in dict.fromkeys((_find_built_in(files.version), default, *runtimes)):
-        one = runtimes.get(name, {})
-        binary, kind = one.get("runtime_path") or name, one.get("runtime_type") or "oci"
-        if _is_gone(files, binary) and not is_ours(binary):  # ours are put there before they are named
-            needed += [(f"the runtime_path of {name}", binary)] * (name == default)
-        elif kind == "oci":
-            needed.append((f"the {MONITOR} of {name}", said.get(CONMON) or one.get(MONITOR) or CONMON))
-        elif kind == POD and name == default:
-            needed.append((f"the {MONITOR} of {name}", one.get(MONITOR) or CONMON_RS))
-    for what, program in needed:
-        if _is_gone(files, program):
-            how = "no program" if str(program).startswith("/") else "not in its PATH"
-            yield f"{what}, {program}, is {how}"
-
-
 def make_check(files: ConfigFiles) -> Check:
     """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
     config, texts = files.config, files.texts
-    place = files.drop_in.parent if files.drop_in else PurePosixPath()
+    place = files.drop_in_directory or (files.drop_in.parent if files.drop_in else DIRECTORY)
     beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
     return Check(
         paths=(config,),
         texts=lambda _: {config: texts.get(config, "")},
         words=("--config", config, "--config-dir", place),
         last=("config",),
-        beside={place: beside if files.drop_in else {}},
+        beside={place: beside},
         given=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
-        says=lambda printed: replace(estimate(files), places=dict(PLACE.findall(printed))),
+        says=lambda printed: _understand(files, printed),
     )
+
+
+def _understand(files: ConfigFiles, printed: str) -> EffectiveConfig:
+    """Return what the texts have in force, with what ``crio config`` prints of files, variables and flags."""
+    said = replace(estimate(files), places=dict(PLACE.findall(printed)))
+    default = PRINTED_DEFAULT.search(printed)
+    return replace(said, default=default[1]) if default else said
 
 
 def _merge(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
@@ -196,12 +189,7 @@ def _merge(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
     runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
     if files.serving and files.serving.default in theirs:
         named = named or files.serving.default
-    return runtimes, named or _find_built_in(files.version)
-
-
-def _find_built_in(version: Version | None) -> str:
-    """Return the runtime that CRI-O has, and its default, where no config says otherwise."""
-    return "runc" if version is not None and version < CRUN_SINCE else "crun"
+    return runtimes, named or find_built_in(files.version)
 
 
 def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
@@ -361,6 +349,7 @@ CRIO: Final = EngineSpec(
     needs_handler_since=(),
     draft=draft,
     make_check=make_check,
+    find_load_errors=find_load_errors,
     estimate=estimate,
     hook_dir=PurePosixPath(HOOK_DIR),
     reload_misreports=True,

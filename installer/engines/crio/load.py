@@ -1,0 +1,416 @@
+"""What CRI-O refuses only when it starts: ``crio config`` accepts all of that.
+
+The rules are those of ``Validate`` with ``onExecution``, and of ``server.New``, in CRI-O from 1.24 on
+(engine-facts.md#crio-start-checks).
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.config_text import Key, Tree
+from installer.engines.crio.next_start import RUNTIMES, NextStart
+from installer.errors import InstallerError
+from installer.model.engine_spec import LoadError, LoadInput, Version, is_ours
+from installer.model.files import Kind
+
+CGROUP_MANAGERS: Final = ("systemd", "cgroupfs")
+SYSTEM_SLICE: Final = "system.slice"
+POD: Final = "pod"
+TYPES: Final = frozenset({"", "oci", "vm", POD})
+VM_PROGRAM: Final = re.compile(r"containerd-shim-[a-zA-Z0-9+-]+")
+STORAGE_DRIVERS: Final = frozenset({"overlay", "overlay2", "vfs", "btrfs", "zfs", "aufs", "devicemapper"})
+DURATION: Final = re.compile(
+    r"[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)([0-9.]+(ns|us|µs|μs|ms|s|m|h))*)"
+)
+ID_MAPPINGS: Final = re.compile(r"\d+:\d+:\d+(,\d+:\d+:\d+)*")
+HIGHEST_PORT: Final = 65535
+SERVICES: Final = PurePosixPath("/etc/services")
+# Those that Go knows without /etc/services.
+PORT_NAMES: Final = frozenset(
+    {
+        *("domain", "ftp", "ftps", "gopher", "http", "https", "imap2", "imap3", "imaps"),
+        *("pop3", "pop3s", "smtp", "ssh", "submission", "telnet"),
+    }
+)
+# Settings that name a directory, which CRI-O makes where it is absent.
+DIRECTORIES: Final[tuple[Key, ...]] = (
+    ("crio", "log_dir"),
+    ("crio", "root"),
+    ("crio", "runroot"),
+    ("crio", "imagestore"),
+    ("crio", "runtime", "namespaces_dir"),
+    ("crio", "runtime", "container_exits_dir"),
+    ("crio", "runtime", "container_attach_socket_dir"),
+    ("crio", "network", "network_dir"),
+    ("crio", "network", "plugin_dirs"),
+    ("crio", "image", "signature_policy_dir"),
+    ("crio", "image", "namespaced_auth_dir"),
+)
+# Settings that name a file or a socket, whose directory CRI-O makes.
+IN_DIRECTORIES: Final[tuple[Key, ...]] = (
+    ("crio", "version_file"),
+    ("crio", "version_file_persist"),
+    ("crio", "api", "listen"),
+)
+REGISTRIES: Final = PurePosixPath("/etc/containers/registries.conf")
+REGISTRIES_DIR: Final = PurePosixPath("/etc/containers/registries.conf.d")
+OLD_REGISTRIES: Final = "registries"  # the table of version 1
+SHORT_NAME_MODES: Final = ("disabled", "enforcing", "permissive")
+HOOK_VERSIONS: Final = frozenset({"", "0.1.0", "1.0.0"})
+HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
+HOOK_STAGES: Final = frozenset(
+    {"createContainer", "createRuntime", "prestart", "poststart", "poststop", "startContainer"}
+)
+CRUN_SINCE: Final = (1, 31)
+# Since when a runtime has keys that may be wrong.
+NO_SYNC_LOG_SINCE: Final = (1, 31)
+RUNTIME_KEYS_SINCE: Final = (1, 34)
+
+
+def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
+    """Yield why CRI-O would not start with configs that it can read, and with what its unit gives it."""
+    start = NextStart.of(given)
+    for find in (
+        _find_wrong_words,
+        _find_bad_cgroup_manager,
+        _find_bad_default,
+        _find_missing_programs,
+        _find_bad_cgroups,
+        _find_bad_directories,
+        _find_bad_profiles,
+        _find_bad_registries,
+        _find_bad_hooks,
+    ):
+        yield from find(start)
+
+
+def find_built_in(version: Version | None) -> str:
+    """Return the runtime that CRI-O has, and its default, where no config says otherwise."""
+    return "runc" if version is not None and version < CRUN_SINCE else "crun"
+
+
+def _make_error(start: NextStart, problem: str, key: Key) -> LoadError:
+    """Return an error about a setting, with where that comes from."""
+    source = start.tell_source(*key)
+    return LoadError(f"{problem} ({source})" if source else problem, start.tell_remedy(*key))
+
+
+def _find_default(start: NextStart) -> str:
+    return start.text("crio", "runtime", "default_runtime") or find_built_in(start.given.files.version)
+
+
+def _find_wrong_words(start: NextStart) -> Iterator[LoadError]:
+    """Yield the settings whose text is none of those that CRI-O knows."""
+    key: Key = ("crio", "log_dir")
+    log_dir = start.text(*key)
+    if log_dir and not log_dir.startswith("/"):
+        yield _make_error(start, f"its log_dir {log_dir} is no absolute path", key)
+    key = ("crio", "storage_driver")
+    driver = start.text(*key)
+    if driver and driver not in STORAGE_DRIVERS:
+        yield _make_error(start, f"its storage_driver {driver} is none that CRI-O knows", key)
+    key = ("crio", "api", "stream_idle_timeout")
+    idle = start.text(*key)
+    if idle and not DURATION.fullmatch(idle):
+        yield _make_error(start, f"its stream_idle_timeout {idle} is no duration such as 4h", key)
+    key = ("crio", "api", "stream_port")
+    port = start.text(*key)
+    if port and not _is_port(start, port):
+        yield _make_error(start, f"its stream_port {port} is no port", key)
+    mappings = {name: start.text("crio", "runtime", name) for name in ("uid_mappings", "gid_mappings")}
+    if all(mappings.values()):
+        for name, mapping in mappings.items():
+            if not ID_MAPPINGS.fullmatch(mapping):
+                problem = f"its {name} {mapping} is no container:host:size"
+                yield _make_error(start, problem, ("crio", "runtime", name))
+
+
+def _is_port(start: NextStart, port: str) -> bool:
+    if port.isascii() and port.isdigit():
+        return int(port) <= HIGHEST_PORT
+    services = _read_text(start, SERVICES)
+    if port in PORT_NAMES or services is None:
+        return True
+    return any(port in line.partition("#")[0].split() for line in services.splitlines())
+
+
+def _find_bad_cgroup_manager(start: NextStart) -> Iterator[LoadError]:
+    manager = start.text("crio", "runtime", "cgroup_manager")
+    if manager and manager not in CGROUP_MANAGERS:
+        problem = f"its cgroup_manager {manager} is neither systemd nor cgroupfs"
+        yield _make_error(start, problem, ("crio", "runtime", "cgroup_manager"))
+
+
+def explain_ignored(start: NextStart, name: str) -> str:
+    """Return why CRI-O leaves a runtime out, or does not start if that is its default; "" for neither."""
+    runtime = start.runtimes.get(name, {})
+    kind = _text(runtime, "runtime_type")
+    if kind not in TYPES:
+        return f"the runtime_type of {name}, {kind}, is neither oci nor vm nor pod"
+    binary, word = _text(runtime, "runtime_path"), name
+    if runtime.get("inherit_default_runtime") is True:
+        word = _find_default(start)
+        binary = _text(start.runtimes.get(word, {}), "runtime_path")
+    missing = _explain_missing(start, f"the runtime_path of {name}", binary, word)
+    if missing and not is_ours(binary):  # ours are put there before they are named
+        return missing
+    if kind == "vm" and binary and not VM_PROGRAM.fullmatch(PurePosixPath(binary).name):
+        return f"the runtime_path of {name}, {binary}, is not named containerd-shim-…, as one of type vm is"
+    config = _text(runtime, "runtime_config_path")
+    if config and kind != "vm":
+        return f"{name} has a runtime_config_path, which goes with the runtime_type vm alone"
+    if config and start.host.kind(PurePosixPath("/", config)) is Kind.ABSENT:
+        return f"the runtime_config_path of {name}, {config}, is not there"
+    return _explain_newer_keys(start, name, runtime)
+
+
+def _explain_newer_keys(start: NextStart, name: str, runtime: Tree) -> str:
+    """Return which key of later releases is wrong in a runtime; "" where none is."""
+    version = start.given.files.version
+    if version is None:
+        return ""
+    kind = _text(runtime, "runtime_type")
+    if version >= NO_SYNC_LOG_SINCE and runtime.get("no_sync_log") is True and kind not in {"", "oci"}:
+        return f"{name} has no_sync_log, which goes with the runtime_type oci alone"
+    if version < RUNTIME_KEYS_SINCE:
+        return ""
+    if runtime.get("stream_websockets") is True and kind != POD:
+        return f"{name} has stream_websockets, which goes with the runtime_type pod alone"
+    affinity = _text(runtime, "exec_cpu_affinity")
+    if affinity not in {"", "first"}:
+        return f"the exec_cpu_affinity of {name}, {affinity}, is not first"
+    profile = _text(runtime, "seccomp_profile")
+    if profile and (flaw := _judge_profile(start, PurePosixPath("/", profile))):
+        return f"the seccomp_profile of {name}, {profile}, {flaw}"
+    return ""
+
+
+def _find_bad_default(start: NextStart) -> Iterator[LoadError]:
+    """Yield why CRI-O would refuse its default runtime; another one it leaves out."""
+    default = _find_default(start)
+    if reason := explain_ignored(start, default):
+        yield _make_error(start, reason, (*RUNTIMES, default))
+
+
+def _find_missing_programs(start: NextStart) -> Iterator[LoadError]:
+    """Yield the programs that CRI-O starts with and that are none (engine-facts.md#crio-conmon)."""
+    pinns: Key = ("crio", "runtime", "pinns_path")
+    if missing := _explain_missing(start, "its pinns_path", start.text(*pinns), "pinns"):
+        yield _make_error(start, missing, pinns)
+    conmon: Key = ("crio", "runtime", "conmon")
+    for_all = start.text(*conmon)
+    for name in _list_taken(start):
+        runtime = start.runtimes.get(name, {})
+        monitor = _text(runtime, "monitor_path")
+        kind = _text(runtime, "runtime_type")
+        what = f"the monitor_path of {name}"
+        missing = ""
+        if kind in {"", "oci"}:
+            missing = _explain_missing(start, what, for_all or monitor, "conmon", runs=True)
+        elif kind == POD and name == _find_default(start):
+            # CRI-O leaves another runtime out whose conmon-rs does not start.
+            missing = _explain_missing(start, what, monitor, "conmonrs", runs=True)
+        if missing:
+            yield _make_error(start, missing, conmon if for_all and kind != POD else (*RUNTIMES, name))
+
+
+def _find_bad_cgroups(start: NextStart) -> Iterator[LoadError]:
+    """Yield the cgroups of conmon that do not go with the cgroup manager."""
+    for_all = start.text("crio", "runtime", "conmon_cgroup")
+    by_systemd = start.text("crio", "runtime", "cgroup_manager") in {"", "systemd"}
+    for name in _list_taken(start):
+        runtime = start.runtimes.get(name, {})
+        if _text(runtime, "runtime_type") not in {"", "oci"}:
+            continue
+        cgroup = for_all or _text(runtime, "monitor_cgroup") or SYSTEM_SLICE
+        fits = cgroup.endswith(".slice") if by_systemd else cgroup == SYSTEM_SLICE
+        if cgroup != POD and not fits:
+            wanted = "pod or a slice" if by_systemd else "pod or unset with the cgroup_manager cgroupfs"
+            key: Key = ("crio", "runtime", "conmon_cgroup") if for_all else (*RUNTIMES, name)
+            yield _make_error(start, f"the monitor_cgroup of {name}, {cgroup}, is not {wanted}", key)
+
+
+def _list_taken(start: NextStart) -> Iterator[str]:
+    """Yield the runtimes that CRI-O does not leave out: the built-in one, the default, the others."""
+    names = (find_built_in(start.given.files.version), _find_default(start), *start.runtimes)
+    for name in dict.fromkeys(names):
+        if not explain_ignored(start, name):
+            yield name
+
+
+def _find_bad_directories(start: NextStart) -> Iterator[LoadError]:
+    """Yield the directories that CRI-O could not make, for a file stands in their place or above it."""
+    for key in (*DIRECTORIES, *IN_DIRECTORIES):
+        for place in start.texts(*key):
+            directory = PurePosixPath(place).parent if key in IN_DIRECTORIES else PurePosixPath(place)
+            obstacle = _find_obstacle(start, directory)
+            if obstacle is not None:
+                problem = f"its {key[-1]} {place} cannot be made: {obstacle} is no directory"
+                yield _make_error(start, problem, key)
+    yield from _find_bad_nri(start)
+
+
+def _find_bad_nri(start: NextStart) -> Iterator[LoadError]:
+    """Yield the places of NRI that CRI-O could neither make nor read."""
+    nri = start.whole.get("crio")
+    table = nri.get("nri") if isinstance(nri, Mapping) else None
+    if isinstance(table, Mapping) and table.get("enable_nri") is False:
+        return
+    for name in ("nri_listen", "nri_plugin_dir"):
+        key = ("crio", "nri", name)
+        place = start.text(*key)
+        path = PurePosixPath(place).parent if name == "nri_listen" else PurePosixPath(place)
+        obstacle = _find_obstacle(start, path) if place else None
+        if obstacle is not None:
+            yield _make_error(start, f"its {name} {place} is below {obstacle}, which is no directory", key)
+
+
+def _find_obstacle(start: NextStart, path: PurePosixPath) -> PurePosixPath | None:
+    """Return what stands in the place of a directory or of one above it; None where it could be made."""
+    if not path.is_absolute():
+        return None
+    for each in (path, *path.parents):
+        with suppress(InstallerError):
+            kind = start.host.kind(each)
+            if kind is not Kind.ABSENT:
+                return None if kind is Kind.DIRECTORY else each
+    return None
+
+
+def _find_bad_profiles(start: NextStart) -> Iterator[LoadError]:
+    """Yield the files that CRI-O reads at its start and that it would not take."""
+    profile = start.text("crio", "runtime", "seccomp_profile")
+    # Without the file CRI-O takes its own profile.
+    is_there = bool(profile) and start.host.kind(PurePosixPath("/", profile)) is not Kind.ABSENT
+    if is_there and (flaw := _judge_profile(start, PurePosixPath("/", profile))):
+        key = ("crio", "runtime", "seccomp_profile")
+        yield _make_error(start, f"its seccomp_profile {profile} {flaw}", key)
+    blockio = start.text("crio", "runtime", "blockio_config_file")
+    if blockio and _read_text(start, PurePosixPath("/", blockio)) is None:
+        key = ("crio", "runtime", "blockio_config_file")
+        yield _make_error(start, f"its blockio_config_file {blockio} cannot be read", key)
+
+
+def _judge_profile(start: NextStart, path: PurePosixPath) -> str:
+    """Return what is wrong with a seccomp profile, "" where nothing is."""
+    text = _read_text(start, path)
+    if text is None:
+        return "cannot be read"
+    try:
+        profile = json.loads(text)
+    except (ValueError, RecursionError):
+        return "is not valid JSON"
+    return "" if isinstance(profile, dict) else "is not a JSON object"
+
+
+def _find_bad_registries(start: NextStart) -> Iterator[LoadError]:
+    """Yield the files about registries that CRI-O would not take (containers-registries.conf(5))."""
+    drop_ins = [REGISTRIES_DIR / name for name in sorted(start.host.names(REGISTRIES_DIR))]
+    for path in (REGISTRIES, *(each for each in drop_ins if each.name.endswith(".conf"))):
+        text = _read_text(start, path)
+        if text is not None and (flaw := _judge_registries(text, is_drop_in=path != REGISTRIES)):
+            yield LoadError(f"{path} {flaw}", f"correct {path}")
+
+
+def _judge_registries(text: str, *, is_drop_in: bool) -> str:
+    """Return what is wrong with a file about registries, "" where nothing is."""
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return f"is not valid TOML: {error}"
+    newer = tree.keys() & {"registry", "unqualified-search-registries", "short-name-mode"}
+    if tree.get(OLD_REGISTRIES) and is_drop_in:
+        return "has the table registries of version 1, which a drop-in may not have"
+    if tree.get(OLD_REGISTRIES) and newer:
+        return f"mixes the table registries of version 1 with {min(newer)} of version 2"
+    mode = tree.get("short-name-mode", SHORT_NAME_MODES[0])
+    if mode and mode not in SHORT_NAME_MODES:
+        return f"has the short-name-mode {mode}"
+    registries = tree.get("registry", [])
+    for registry in registries if isinstance(registries, list) else []:
+        if not isinstance(registry, dict):
+            return "has a registry that is no table"
+        location = registry.get("location", "")
+        prefix = registry.get("prefix", "")
+        if not location and not str(prefix).startswith("*."):
+            return "has a registry without a location"
+        for place in (location, prefix):
+            if str(place).startswith(("http://", "https://")):
+                return f"has a registry whose location begins with a scheme: {place}"
+    return ""
+
+
+def _find_bad_hooks(start: NextStart) -> Iterator[LoadError]:
+    """Yield the OCI hooks that CRI-O would not take (oci-hooks(5))."""
+    for directory in start.texts("crio", "runtime", "hooks_dir") or (HOOK_DIR,):
+        place = PurePosixPath(directory)
+        if not place.is_absolute():
+            continue
+        with suppress(InstallerError):
+            for name in sorted(start.host.names(place)):
+                if name.endswith(".json") and (flaw := _judge_hook(start, place / name)):
+                    yield LoadError(f"the hook {place / name} {flaw}", f"correct or remove {place / name}")
+
+
+def _judge_hook(start: NextStart, path: PurePosixPath) -> str:
+    """Return what is wrong with a hook, "" where nothing is, and where it is not there any more."""
+    text = _read_text(start, path)
+    if text is None:
+        return "" if start.host.kind(path) is Kind.ABSENT else "cannot be read"
+    try:
+        hook = json.loads(text)
+    except (ValueError, RecursionError):
+        return "is not valid JSON"
+    if not isinstance(hook, dict):
+        return "is not a JSON object"
+    version = hook.get("version", "")
+    if version not in HOOK_VERSIONS:
+        return f"has the version {version}, which CRI-O does not know"
+    if version != "1.0.0":  # the form of 2017 has other keys
+        return ""
+    program = hook.get("hook")
+    if not (isinstance(program, dict) and program.get("path")):
+        return "names no program in hook.path"
+    stages = hook.get("stages")
+    if not isinstance(stages, list):
+        return "has no stages"
+    unknown = [str(each) for each in stages if each not in HOOK_STAGES]
+    return f"has the stage {unknown[0]}, which CRI-O does not know" if unknown else ""
+
+
+def _explain_missing(start: NextStart, what: str, given: str, word: str, *, runs: bool = False) -> str:
+    """Return that a program is none which CRI-O needs, "" where it is one.
+
+    A path that is ``given`` has to lead to something, or to a program where CRI-O ``runs`` it at once.
+    Without a path CRI-O looks for a ``word`` in its PATH. Nothing is missed where CRI-O is not known to
+    have a unit or a process, as in an image that is being built.
+    """
+    if not start.paths:
+        return ""
+    if given:
+        path = PurePosixPath("/", given)  # a unit starts in the root directory
+        with suppress(InstallerError):
+            there = start.host.is_program(path) if runs else start.host.kind(path) is not Kind.ABSENT
+            return "" if there else f"{what}, {given}, is no program"
+        return ""
+    if any(start.host.is_program(place / word) for place in start.paths):
+        return ""
+    return f"{what}, {word}, is not in its PATH"
+
+
+def _read_text(start: NextStart, path: PurePosixPath) -> str | None:
+    """Return the text of a file, None where there is none that can be read."""
+    with suppress(InstallerError):
+        file = start.host.read(path)
+        return file.content.decode(errors="replace") if file else None
+    return None
+
+
+def _text(table: Tree, key: str) -> str:
+    value = table.get(key)
+    return value if isinstance(value, str) else ""

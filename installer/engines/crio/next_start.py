@@ -1,0 +1,236 @@
+"""The settings that CRI-O's next start comes to: its files, then the variables and the flags of its unit."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+
+from installer.config_text import Key, Tree, Value, value_at
+from installer.model.engine_spec import HostReader, LoadInput
+
+RUNTIMES: Final[Key] = ("crio", "runtime", "runtimes")
+# What `--runtimes` says of a runtime, divided by colons, and of how many parts it takes at least.
+RUNTIME_PARTS: Final = ("", "runtime_path", "runtime_root", "runtime_type")
+LEAST_PARTS: Final = 3
+RELOAD_UNIT: Final = "in the unit of CRI-O and run systemctl daemon-reload"
+
+
+class Setting(Struct, frozen=True):
+    """A key of CRI-O's config, and by which flag and which variable a unit sets it instead."""
+
+    key: Key
+    flag: str
+    variable: str = ""
+    is_list: bool = False
+
+
+def _make_setting(
+    table: str, name: str, *, flag: str = "", variable: str | None = None, is_list: bool = False
+) -> Setting:
+    """Return a setting; most flags and variables are named after its key."""
+    usual_variable = f"CONTAINER_{name.upper()}"
+    return Setting(
+        (*table.split("."), name),
+        flag or name.replace("_", "-"),
+        usual_variable if variable is None else variable,
+        is_list,
+    )
+
+
+# internal/criocli/criocli.go of 1.37.0, as far as load.py or config.py ask for them.
+SETTINGS: Final = (
+    _make_setting("crio", "root"),
+    _make_setting("crio", "runroot"),
+    _make_setting("crio", "imagestore"),
+    _make_setting("crio", "storage_driver"),
+    _make_setting("crio", "log_dir"),
+    _make_setting("crio", "version_file"),
+    _make_setting("crio", "version_file_persist"),
+    _make_setting("crio.api", "listen"),
+    _make_setting("crio.api", "stream_port"),
+    _make_setting("crio.api", "stream_idle_timeout", variable="STREAM_IDLE_TIMEOUT"),
+    _make_setting("crio.runtime", "default_runtime"),
+    _make_setting("crio.runtime", "conmon"),
+    _make_setting("crio.runtime", "conmon_cgroup"),
+    _make_setting("crio.runtime", "cgroup_manager"),
+    _make_setting("crio.runtime", "pinns_path"),
+    _make_setting("crio.runtime", "hooks_dir", is_list=True),
+    _make_setting("crio.runtime", "namespaces_dir"),
+    _make_setting("crio.runtime", "container_exits_dir", variable="CONTAINER_EXITS_DIR"),
+    _make_setting("crio.runtime", "container_attach_socket_dir", variable="CONTAINER_ATTACH_SOCKET_DIR"),
+    _make_setting("crio.runtime", "seccomp_profile"),
+    _make_setting("crio.runtime", "blockio_config_file", variable=""),
+    _make_setting("crio.runtime", "uid_mappings"),
+    _make_setting("crio.runtime", "gid_mappings"),
+    _make_setting("crio.network", "network_dir", flag="cni-config-dir", variable="CONTAINER_CNI_CONFIG_DIR"),
+    _make_setting(
+        "crio.network",
+        "plugin_dirs",
+        flag="cni-plugin-dir",
+        variable="CONTAINER_CNI_PLUGIN_DIR",
+        is_list=True,
+    ),
+    _make_setting("crio.image", "signature_policy_dir"),
+    _make_setting("crio.image", "namespaced_auth_dir"),
+    _make_setting("crio.nri", "nri_listen", variable=""),
+    _make_setting("crio.nri", "nri_plugin_dir", variable=""),
+)
+
+
+class NextStart(Struct, frozen=True):
+    """The settings of CRI-O's next start, each with where it comes from."""
+
+    given: LoadInput
+    whole: Tree
+    from_unit: Mapping[Key, str]  # the flag or the variable of the settings that its unit has
+
+    @classmethod
+    def of(cls, given: LoadInput) -> "NextStart":
+        """Return the settings as files and unit tell them, and as CRI-O prints them where it was asked."""
+        whole: Tree = {}
+        for tree in given.files.trees.values():
+            whole = overlay(whole, tree)
+        by_unit, from_unit = _read_unit(given.words, given.environment)
+        whole = overlay(whole, by_unit)
+        printed = read_printed(given.printed)
+        # CRI-O does not print all that a runtime has.
+        runtimes = _table(whole, RUNTIMES)
+        said = _table(printed, RUNTIMES)
+        whole = overlay(whole, printed)
+        both = {name: {**_table(runtimes, (name,)), **_table(said, (name,))} for name in {**runtimes, **said}}
+        whole = overlay(whole, {"crio": {"runtime": {"runtimes": both}}})
+        return cls(given, whole, from_unit)
+
+    @property
+    def host(self) -> HostReader:
+        """The host that CRI-O starts on."""
+        return self.given.host
+
+    @property
+    def paths(self) -> tuple[PurePosixPath, ...]:
+        """The directories of its PATH; none where its start is not known."""
+        places = self.given.environment.get("PATH", "").split(":")
+        return tuple(PurePosixPath(place) for place in places if place.startswith("/"))
+
+    @property
+    def runtimes(self) -> dict[str, Tree]:
+        """The runtimes by name."""
+        tables = _table(self.whole, RUNTIMES)
+        return {name: _table(tables, (name,)) for name in tables}
+
+    def text(self, *key: str) -> str:
+        """Return a setting that is a text; "" where it is unset."""
+        value = value_at(self.whole, key)
+        return value if isinstance(value, str) else ""
+
+    def texts(self, *key: str) -> tuple[str, ...]:
+        """Return the texts of a setting that is one text, or a list of them."""
+        value = value_at(self.whole, key)
+        values = value if isinstance(value, list) else [value]
+        return tuple(each for each in values if isinstance(each, str) and each)
+
+    def find_file(self, key: Key) -> PurePosixPath | None:
+        """Return the file that decides a setting: the last one read that has it."""
+        for path, tree in reversed([*self.given.files.trees.items()]):
+            if value_at(tree, key) is not None:
+                return path
+        return None
+
+    def tell_source(self, *key: str) -> str:
+        """Return where a setting comes from, as part of a sentence; "" for a default of CRI-O's."""
+        if whence := self._find_in_unit(key):
+            return f"its unit sets {whence}"
+        file = self.find_file(key)
+        return f"in {file}" if file else ""
+
+    def tell_remedy(self, *key: str) -> str:
+        """Return what the owner of CRI-O corrects to change a setting."""
+        if whence := self._find_in_unit(key):
+            return f"correct {whence} {RELOAD_UNIT}"
+        name = f"the runtime {key[-1]}" if key[:-1] == RUNTIMES else key[-1]
+        return f"correct {name} in {self.find_file(key) or 'the config of CRI-O'}"
+
+    def _find_in_unit(self, key: Key) -> str:
+        """Return the flag or variable that decides a setting, or the table that it belongs to."""
+        for number in range(len(key), 0, -1):
+            if whence := self.from_unit.get(key[:number]):
+                return whence
+        return ""
+
+
+def read_printed(text: str) -> Tree:
+    """Return what ``crio config`` prints without a comment sign: what differs from CRI-O's defaults."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):  # a release that prints a value without escaping it
+        return {}
+
+
+def overlay(under: Tree, over: Tree, key: Key = ()) -> Tree:
+    """Return one config over another: by key, a runtime as a whole."""
+    merged = dict(under)
+    for name, value in over.items():
+        below = merged.get(name)
+        is_table = isinstance(value, Mapping) and isinstance(below, Mapping)
+        if is_table and key != RUNTIMES:
+            merged[name] = overlay(_table(merged, (name,)), _table(over, (name,)), (*key, name))
+        else:
+            merged[name] = value
+    return merged
+
+
+def _read_unit(words: Sequence[str], environment: Mapping[str, str]) -> tuple[Tree, dict[Key, str]]:
+    """Return the settings that a unit has, and the flag or the variable of each."""
+    tree: Tree = {}
+    from_unit: dict[Key, str] = {}
+    for setting in SETTINGS:
+        value, whence = _find_value(words, environment, setting.flag, setting.variable)
+        if value is None:
+            continue
+        from_unit[setting.key] = whence
+        tree = overlay(tree, _nest(setting.key, value.split(",") if setting.is_list else value))
+    value, whence = _find_value(words, environment, "runtimes", "CONTAINER_RUNTIMES")
+    for runtime in (value or "").split(","):
+        name, *parts = runtime.split(":")
+        if len(parts) + 1 < LEAST_PARTS:  # CRI-O says so itself when it is asked
+            continue
+        from_unit[(*RUNTIMES, name)] = whence
+        one = dict(zip(RUNTIME_PARTS[1:], parts, strict=False))
+        tree = overlay(tree, _nest((*RUNTIMES, name), one))
+    return tree, from_unit
+
+
+def _find_value(
+    words: Sequence[str], environment: Mapping[str, str], flag: str, variable: str
+) -> tuple[str | None, str]:
+    """Return what a flag gives, or else a variable, and the name of that; None where neither is there."""
+    given = [*_list_values(words, flag)]
+    if given:
+        return ",".join(given) if flag == "runtimes" else given[-1], f"--{flag}"
+    if variable and variable in environment:
+        return environment[variable], variable
+    return None, ""
+
+
+def _list_values(words: Sequence[str], name: str) -> Iterator[str]:
+    """Yield the values of a flag, with one dash or two, as Go's package flag takes it."""
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        if flag in {f"-{name}", f"--{name}"}:
+            yield value if equals else next(rest, "")
+
+
+def _nest(key: Key, value: Value) -> Tree:
+    """Return a tree that holds one value."""
+    for part in reversed(key[1:]):
+        value = {part: value}
+    return {key[0]: value}
+
+
+def _table(tree: Tree, key: Key) -> Tree:
+    """Return a table, an empty one where there is none: CRI-O itself has checked the types."""
+    found = value_at(tree, key)
+    return found if isinstance(found, Mapping) else {}
