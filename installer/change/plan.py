@@ -216,9 +216,8 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
             handlers = each.serving.handlers.items()
             tables = sorted((name, sorted(map(repr, flatten(one.table)))) for name, one in handlers)
             serves = (each.serving.default, tables)
-        engines.append(
-            (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
-        )
+        known_by = (each.version, each.build, each.unit, each.start, each.inputs, each.config)
+        engines.append((each.name, *known_by, serves, *texts))
     words = repr((engines, payload.version if payload else "", options.for_engines))
     return sha256(words.encode()).hexdigest()
 

@@ -13,9 +13,11 @@ from installer.change.ledger import is_foreign, is_ledger_lost, read_record, rea
 from installer.change.unrecorded import find_install_dir, find_left_behind, find_lost_specification
 from installer.config_text import Edit
 from installer.config_text.change import list_missing
+from installer.engines import ENGINES
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs
+from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
 from installer.host.locks import is_held_pidfile
@@ -46,6 +48,7 @@ AS_BEFORE: Final = "as it was before the install"
 BEFORE: Final = f"{AS_BEFORE}: the install or its undo was interrupted"
 CUT_SHORT: Final = "half done by an interrupted install or undo, and edited since"
 LAST_CHECK: Final = "last check"
+NOT_AFTER: Final = "would not serve after its next start"
 NO_START: Final = "would not start with the configs that it has now"
 READS: Final = 3  # of a ledger that an install or a repair writes meanwhile
 
@@ -202,6 +205,11 @@ def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
 def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) -> Iterator[Line]:
     """Yield each config, and before those of an engine what they do not come to any more."""
     engines = {engine.name: engine for engine in record.engines} if record.finished else {}
+    for name, engine in engines.items():
+        spec = ENGINES[name]
+        flaw = find_template_flaw(host, spec, spec.config, engine.version)
+        if flaw is not None:
+            yield Line(name, f"{NOT_AFTER} {spec.finds} ({flaw.reason}): {flaw.remedy}", later=True)
     groups: dict[str, list[ConfigRow]] = {}
     for row in record.configs:
         groups.setdefault(row.engine, []).append(row)

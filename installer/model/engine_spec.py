@@ -384,6 +384,9 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     marks: tuple[str, ...] = ()  # parts of its paths that no other engine's have; () for one that does not
     # The runtime that it looks for by itself: nothing is edited. "" where it makes its config of other texts.
     finds: str = ""
+    # Its owner's templates of that config, beside it, the preferred first, with the CRI plugin of each.
+    templates: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[PurePosixPath, ...] = ()  # what else it makes that config of
     units: tuple[str, ...] = ()  # it is part of one of them
     start_s: float = 0.0  # for which a start is waited at least
     makes: PurePosixPath | None = None  # that config, beside the root file or a whole path

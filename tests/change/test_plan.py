@@ -151,6 +151,7 @@ def _failed() -> Facts:
         ({"retry": True}, {}, False),
         ({"timeout_s": 60.0}, {}, False),
         ({}, {"build": "1 2"}, False),
+        ({}, {"inputs": "another template"}, False),
         ({"toolkit": ToolkitConfig(accept_volume_mounts=True)}, {}, False),
         ({}, {"serving": SERVING}, False),
     ],

@@ -14,7 +14,7 @@ from tests.engines.distribution import TOOLKIT, UNSEEN, Distribution, begin, new
 from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, SOURCE
 from tests.engines.payload import ARTIFACTS
-from tests.engines.told import sentence, snapshot
+from tests.engines.told import bad, doctor, sentence, snapshot
 from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
 
@@ -54,6 +54,17 @@ for directory in /usr/local/nvidia/toolkit /usr/bin; do
 TOML
     break
 done
+template="${{config%/*}}/config-v3.toml.tmpl"
+if [ -f "$template" ]; then
+    cp "$config" "$config.base"
+    while IFS= read -r line; do
+        case $line in
+        '{{{{ template "base" . }}}}') cat "$config.base" ;;
+        *) printf '%s\\n' "$line" ;;
+        esac
+    done <"$template" >"$config"
+    rm "$config.base"
+fi
 containerd -c "$config" &
 trap 'kill $!; wait' TERM
 wait
@@ -110,6 +121,50 @@ def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
     node.restart(rancher.unit)
     rancher.cri.wait()
     assert rancher.handlers() == {"runc": ""}
+
+
+TEMPLATE = "/var/lib/rancher/NAME/agent/etc/containerd/config-v3.toml.tmpl"
+
+
+def _use_template(rancher: Distribution, text: str) -> str:
+    """Give it a template of its owner's, restart it and return the path."""
+    path = TEMPLATE.replace("NAME", _name_of(rancher.unit))
+    rancher.node.write(path, text)
+    rancher.node.restart(rancher.unit)
+    rancher.cri.wait()
+    return path
+
+
+@pytest.mark.sampled(16)
+def test_a_template_of_its_owner_without_our_runtime_is_told_before_a_restart(rancher: Distribution) -> None:
+    node, name = rancher.node, _name_of(rancher.unit)
+    own = node.read(TEMPLATE.replace("NAME", name).replace("config-v3.toml.tmpl", "config.toml"))
+    path = _use_template(rancher, own)
+    files, pid = snapshot(node), node.pid_of(rancher.unit)
+
+    planned, refused = node.installer("plan", *SOURCE), node.installer("install", *SOURCE)
+
+    assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
+    said = f"its template {path} defines no runtime nvidia that starts {TOOLKIT}"
+    assert said in planned.stdout + planned.stderr
+    assert said in sentence(refused.stderr)
+    assert "containerd.runtimes.nvidia] with runtime_type" in sentence(refused.stderr)
+    assert (snapshot(node), node.pid_of(rancher.unit)) == (files, pid)
+
+    # What its owner mends and restarts is installed, without --retry.
+    path = _use_template(rancher, '{{ template "base" . }}\n\n[debug]\n  level = "info"\n')
+    node.installer("install", *SOURCE, check=True)
+    assert rancher.handlers() == {"runc": "", "nvidia": TOOLKIT}
+
+    # What he takes out again is told before the next start.
+    node.write(path, own)
+    status, (code, checks) = node.installer("status"), doctor(node)
+    assert (status.returncode, code) == (1, 1)
+    assert said in status.stdout
+    assert said in bad(checks)["config-accepted"]
+    pid = node.pid_of(rancher.unit)
+    node.installer("uninstall", check=True)
+    assert node.pid_of(rancher.unit) == pid
 
 
 # As the GPU Operator, told of k3s (toolkit.env), hands that on with mounts of the two directories.

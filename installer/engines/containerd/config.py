@@ -375,6 +375,8 @@ K3S: Final = replace(
     estimate=lambda _: EffectiveConfig({}, ""),
     marks=("/rancher/", "/k3s/"),
     finds="nvidia",
+    templates={"config-v3.toml.tmpl": V3_PLUGIN, "config.toml.tmpl": V2_PLUGIN},
+    inputs=(PurePosixPath("/etc/rancher/k3s/config.yaml"), PurePosixPath("/etc/rancher/k3s/registries.yaml")),
     units=("k3s.service", "k3s-agent.service"),
     start_s=120.0,
 )
@@ -383,6 +385,10 @@ RKE2: Final = replace(
     name="rke2",
     title="RKE2",
     config=PurePosixPath("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
+    inputs=(
+        PurePosixPath("/etc/rancher/rke2/config.yaml"),
+        PurePosixPath("/etc/rancher/rke2/registries.yaml"),
+    ),
     unit="rke2-server.service",
     units=("rke2-server.service", "rke2-agent.service"),
 )

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -24,6 +23,7 @@ from installer.engines.dependencies import MONITORS, Dependencies, driver_root, 
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
 from installer.engines.startup import find_lacks, find_moves, path_of, value_of
+from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, is_absent, is_file, text, used_percent
@@ -233,6 +233,10 @@ def _read_functions(host: Host) -> Iterator[tuple[str, int, str]]:
                 yield address, int(text(host, PCI / address / "class"), 16) >> 8, driver
 
 
+def _has_gpu(host: Host) -> bool:
+    return any(kind in GPUS for _, kind, _ in _read_functions(host))
+
+
 def _read_mig_minors(host: Host) -> Iterator[int]:
     gpus = DRIVER_PROC / "capabilities"
     for instances in (gpus / gpu / "mig" for gpu in _list_names(host, gpus)):
@@ -418,12 +422,17 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
         has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
     lacks = (f"{engine.unit} would not start it again: {lack}" for lack in find_lacks(host, unit.start))
     moves = (f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine))
+    flaws = [*lacks, *moves]
+    wanted = spec.finds in engine.served.handlers or host.exists(options.layout.toolkit) or _has_gpu(host)
+    template = find_template_flaw(host, spec, engine.config, engine.version) if wanted else None
+    if template is not None:
+        flaws.append(f"after its next start it does not serve {spec.finds}: {template.reason}")
     return model.EngineExam(
         **asdict(engine),
         on_disk=on_disk,
         trees=trees,
         invalid=invalid,
-        next_flaw=next(chain(lacks, moves), ""),
+        next_flaw=next(iter(flaws), ""),
         unit_state=spell_state(unit),
         has_hook=has_hook,
         unable=unable,

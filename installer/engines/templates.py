@@ -1,0 +1,109 @@
+"""The owner's own template of the config that k3s and RKE2 write at each start, and its other sources.
+
+Which template they take and what its ``base`` has: engine-facts.md#k3s-templates.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+
+from installer.engines.containerd.effective import V3_PLUGIN
+from installer.errors import InstallerError
+from installer.host.files import Host
+from installer.model.engine_spec import EngineSpec, Version
+from installer.model.facts import EngineState
+from installer.model.files import DEFAULT_INSTALL_DIR, Kind, Layout
+
+# Their own text lists the runtimes that they found; so does a template that includes it or lists them.
+BASE: Final = re.compile(r"""\{\{-?\s{0,9}template\s{1,9}["`]base["`]""")
+FOUND_RUNTIMES: Final = ".ExtraRuntimes"
+IMPORTS: Final = re.compile(r"(?m)^[ \t]{0,99}imports[ \t]{0,9}=")
+BEGINS: Final = "{{/*"
+ENDS: Final = "*/}}"
+PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime"  # they look nowhere else
+
+
+def find_template(
+    host: Host, spec: EngineSpec, config: PurePosixPath, version: Version | None
+) -> PurePosixPath | None:
+    """Return the template that takes the place of an engine's own at its next start; None for none."""
+    for name, plugin in spec.templates.items():
+        if plugin == V3_PLUGIN and version and version < (2,):
+            continue  # such a release does not know that name
+        path = config.with_name(name)
+        if host.kind(path) is not Kind.ABSENT:
+            return path
+    return None
+
+
+class TemplateFlaw(Struct, frozen=True):
+    """Why an engine does not serve our runtime after its next start, and what its owner can do."""
+
+    reason: str
+    remedy: str
+
+
+def find_template_flaw(
+    host: Host, spec: EngineSpec, config: PurePosixPath, version: Version | None
+) -> TemplateFlaw | None:
+    """Return what a template lacks by which an engine will make ``config``; None where that is nothing."""
+    path: PurePosixPath | None = None
+    text = ""
+    with suppress(InstallerError):  # what cannot be read is no reason
+        path = find_template(host, spec, config, version)
+        file = host.read(path) if path else None
+        text = file.content.decode(errors="replace") if file else ""
+    if path is None or may_define_ours(text):
+        return None
+    table = f'plugins."{spec.templates[path.name]}".containerd.runtimes.{spec.finds}'
+    lines = f'[{table}] with runtime_type = "io.containerd.runc.v2"'
+    lines += f' and [{table}.options] with BinaryName = "{PROGRAM}"'
+    return TemplateFlaw(
+        f"its template {path} defines no runtime {spec.finds} that starts {PROGRAM}",
+        f'add {lines} there, or put {{{{ template "base" . }}}} in the place of its own copy of that',
+    )
+
+
+def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError]:
+    """Yield why an engine is not restarted: it would not serve our runtime because of its template."""
+    spec = engine.spec
+    flaw = find_template_flaw(host, spec, engine.config, engine.version)
+    if flaw is not None:
+        problem = f"have {spec.title} serve {spec.finds} by a restart ({flaw.reason})"
+        remedy = f"{flaw.remedy}, then run again"
+        yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
+
+
+def may_define_ours(template: str) -> bool:
+    """Tell whether a template defines our runtime, or says too little to deny it."""
+    text = _drop_comments(template)
+    if BASE.search(text) or FOUND_RUNTIMES in text or IMPORTS.search(text):
+        return True
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return any(str(PROGRAM) in line for line in lines)
+
+
+def _drop_comments(template: str) -> str:
+    """Return a template without its comments, which may hold lines that are not in force."""
+    kept: list[str] = []
+    for part in template.replace("{{- /*", BEGINS).replace("*/ -}}", ENDS).split(BEGINS):
+        _, ends, rest = part.partition(ENDS)
+        kept.append(rest if ends and kept else part)
+    return "".join(kept)
+
+
+def digest_inputs(host: Host, engine: EngineState) -> str:
+    """Return the digest of the files that an engine makes its config of at its next start; "" for none."""
+    spec = engine.spec
+    paths = (*map(engine.config.with_name, spec.templates), *spec.inputs)
+    known: list[tuple[str, str]] = []
+    for path in paths:
+        with suppress(InstallerError):
+            if file := host.read(path):
+                known.append((str(path), file.digest))
+    return sha256(repr(known).encode()).hexdigest() if known else ""
