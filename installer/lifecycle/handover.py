@@ -15,7 +15,7 @@ from installer.change.ledger import Ledger
 from installer.engines import ENGINES
 from installer.engines.config_files import explain_unwritable
 from installer.engines.containers import find_own_pid
-from installer.errors import InstallerError, UndoIncompleteError
+from installer.errors import InstallerError, PendingError, UndoIncompleteError
 from installer.host import supervision, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
@@ -70,7 +70,8 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
         if not waits:
             _start(host, options, ledger, until_s)
     except InstallerError as error:
-        ledger.write(replace(ledger.held, undo_pending=""))
+        if not isinstance(error, PendingError):  # else the unit may still come up, and then goes on
+            ledger.write(replace(ledger.held, undo_pending=before.undo_pending))
         problem = f"hand over the undo ({error.problem})"
         raise UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over") from error
     metrics.publish_pending(host, options, ledger)
@@ -95,6 +96,8 @@ def _start(host: Host, options: Options, ledger: Ledger, until_s: float) -> None
     timeout_s = min(LOADED_S, max(AT_LEAST_S, until_s - time.monotonic()))
     try:
         unit_jobs.start_transient(host, UNIT, words, memory_bytes=MEMORY_BYTES, timeout_s=timeout_s)
+    except PendingError:
+        raise
     except InstallerError:
         host.remove(copy)
         raise

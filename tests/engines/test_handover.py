@@ -1,5 +1,6 @@
 """An undo that outlives its process: a unit of the host waits for containers on our runtime, and finishes it."""
 
+import re
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ DOCKER_RUN = ("docker", "run", "--detach", "--name", "toolkit", "--read-only", "
 RUN = (PYTHON, "-m", "installer", "run", "--host-root", "/host", *SOURCE)
 TEXTFILE = "/var/lib/node_exporter/toolkit-installer.prom"
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
+MOST_KB = 80_000  # of the 128 MiB that the unit has
 CONFIDED = "kept-out-of-the-unit"
 
 
@@ -69,6 +71,9 @@ def test_an_undo_that_waits_for_a_container_is_handed_to_the_host_and_finishes_t
         node.run(["readlink", f"/proc/{pid}/ns/mnt"]).stdout
         == node.run(["readlink", "/proc/1/ns/mnt"]).stdout
     )
+    peak = re.search(r"VmHWM:\s+(\d+) kB", node.read(f"/proc/{pid}/status"))
+    assert peak
+    assert int(peak[1]) < MOST_KB
     status = node.installer("status")
     assert "undo-pending" in status.stdout, status.stdout
     again = node.installer("uninstall")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger
 from installer.engines import ENGINES
 from installer.engines.trial_containers import MARK
-from installer.errors import InstallerError, LockedError
+from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
 from installer.lifecycle import handover, installation, uninstall
 from installer.model.facts import EngineRow, Record
@@ -102,6 +102,16 @@ def test_an_undo_in_a_container_of_crio_alone_is_handed_over_or_not_begun(host: 
 
     assert not handover.find_reason(host, Options(), configured("containerd")), "which restarts meanwhile"
     assert handover.find_reason(host, Options(), configured("crio"))
+
+
+def test_an_undo_that_no_systemd_takes_over_is_not_pending(
+    host: Host, options: Options, holder: Ledger
+) -> None:
+    with pytest.raises(UndoIncompleteError, match="reach systemd") as raised:
+        handover.hand_over(host, options, holder, "our runtime runs trainer", time.monotonic())
+
+    assert raised.value.code == "undo-not-handed-over"
+    assert holder.held.undo_pending == ""
 
 
 # What verify makes
