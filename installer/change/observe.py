@@ -29,11 +29,11 @@ from installer.engines.containers import (
     list_hooks,
     list_places,
 )
-from installer.engines.crio.config import HOOK_DIR
+from installer.engines.crio.config import CONMON, HOOK_DIR
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.restart import ASK_S, with_creating
-from installer.engines.startup import flags_of, path_of, unit_obstacles
+from installer.engines.startup import flags_of, path_of, unit_obstacles, value_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
 from installer.host.files import Host, entries, is_file, text
@@ -69,9 +69,12 @@ SEARCHED: Final[Mapping[PurePosixPath, int]] = {
     PurePosixPath("/etc/crio"): 1,
     PurePosixPath(HOOK_DIR): 0,
     PurePosixPath("/etc/containers"): 2,
-    PurePosixPath("/usr/share/containers"): 1,
+    PurePosixPath("/usr/share/containers"): 2,
     PurePosixPath("/etc/systemd/system"): 1,
     PurePosixPath("/run/systemd/system"): 1,
+    PurePosixPath("/usr/local/lib/systemd/system"): 1,
+    PurePosixPath("/usr/lib/systemd/system"): 1,
+    PurePosixPath("/lib/systemd/system"): 1,  # where that is no link to the one before
     PurePosixPath("/etc/nvidia-container-runtime"): 0,
 }
 SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
@@ -226,6 +229,8 @@ class Node(Struct, frozen=True):
         host = self.host
         # None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
         for seen in list_root_processes(host):
+            if seen.name == CONMON and seen.of_host:
+                yield from _find_podmans_runtime(seen)
             row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
             unit = unit_of(seen.pid, host.local_path(PROC))
             if row is None or not seen.of_host or self._is_known(seen, row, unit):
@@ -280,6 +285,15 @@ class Node(Struct, frozen=True):
         for path in self._list_paths() if value else ():
             with suppress(InstallerError):
                 yield from [place / value for place in path if self.host.kind(place / value) is Kind.FILE][:1]
+
+
+def _find_podmans_runtime(seen: HostProcess) -> Iterator[Reference]:
+    """Yield what Podman started a container with, which it could not stop or remove without that."""
+    ends_by = value_of(seen.cmdline, ("--exit-command",)) or ""
+    runtime = value_of(seen.cmdline, ("-r", "--runtime")) or ""
+    if PurePosixPath(ends_by).name == "podman" and runtime:
+        name = value_of(seen.cmdline, ("-n", "--name")) or f"of the conmon {seen.pid}"
+        yield Reference(f"Podman runs the container {name} with", runtime, "stop and remove that container")
 
 
 # Of another engine, or of one that this install does not touch.

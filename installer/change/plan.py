@@ -302,7 +302,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         nri.undo(facts),
         cdi.undo_specifications(facts, stays=stays),
         cdi.undo_device_nodes(facts, stays=stays),
-        toolkit.undo(facts, options, needed, engines),
+        toolkit.undo(facts, options, needed),
         find_taken_over(facts, options),
         Part(
             DIRECTORIES,

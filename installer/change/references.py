@@ -41,6 +41,30 @@ def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> It
         yield InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="toolkit-needed")
 
 
+def find_last_references(facts: Facts, options: Options) -> Iterator[InstallerError]:
+    """Yield what starts a program of the toolkit once every engine is without us: their own runtimes, too."""
+    yield from find_references(facts, (), options)
+    for engine in facts.engines:
+        row = facts.held.engine(engine.name)
+        if row is None or engine.spec.finds:  # which finds no toolkit at its next start
+            continue
+        before_us = {
+            program
+            for config in facts.held.configs
+            if config.engine == engine.name
+            for program in config.named or ()
+        }
+        for name, program in engine.served.binaries.items():
+            if (
+                name in row.runtimes
+                and program not in before_us
+                and is_removed(facts, program, options.layout)
+            ):
+                problem = f"remove the toolkit ({engine.title} serves {name}, which starts {program})"
+                remedy = f"restart {engine.title}, then {TRY_AGAIN}"
+                yield InstallerError(problem, remedy=remedy, code="toolkit-needed")
+
+
 def leads_into(facts: Facts, value: str, layout: Layout) -> bool:
     """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""
     return _is_below(facts, value, layout, layout.toolkit.name, layout.home.name)

@@ -1,6 +1,6 @@
 """Carry a plan out: the ledger first, then step by step; a failure rolls back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -48,6 +48,8 @@ class Context(Struct, frozen=True):
     timeout_s: float
     until_s: float = inf  # when a pod's grace runs out, on the clock that only goes on
     rolls_back: bool = False  # it takes back what another plan has begun
+    # Yields what still starts a program of the toolkit, asked right before that is removed.
+    find_references: Callable[[], Iterable[InstallerError]] = tuple
 
     def patience(self, check: Callable[[], None]) -> Patience:
         """Return for how long a step may wait that begins now."""
@@ -283,6 +285,10 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
     if running:
         problem = f"remove the toolkit (its runtime has just started {names_of(running)})"
         raise InstallerError(problem, remedy="run uninstall again", code="in-use")
+    references = tuple(context.find_references())
+    if references:
+        references[0].others = references[1:]
+        raise references[0]
 
 
 def _switch(host: Host, layout: Layout, after: str | None) -> None:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from installer.change.ledger import Ledger, hold, read_record
 from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
+from installer.change.references import find_last_references
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
 from installer.change.unrecorded import find_install_dir, find_leftovers, find_lost, find_packages, recover
 from installer.engines import ENGINES, trial_containers
@@ -144,7 +145,14 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
             ledger.write(replace(ledger.held, left=obstacle.problem))
         refuse_obstacles(plan)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
-        context = Context(host, options.layout, ledger, min(options.timeout_s, share_s), until_s)
+        context = Context(
+            host,
+            options.layout,
+            ledger,
+            min(options.timeout_s, share_s),
+            until_s,
+            find_references=partial(_find_last_references, host, options, ledger),
+        )
         plugin = plugin_state.at_ledger_socket(options.nri, ledger.held)
         apply_undo(context, plan, supervision.raise_if_orphan)
         plugin_state.remove_plugin(host, plugin)
@@ -160,6 +168,11 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     log.info("undo complete", steps=len(plan.steps))
     if was_pending:
         handover.forget_failure(host)
+
+
+def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Iterator[InstallerError]:
+    """Yield what starts a program of the toolkit by now, however it was when the undo was planned."""
+    return find_last_references(observe_undo(host, options, ledger.held, awaits_s=0.0), options)
 
 
 def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:

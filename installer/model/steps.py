@@ -170,7 +170,7 @@ class WriteSpecification(Struct, frozen=True):
 
 
 class ProveUnused(Struct, frozen=True):
-    """Go on only if no container has been started on our runtimes since the host was looked at."""
+    """Go on only if no container runs on our runtimes by now, and nothing names a program of ours."""
 
     hooked: str = ""  # the engine that had an OCI hook of ours: what it is making has to run that first
 
@@ -246,8 +246,8 @@ def describe(step: Step) -> Deed:
         case WriteSpecification(cdi):  # once its text is known a WriteConfig stands in its place
             return Deed(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
-            text = "make sure that no container runs on the runtimes"
-            return Deed(text, "no container found on our runtimes", {})
+            text = "make sure that no container runs on the runtimes, and that nothing names their programs"
+            return Deed(text, "no use of our programs found", {})
         case _:
             assert_never(step)
 

@@ -1,7 +1,6 @@
 """The payload: its wanted version, and the steps that install or remove it."""
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -17,7 +16,6 @@ from installer.model.steps import (
     InstallVersion,
     Part,
     ProveUnused,
-    Reload,
     RemoveToolkit,
     RemoveVersion,
     Step,
@@ -197,7 +195,7 @@ def _carry_edits_over(
     return config, tuple(f"kept an administrator's edit of config.toml: {key}" for key in edited)
 
 
-def undo(facts: Facts, options: Options, needed: Collection[InstallerError], parts: Iterable[Part]) -> Part:
+def undo(facts: Facts, options: Options, needed: Collection[InstallerError]) -> Part:
     """Return the part that removes the payload.
 
     The payload stays while something outside needs it: ``needed`` has an error for each such reference. For
@@ -220,11 +218,9 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     steps = (*restored, *map(RemoveVersion, sorted(facts.toolkit.versions)))
     planned = for_reason("nothing refers to it", steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
-    all_steps = itertools.chain.from_iterable(part.steps for part in parts)
-    reloads = any(isinstance(step, Reload) for step in all_steps)
-    # A container may be started between the look at the node and the reload of its engine.
-    if steps and (hooked or reloads) and not facts.containers.running:
-        planned = ((ProveUnused(hooked), "one may have been started since the node was looked at"), *planned)
+    if steps:
+        reason = "containers may have been started, and files written, since the node was looked at"
+        planned = ((ProveUnused(hooked), reason), *planned)
     return Part(ID, planned, obstacles=obstacles)
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_undo
+from installer.change.references import find_last_references
 from installer.config_text import Syntax
 from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, texts_alone
@@ -295,6 +296,28 @@ def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it() -> None:
     reason = f"Docker was started with a flag for gpu, which starts {PROGRAM}"
     assert [error.problem for error in back.needed] == [f"remove the toolkit ({reason})"]
     assert final_of(back).toolkit == facts.held.toolkit
+
+
+@pytest.mark.parametrize(
+    ("binaries", "named", "told"),
+    [
+        ({"nvidia": PROGRAM}, (), True),
+        ({"nvidia": "/usr/bin/other"}, (), False),
+        ({"nvidia": PROGRAM}, (PROGRAM,), False),
+        ({}, (), False),
+    ],
+    ids=["ours", "of another program", "as the files said before us", "nothing"],
+)
+def test_what_an_engine_serves_in_the_end_keeps_its_program(
+    binaries: dict[str, str], named: tuple[str, ...], *, told: bool
+) -> None:
+    facts = undoing(CONTAINERD, serving=served({"runc": "", **binaries}, "runc"))
+    rows = tuple(replace(row, named=named) for row in facts.held.configs)
+    left = replace(facts, held=replace(facts.held, configs=rows), contents={})
+
+    found = [error.problem for error in find_last_references(left, RESTARTS)]
+
+    assert found == [f"remove the toolkit (containerd serves nvidia, which starts {PROGRAM})"] * told
 
 
 @pytest.mark.parametrize(

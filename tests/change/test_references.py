@@ -86,6 +86,36 @@ def test_device_nodes_of_ours_that_a_text_names_are_told_too(tmp_path: Path) -> 
     assert (found.how, found.program) == ("/etc/cdi/a.json names", "/dev/nvidia0")
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/etc/cdi/site.yaml",
+        "/var/run/cdi/site.json",
+        "/usr/share/containers/oci/hooks.d/site.json",
+        "/etc/containers/oci/hooks.d/site.json",
+        "/etc/containers/containers.conf",
+        "/etc/containers/containers.conf.d/site.conf",
+        "/usr/share/containers/containers.conf",
+        "/usr/share/containers/containers.conf.d/site.conf",
+        "/etc/systemd/system/site.service",
+        "/etc/systemd/system/docker.service.d/site.conf",
+        "/run/systemd/system/docker.service.d/site.conf",
+        "/usr/local/lib/systemd/system/site.service",
+        "/usr/lib/systemd/system/site.service",
+        "/lib/systemd/system/docker.service.d/site.conf",
+        "/etc/docker/site.json",
+        "/etc/containerd/conf.d/site.toml",
+        "/etc/crio/crio.conf.d/site.conf",
+    ],
+)
+def test_a_text_where_others_keep_theirs_is_searched(tmp_path: Path, place: str) -> None:
+    host = put(tmp_path, {place: f'runs = "{PROGRAM}"\n'})
+
+    found = [*node(host, EngineState.usual(ENGINES["docker"])).find_references()]
+
+    assert [(each.how, each.program) for each in found] == [(f"{place} names", str(PROGRAM))]
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a node on which a dockerd runs beside ours, as the kernel tells of it."""
@@ -136,6 +166,28 @@ def test_an_engine_beside_ours_names_the_toolkit_by_its_config_and_its_flags_and
     engine = replace(EngineState.usual(ENGINES[name]), unit=unit, pid=pid)
 
     assert sorted(beside(root, engine)) == ([] if known else [READS, FLAG])
+
+
+CONMON = ("conmon", "-c", "3f6c", "-n", "trainer", "-r", str(PROGRAM), "--exit-command", "/usr/bin/podman")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (CONMON, ["Podman runs the container trainer with"]),
+        (CONMON[:-2], []),
+        ((*CONMON[:-1], "/usr/bin/crio"), []),
+    ],
+    ids=["of Podman", "of CRI-O", "of another"],
+)
+def test_a_container_that_podman_runs_on_ours_is_told(
+    root: Path, words: tuple[str, ...], told: list[str]
+) -> None:
+    put(root, {"proc/50/comm": "conmon\n", "proc/50/cmdline": "".join(f"{word}\0" for word in words)})
+
+    found = node(Host.under(PurePosixPath(root))).find_references()
+
+    assert [each.how for each in found if each.program == str(PROGRAM)] == told
 
 
 def test_no_engine_beside_ours_is_spoken_to(root: Path) -> None:

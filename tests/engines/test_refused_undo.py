@@ -4,10 +4,11 @@ from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from tests.engines.cri import Cri
+from tests.engines.cri import Container, Cri
 from tests.engines.live import run_through_us, start
 from tests.engines.nodes import OURS, SOURCE, Node
 from tests.engines.told import sentence, served, snapshot
+from tests.support.waiting import until
 
 NEVER = ("--restart-mode", "none")
 UNIT = "/run/systemd/system/containerd.service.d/site.conf"
@@ -93,6 +94,29 @@ def test_while_a_container_runs_on_ours_only_the_default_goes(containerd_node: N
     node.installer("uninstall", check=True)
     cri.wait()
     assert (snapshot(node), served(node)) == (files, before)
+
+
+@pytest.mark.any_version
+def test_what_is_written_while_an_engine_restarts_keeps_the_program_that_it_names(
+    containerd_node: Node, cri: Cri
+) -> None:
+    node = containerd_node
+    node.installer("install", *SOURCE, check=True)
+    pod = cri.run_pod()
+    cri.create(pod, Container())  # a restart waits for what is created and not started yet
+    before = node.read(node.config)
+    running = node.start_installer("uninstall")
+    until(lambda: node.read(node.config) != before, lambda: running.log)
+    node.write("/etc/cdi/site.json", f'{{"path": "{PROGRAM}"}}')
+
+    returncode = running.wait()
+
+    assert returncode == 4, running.log
+    assert f"remove the toolkit (/etc/cdi/site.json names {PROGRAM}" in sentence(running.log)
+    assert node.has(PROGRAM)
+    node.run(["rm", "/etc/cdi/site.json"])
+    node.installer("uninstall", check=True)
+    assert not node.has(PROGRAM)
 
 
 @pytest.mark.any_version

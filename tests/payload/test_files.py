@@ -13,7 +13,7 @@ from installer.errors import InstallerError
 from installer.model.facts import ADOPTED, STAND_IN, Facts, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Artifact, Copy, Entry, Kind, PayloadFile, Symlink, Text
 from installer.model.options import Options
-from installer.model.steps import RemoveToolkit, RemoveVersion, SwitchToolkit
+from installer.model.steps import ProveUnused, RemoveToolkit, RemoveVersion, SwitchToolkit
 from installer.payload import plan as toolkit
 from installer.payload.files import (
     CONFIG,
@@ -251,14 +251,14 @@ ASIDE = replace(ROW, replaced=True)
 def test_what_has_the_name_of_the_toolkit_after_an_undo(
     found: ToolkitFacts, row: ToolkitRow | None, step: SwitchToolkit | RemoveToolkit | None
 ) -> None:
-    part = toolkit.undo(facts(found, row), Options(), (), ())
+    part = toolkit.undo(facts(found, row), Options(), ())
 
-    assert list(part.steps) == ([step] if step else [])
+    assert list(part.steps) == ([ProveUnused(), step] if step else [])
     assert not part.obstacles
 
 
 def test_another_in_its_name_keeps_what_stands_aside() -> None:
-    part = toolkit.undo(facts(replace(ELSEWHERE, replaced=True), ASIDE), Options(), (), ())
+    part = toolkit.undo(facts(replace(ELSEWHERE, replaced=True), ASIDE), Options(), ())
 
     (obstacle,) = part.obstacles
     assert "(another file or directory is at /usr/local/nvidia/toolkit now)" in obstacle.problem
