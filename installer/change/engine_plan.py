@@ -86,6 +86,7 @@ def install(
             *decision.notes,
             *(reloading.explain_stale_runtimes(engine, choice.after, ours) if is_known else ()),
             *reloading.explain_stale_state(engine, facts, entries),
+            *reloading.explain_edited_inputs(engine, restarting),
             *([f"{row.name}, pending: {pending}"] if pending else []),
         ),
         obstacles=(

@@ -37,7 +37,7 @@ from installer.engines.startup import (
     values_of,
 )
 from installer.engines.stopped_units import explain_stopped_units
-from installer.engines.templates import digest_inputs, explain_template
+from installer.engines.templates import digest_inputs, explain_inputs, explain_template, list_edited_inputs
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
@@ -248,11 +248,13 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         paths=tuple(dict.fromkeys(each.paths for each in (how, later) if each)),
         start=sha256(repr((unit.start, programs)).encode()).hexdigest(),
         inputs=digest_inputs(host, engine),
+        edited_inputs=tuple(list_edited_inputs(host, engine)),
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine
     reasons = chain(
         find_refusals(host, engine, unit.start, process_path(host, engine, unit)),
+        explain_inputs(host, engine),
         explain_template(host, engine),
         explain_stopped_units(host, engine, unit),
     )

@@ -264,6 +264,13 @@ def explain_refusals(
         yield from explain_losses(engine, after, ours)
 
 
+def explain_edited_inputs(engine: EngineState, steps: Iterable[Step]) -> Iterator[str]:
+    """Yield what others have changed since an engine's start that its restart brings into force, too."""
+    if engine.edited_inputs and any(isinstance(step, Reload) for step in steps):
+        paths = ", ".join(map(str, engine.edited_inputs))
+        yield f"the restart of {engine.title} brings into force what was changed after its start in {paths}"
+
+
 def explain_losses(
     engine: EngineState, after: EffectiveConfig, ours: Collection[str]
 ) -> Iterator[InstallerError]:

@@ -25,6 +25,7 @@ FOUND_RUNTIMES: Final = ".ExtraRuntimes"
 IMPORTS: Final = re.compile(r"(?m)^[ \t]{0,99}imports[ \t]{0,9}=")
 BEGINS: Final = "{{/*"
 ENDS: Final = "*/}}"
+MOST_YAML: Final = 1 << 20  # of the owner's settings; they have some lines
 PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime"  # they look nowhere else
 
 
@@ -79,6 +80,54 @@ def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError
         yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
 
+def list_edited_inputs(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
+    """Yield the files that an engine makes its config of and that were changed after its start."""
+    began_s = engine.started.began_s if engine.started else None
+    if began_s is None:
+        return
+    for path in _list_inputs(engine):
+        with suppress(InstallerError):
+            if host.changed_s(path) > began_s:
+                yield path
+
+
+def explain_inputs(host: Host, engine: EngineState) -> Iterator[InstallerError]:
+    """Yield why an engine is not restarted: it ends at its next start because of a file that is no YAML.
+
+    A file that was not changed since its start is not looked at: it has started with that.
+    """
+    is_known = engine.started is not None and engine.started.began_s is not None
+    edited = [*list_edited_inputs(host, engine)]
+    for path in engine.spec.inputs:
+        flaw = "" if is_known and path not in edited else _find_yaml_flaw(host, path)
+        if flaw:
+            yield InstallerError(
+                f"restart {engine.title} ({engine.unit} would not start it again: {path} is no YAML, {flaw})",
+                remedy=f"correct {path}, then run again",
+                code="unit-failed",
+            )
+
+
+def _find_yaml_flaw(host: Host, path: PurePosixPath) -> str:
+    """Return where a file is no YAML; "" where it is, or cannot be told."""
+    text = ""
+    with suppress(InstallerError):
+        file = host.read(path)
+        text = file.content.decode(errors="replace") if file else ""
+    if not text.strip() or len(text) > MOST_YAML:
+        return ""
+    import yaml  # few nodes have such a file
+
+    try:
+        for _ in yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
+            pass
+    except yaml.MarkedYAMLError as error:
+        return f"line {error.problem_mark.line + 1}" if error.problem_mark else "as a whole"
+    except yaml.YAMLError:
+        return "as a whole"
+    return ""
+
+
 def may_define_ours(template: str) -> bool:
     """Tell whether a template defines our runtime, or says too little to deny it."""
     text = _drop_comments(template)
@@ -99,11 +148,13 @@ def _drop_comments(template: str) -> str:
 
 def digest_inputs(host: Host, engine: EngineState) -> str:
     """Return the digest of the files that an engine makes its config of at its next start; "" for none."""
-    spec = engine.spec
-    paths = (*map(engine.config.with_name, spec.templates), *spec.inputs)
     known: list[tuple[str, str]] = []
-    for path in paths:
+    for path in _list_inputs(engine):
         with suppress(InstallerError):
             if file := host.read(path):
                 known.append((str(path), file.digest))
     return sha256(repr(known).encode()).hexdigest() if known else ""
+
+
+def _list_inputs(engine: EngineState) -> tuple[PurePosixPath, ...]:
+    return (*map(engine.config.with_name, engine.spec.templates), *engine.spec.inputs)

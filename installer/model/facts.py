@@ -228,6 +228,7 @@ class EngineState(Struct, frozen=True):
     build: str = ""  # tells one build of ``exe`` from another
     start: str = ""  # tells one way in which its unit starts it from another
     inputs: str = ""  # tells one set of files that it makes its config of from another
+    edited_inputs: tuple[PurePosixPath, ...] = ()  # those of them that were changed after its start
     state: PurePosixPath | None = None  # where the state of its containers is, if not at the usual place
     # A config changed since its start, and no install has proven it: it may serve less than it says.
     outdated: bool = False

@@ -151,6 +151,18 @@ def test_a_template_of_its_owner_without_our_runtime_is_told_before_a_restart(ra
     assert "containerd.runtimes.nvidia] with runtime_type" in sentence(refused.stderr)
     assert (snapshot(node), node.pid_of(rancher.unit)) == (files, pid)
 
+    # Nor is it restarted into settings that it does not start with.
+    settings = f"/etc/rancher/{name}/registries.yaml"
+    node.write(path, '{{ template "base" . }}\n')
+    node.write(settings, "mirrors:\n\tdocker.io: {}\n")
+    refused = node.installer("install", *SOURCE)
+    assert refused.returncode == 1
+    assert f"would not start it again: {settings} is no YAML, line 2" in sentence(refused.stderr)
+    assert node.pid_of(rancher.unit) == pid
+    node.write(settings, "mirrors: {}\n")
+    planned = node.installer("plan", *SOURCE)
+    assert f"brings into force what was changed after its start in {path}, {settings}" in planned.stdout
+
     # What its owner mends and restarts is installed, without --retry.
     path = _use_template(rancher, '{{ template "base" . }}\n\n[debug]\n  level = "info"\n')
     node.installer("install", *SOURCE, check=True)

@@ -5,13 +5,14 @@ import time
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.engines.observe import with_start
 from installer.engines.templates import PROGRAM, digest_inputs, find_template_flaw, may_define_ours
 from installer.host.files import MOST_BYTES
-from installer.model.facts import EngineState
+from installer.model.facts import EngineState, Started
 from tests.support.files import put
 
 RKE2 = EngineState.usual(ENGINES["rke2"])
@@ -97,6 +98,34 @@ def test_a_mended_template_or_list_of_registries_is_another_plan(tmp_path: Path)
 
     assert len({*digests}) == len(digests)
     assert with_start(host, RKE2).inputs == digests[-1]
+
+
+REGISTRIES = PurePosixPath("/etc/rancher/rke2/registries.yaml")
+BROKEN = "mirrors:\n\tdocker.io: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "after_s", "said"),
+    [
+        (BROKEN, 1.0, "/etc/rancher/rke2/registries.yaml is no YAML, line 2"),
+        (BROKEN, None, "/etc/rancher/rke2/registries.yaml is no YAML, line 2"),
+        (BROKEN, -1.0, ""),  # it has started with that
+        ("mirrors: {}\n", 1.0, ""),
+        ("", 1.0, ""),
+    ],
+)
+def test_settings_that_no_start_has_read_and_that_are_no_yaml_keep_it_from_a_restart(
+    tmp_path: Path, text: str, after_s: float | None, said: str
+) -> None:
+    host = put(tmp_path, {REGISTRIES: text})
+    began_s = None if after_s is None else host.changed_s(REGISTRIES) - after_s
+    engine = replace(RKE2, started=Started(began_s=began_s))
+
+    found = with_start(host, engine)
+
+    assert said in (found.not_restarted.problem if found.not_restarted else "")
+    assert (found.not_restarted is not None) == bool(said)
+    assert found.edited_inputs == ((REGISTRIES,) if after_s == 1.0 else ())
 
 
 @pytest.mark.parametrize("filler", ["\n", " ", "{", "{{", "{{/*", "*/}}", "#", "imports ", '{{ template "'])
