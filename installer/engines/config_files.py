@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.engines.config_edits import tree_of
+from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.containerd.effective import list_imports, own_import
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy
@@ -230,13 +230,8 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
     spec = engine.spec
     if engine.hook is not None:
         places = engine.served.hook_dirs
-        if places and host.resolve(engine.hook.parent) not in {host.resolve(path) for path in places}:
-            yield InstallerError(
-                f"give {engine.title} the hook {engine.hook} "
-                f"(it looks for hooks in {', '.join(map(str, places))})",
-                remedy=f"add {engine.hook.parent} to hooks_dir in its config, or configure runtimes instead",
-                code="engine-flags",
-            )
+        if places and not _is_among(host, engine.hook.parent, places):
+            yield _explain_unread_hook(host, engine, engine.hook)
         return
     directory = path_of(engine.words, spec.cmdline.drop_ins) or spec.drop_ins.directory
     if engine.drop_in is None or spec.drop_ins.directory is None or directory is None:
@@ -250,6 +245,39 @@ def explain_unread(host: Host, engine: EngineState) -> Iterator[InstallerError]:
         problem = f"configure {engine.title} in {engine.drop_in} (it reads {read})"
         remedy = f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}"
         yield InstallerError(problem, remedy=remedy, code="engine-flags")
+
+
+def _explain_unread_hook(host: Host, engine: EngineState, hook: PurePosixPath) -> InstallerError:
+    """Return why an engine does not read our hook, and what its owner does about that."""
+    places = ", ".join(map(str, engine.served.hook_dirs))
+    later: tuple[PurePosixPath, ...] = ()
+    with suppress(InstallerError):  # an invalid config is reported where it is read
+        later = _list_hook_dirs(host, engine)
+    if _is_among(host, hook.parent, later):
+        return InstallerError(
+            f"give {engine.title} the hook {hook} (since its start it looks for hooks in {places}, and its "
+            f"configs name {hook.parent} now)",
+            remedy=f"restart {engine.unit or engine.title} at a time of your choice",
+            code="restart-pending",
+        )
+    return InstallerError(
+        f"give {engine.title} the hook {hook} (it looks for hooks in {places})",
+        remedy=f"add {hook.parent} to hooks_dir in its config, or configure runtimes instead",
+        code="engine-flags",
+    )
+
+
+def _list_hook_dirs(host: Host, engine: EngineState) -> tuple[PurePosixPath, ...]:
+    """Return where an engine will look for hooks by its configs; nothing where they are as at its start."""
+    now = with_configs(host, engine)
+    directories = (now.drop_in_directory,) if now.drop_in_directory else ()
+    if not is_outdated(host, now, (*now.files, *directories)):
+        return ()
+    return texts_alone(now, contents_of(host, now.files)).hook_dirs
+
+
+def _is_among(host: Host, place: PurePosixPath, places: Iterable[PurePosixPath]) -> bool:
+    return host.resolve(place) in {host.resolve(path) for path in places}
 
 
 def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> bool:

@@ -18,10 +18,17 @@ from installer.engines.config_edits import (
     files_without_us,
     runtime_of,
 )
-from installer.engines.config_files import contents_of, explain_unread, with_configs, with_readable_configs
+from installer.engines.config_files import (
+    contents_of,
+    explain_unread,
+    is_outdated,
+    with_configs,
+    with_readable_configs,
+)
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, list_said, with_flags, with_start
 from installer.engines.reloading import explain_moved_places
+from installer.engines.restart import ask as ask_engine
 from installer.engines.startup import drop_flags, explain_overruling, find_lacks, next_start, read_start
 from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
@@ -272,6 +279,8 @@ class Comparison(NamedTuple):
     has: Callable[[Edit], bool] = lambda _: False  # whether an edit is in force
     refused: InstallerError | None = None  # why no install can mend that
     heals: bool = False  # by an install, what keeps it from starting
+    remedy: str = ""  # what its owner does about that, where it is known
+    waits: InstallerError | None = None  # what it does not have in force before its next start
 
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
@@ -306,16 +315,26 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     if fatal := lack or found.fatal:
         with suppress(InstallerError):  # a text of ours is not valid any more
             before = ask(engine, files_without_us(engine, facts))
-            return Comparison(fatal, heals=not (lack or before.fatal))
-        return Comparison(fatal)
+            return Comparison(fatal, heals=not (lack or before.fatal), remedy=found.remedy)
+        return Comparison(fatal, remedy=found.remedy)
     if hook is not None:
         flagged = engine.started is not None and engine.started.mentions("hooks")
         unread = [] if flagged else [*explain_unread(host, replace(engine, serving=found))]
-        return Comparison(lacks=(UNREAD,) * len(unread), refused=next(iter(unread), None))
+        waits = None if unread else _find_unread_hook(host, engine)
+        return Comparison(lacks=(UNREAD,) * len(unread), refused=next(iter(unread), None), waits=waits)
     inherited, refused = _inherited(row, engine, facts, ask)
     refused = refused or _find_overruling(row, engine)
     lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
     return Comparison("", lacks, lambda edit: asked and _in_force(found, edit), refused)
+
+
+def _find_unread_hook(host: Host, engine: EngineState) -> InstallerError | None:
+    """Return why a running engine does not read our hook before its next start; None where it does."""
+    directories = (engine.drop_in_directory,) if engine.drop_in_directory else ()
+    if not is_outdated(host, engine, (*engine.files, *directories)):
+        return None  # it was started with what its configs say
+    answer = ask_engine(host, engine, timeout_s=ANSWER_S)
+    return next(explain_unread(host, replace(engine, serving=answer.serving)), None)
 
 
 def _find_overruling(row: EngineRow, engine: EngineState) -> InstallerError | None:

@@ -24,6 +24,7 @@ LAST_SCHEMA_OF_1: Final = 2
 PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
 PASSED: Final = "the reload that needed the intermediate text is done"
 DUE: Final = "its restart, as soon as it creates no container (--restart-mode when-idle)"
+PENDING: Final = "pending"  # begins the state of an engine that has not read its configs
 AT_NEXT_START: Final = "takes effect when dockerd starts the next time"
 LEFT: Final = "its restart or reload, which --restart-mode none leaves to you"
 UNREAD: Final = "its restart: until then it may start our programs, which stay for that"
@@ -279,7 +280,16 @@ def explain_losses(
     What an engine loads besides, and what only is added, does no harm to what it serves now.
     """
     now = engine.serving
-    if now is None or after.broken or not after.rest_digest:  # the texts alone do not tell all
+    if now is None or after.broken:
+        return
+    for name in sorted(now.handlers.keys() & {*after.ignored} - {*ours}):
+        yield InstallerError(
+            f"restart {engine.title} (its next start leaves out the runtime {name}, which it serves, for its "
+            "program is not there)",
+            remedy=f"install that program, or restart {engine.unit} at a time of your choice, then run again",
+            code="pending-by-others",
+        )
+    if not after.rest_digest:  # the texts alone do not tell all
         return
     losses = [*_find_losses(now, after, ours)]
     if losses:

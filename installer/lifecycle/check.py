@@ -378,7 +378,7 @@ def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
         yield InstallerError(
             f"verify that {title} serves our runtimes (it has not read its configs since the install)",
             remedy=Remedy("restart it, for ", Option("restart-mode", "none"), " leaves that to you"),
-            code="engine-not-proven",
+            code="restart-pending",
         )
 
 

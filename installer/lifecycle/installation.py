@@ -17,6 +17,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs
+from installer.engines.reloading import PENDING
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
@@ -49,6 +50,7 @@ BEFORE: Final = f"{AS_BEFORE}: the install or its undo was interrupted"
 CUT_SHORT: Final = "half done by an interrupted install or undo, and edited since"
 LAST_CHECK: Final = "last check"
 NOT_AFTER: Final = "would not serve after its next start"
+LEFT_TO_OWNER: Final = "restart-pending"  # the code of that
 NO_START: Final = "would not start with the configs that it has now"
 READS: Final = 3  # of a ledger that an install or a repair writes meanwhile
 
@@ -151,7 +153,7 @@ def _list_held(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
             yield Line(GPU_KIND, f"no CDI specification: {record.cdi.lacking}", good=True)
     act = "undo" if record.left else "install"
     for engine in (each for each in record.engines if each.pending):
-        state = f"pending since the last {act}: {engine.pending}"
+        state = f"{PENDING} since the last {act}: {engine.pending}"
         yield Line(engine.name, state, good=not engine.restart_due)
 
 
@@ -220,13 +222,17 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
                 found = compare_configs(host, engines[name], record)
         if record.left:  # of an undo that is to be run again it is not known what it has removed itself
             found = found._replace(lacks=(), has=lambda _: True)
-        fatal, lacks, in_force, refused, heals = found
+        fatal, lacks, in_force, refused, heals, remedy, waits = found
         if fatal:
-            yield Line(name, f"{NO_START} ({fatal}): {REPAIR if heals else CORRECT}", later=True)
+            remedy = REPAIR if heals else remedy or CORRECT
+            yield Line(name, f"{NO_START} ({fatal}): {remedy}", later=True)
+        if waits is not None:
+            yield Line(name, f"{PENDING}: {waits}", good=True)
         later = ignores or (bool(lacks) and engines[name].config is None)  # a hook that is run until then
         for lack in lacks:
             yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=later)
-        kept = "" if lacks or record.left else ", our keys in force"
+        unread = name in engines and engines[name].pending
+        kept = "" if lacks or record.left or unread else ", our keys in force"
         for row in rows:
             try:
                 state, good = _judge_config(host, layout, row, record, in_force, kept=kept)
@@ -278,7 +284,10 @@ def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:
         yield Line(LAST_CHECK, state, good=True)
         return
     if seen.problem:
-        yield Line(LAST_CHECK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}")
+        # A restart that is left to the owner of the engine is pending, as it is without ``run``.
+        waits = seen.code == LEFT_TO_OWNER
+        begin = f"{seen.time}: {PENDING}" if waits else seen.time
+        yield Line(LAST_CHECK, f"{begin}: cannot {seen.problem}; {seen.remedy}", good=waits)
     serves = "takes devices by CDI" if seen.by_cdi else "serves our runtimes"
     for engine in seen.engines:
         if engine.serves:
@@ -336,6 +345,8 @@ def explain_unproven(
             f"no toolkit-installer run waits (normal after install; {pid_file} is not locked): "
             "start run, or see the log of the last one"
         )
+    if seen and seen.current and seen.problem:
+        return f"cannot {seen.problem}; {seen.remedy}"
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
         state = "serves (it was not asked, or did not answer): restart or reload it"

@@ -572,3 +572,71 @@ def test_a_default_that_a_flag_overrules_is_told_by_status(owned: Node) -> None:
     assert told.returncode == 1, told.stdout
     assert "the default runtime is runc, not nvidia" in told.stdout
     assert "move --default-runtime from its command line" in told.stdout
+
+
+def test_a_hook_that_crio_reads_from_its_next_start_on_is_pending(owned: Node) -> None:
+    owned.write(OWNERS, '[crio.runtime]\nhooks_dir = ["/elsewhere"]\n')
+    owned.restart("crio")
+    elsewhere = owned.installer("plan", *ASKED, "--crio-hook")
+    owned.run(["rm", OWNERS])
+
+    early = owned.installer("plan", *ASKED, "--crio-hook")
+
+    assert "add /usr/share/containers/oci/hooks.d to hooks_dir" in elsewhere.stdout
+    assert "restart crio.service" in early.stdout
+    owned.restart("crio")
+    owned.installer("install", *ASKED, "--crio-hook", check=True)
+    owned.write(OWNERS, '[crio.runtime]\nhooks_dir = ["/elsewhere"]\n')
+    owned.restart("crio")
+    owned.run(["rm", OWNERS])
+    told, (_, checks) = owned.installer("status"), doctor(owned)
+    assert told.returncode == 0, told.stdout
+    assert "crio  " in told.stdout
+    assert "pending: cannot give CRI-O the hook" in told.stdout
+    assert "pending" in warned(checks)["installation"]
+    owned.restart("crio")
+    assert "pending" not in owned.installer("status").stdout
+
+
+def test_a_runtime_that_crio_leaves_out_for_its_absent_program_is_a_warning(owned: Node) -> None:
+    owned.write(OWNERS, '[crio.runtime.runtimes.kata]\nruntime_path = "/usr/bin/kata"\n')
+    owned.restart("crio")
+
+    _, checks = doctor(owned)
+
+    assert "config-in-force" not in bad(checks)
+    assert "kata in its configs, which it ignores" in warned(checks)["config-in-force"]
+
+
+def test_no_restart_of_ours_takes_a_served_runtime_whose_program_is_gone(owned: Node) -> None:
+    owned.run(["sh", "-c", "mkdir -p /run/mine && ln -sf /usr/libexec/crio/runc /run/mine/runc"])
+    owned.write(OWNERS, '[crio.runtime.runtimes.mine]\nruntime_path = "/run/mine/runc"\n')
+    owned.restart("crio")
+    owned.run(["rm", "-r", "/run/mine"])
+    count = starts(owned, "crio")
+
+    plan, done = owned.installer("plan", *ASKED), owned.installer("install", *ASKED)
+
+    assert (plan.returncode, done.returncode) == (1, 1), done.stderr
+    assert "its next start leaves out the runtime mine" in sentence(done.stderr)
+    assert starts(owned, "crio") == count
+
+
+def test_a_restart_that_is_left_to_the_owner_is_pending_for_each_verb(owned: Node) -> None:
+    owned.installer("install", *ASKED, "--restart-mode", "none", check=True)
+    alone, (_, checks) = owned.installer("status"), doctor(owned)
+    owned.run(["sh", "-c", f"echo '{COMMENT}' >> {OURS}"])
+    edited = owned.installer("status")
+    process = owned.start_run(*ASKED, "--restart-mode", "none")
+
+    watched, ready, (_, later) = owned.installer("status"), owned.is_ready(), doctor(owned)
+
+    assert (alone.returncode, edited.returncode, watched.returncode) == (0, 0, 0), watched.stdout
+    assert "our keys in force" not in edited.stdout
+    for found in (checks, later):
+        assert not {"config-in-force", "runtime-served", "installation"} & bad(found).keys()
+        assert "not served" in warned(found)["config-in-force"]
+    assert not ready
+    process.terminate()
+    assert process.wait() == 0, process.log
+    owned.run(["rm", "-f", OURS])

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
-from installer.engines.reloading import AT_NEXT_START
+from installer.engines.reloading import AT_NEXT_START, PENDING
 from installer.model.engine_spec import Api, is_ours
 from installer.model.facts import count
 from installer.payload.files import advise
@@ -107,8 +107,37 @@ def check_config_accepted(exam: model.EngineExam) -> str:
     return (exam.on_disk.fatal if exam.on_disk and not exam.disabled else "") or exam.next_flaw
 
 
-@by_engine("what configs say is served")
-def check_config_in_force(exam: model.EngineExam) -> str:
+def check_config_in_force(node: Node) -> Verdict:
+    pending = _list_pending(node)
+
+    def differs(exam: model.EngineExam) -> str:
+        return "" if exam.name in pending else _explain_difference(exam)
+
+    def waits(exam: model.EngineExam) -> str:
+        return _explain_difference(exam) if exam.name in pending else ""
+
+    def leaves_out(exam: model.EngineExam) -> str:
+        ignored = exam.on_disk.ignored if exam.on_disk else ()
+        return f"{', '.join(ignored)} in its configs, which it ignores: no program there" if ignored else ""
+
+    verdict = judge_engines(node, differs, "what configs say is served")
+    if verdict.level is not model.Level.OK:
+        return verdict
+    late = judge_engines(node, waits, "", partial(warn, remedy="restart it at a time of your choice"))
+    if late.level is model.Level.WARN:
+        return late
+    remedy = "install the program, or take that runtime out of the config"
+    left_out = judge_engines(node, leaves_out, "", partial(warn, remedy=remedy))
+    return left_out if left_out.level is model.Level.WARN else verdict
+
+
+def _list_pending(node: Node) -> set[str]:
+    """Return the engines that have not read their configs since the install, as status says."""
+    return {what for what, state, good in node.installed if good and state.startswith(PENDING)}
+
+
+def _explain_difference(exam: model.EngineExam) -> str:
+    """Return what an engine serves otherwise than its configs say; "" where nothing is."""
     if exam.on_disk is None or exam.serving is None or exam.on_disk.broken:
         return ""
     on_disk, serving = exam.on_disk.handlers, exam.serving.handlers
@@ -184,7 +213,7 @@ def check_runtime_served(node: Node) -> Verdict:
 
     drifted = {what for what, _, good in node.installed if not good}
     lacking = {exam.name for exam in node.engines if absent(exam)}
-    if lacking and lacking <= drifted:
+    if lacking and lacking <= drifted | _list_pending(node):
         return none("installation names what is missing")
     # With a package, --gpus and CDI go without a runtime; what a pod installs is for engines to serve.
     for_engines = any(toolkit.directory not in model.PACKAGED for toolkit in node.toolkits)
@@ -366,8 +395,14 @@ def check_installation(node: Node) -> Verdict:
     beside = f"; it cannot be seen from here whether {' and '.join(unseen)} runs" if unseen else ""
     if node.unwatched and not (stopped or silent or drifted or node.run_waits):
         return warn(f"last check: {node.unwatched}", "`systemctl start toolkit-installer`, or start its pod")
+    wrong = [*stopped, *silent, *drifted]
+    pending = [
+        f"{what}: {state}" for what, state, good in node.installed if good and state.startswith(PENDING)
+    ]
+    if pending and not wrong:
+        return warn(list_words(pending), "restart it at a time of your choice")
     fine = f"{count(len(node.installed), 'thing')} as they should be{beside}"
-    return judge([*stopped, *silent, *drifted], "", fine)
+    return judge(wrong, "", fine)
 
 
 def _select_shims(node: Node) -> list[model.Process]:
