@@ -12,6 +12,7 @@ from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
+from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode
@@ -89,6 +90,44 @@ def check_undo_in_two(case: Case) -> None:
     assert plan_undo(_live(later, case.engine), options).steps == ()
     full = plan_undo(later, options)
     assert (full.final, written(after, full)) == (None, case.before)
+
+
+REFUSED = InstallerError("restart it (no)", remedy="correct that, then run again", code="unit-failed")
+
+
+@pytest.mark.parametrize("engine", sorted(name for name in ENGINES if cases(name)))
+def test_a_refused_undo_takes_ours_out_and_the_next_finishes_it(engine: str) -> None:
+    for case in cases(engine):
+        named_before = any(str(OURS).encode() in file.content for file in case.before.values() if file)
+        restarts = ENGINES[engine].reload is ReloadMethod.RESTART
+        if restarts and not (named_before or {"refused", "hook"} & {*case.said}):
+            check_refused_undo(case)
+
+
+def check_refused_undo(case: Case) -> None:
+    options = _auto(case.options)
+    plan, disk, held = installed(case)
+    serving = served({"runc": "", **binaries_of(options)}, "runc")
+    now = with_engines(undo_facts(case, disk, held), serving=serving, not_restarted=REFUSED)
+
+    refused = plan_undo(now, options)
+
+    left = final_of(refused)
+    assert [error.problem for error in refused.needed] == [REFUSED.problem], case.path.name
+    assert (written(disk, refused), reloads_of(refused)) == (case.before, [])
+    assert (left.toolkit, [row.pending != "" for row in left.engines]) == (held.toolkit, [True])
+    again = with_engines(undo_facts(case, case.before, left), serving=serving, not_restarted=REFUSED)
+    assert writes_of(plan_undo(again, options)) == []
+    assert final_of(plan_undo(again, options)).configs == left.configs
+    restarted = with_engines(again, serving=served({"runc": ""}, "runc"), not_restarted=None)
+    done = plan_undo(restarted, options)
+    assert (done.final, writes_of(done), reloads_of(done)) == (None, [], [])
+    by_us = plan_undo(with_engines(again, not_restarted=None), options)
+    assert (by_us.final, writes_of(by_us), len(reloads_of(by_us))) == (None, [], 1)
+    installed_again, _, _ = installed(case, case.before, left)
+    assert {step.path: step.after for step in writes_of(installed_again)} == {
+        step.path: step.after for step in writes_of(plan)
+    }
 
 
 def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:
