@@ -75,6 +75,7 @@ def install(
     restarting = (*choice.steps, choice.reload) if choice.pending else choice.steps
     ours = {entry.name for entry in (*asked, *choice.reload.absent)}
     refused = reloading.explain_refusals(engine, restarting, choice.after, facts, ours)
+    reloads = any(isinstance(step, Reload) for step in restarting)
     is_known = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
     pending = choice.pending or row.pending
     return Part(
@@ -87,6 +88,7 @@ def install(
             *(reloading.explain_stale_runtimes(engine, choice.after, ours) if is_known else ()),
             *reloading.explain_stale_state(engine, facts, entries),
             *reloading.explain_edited_inputs(engine, restarting),
+            *(reloading.explain_changes(engine, choice.after, facts, ours) if reloads else ()),
             *([f"{row.name}, pending: {pending}"] if pending else []),
         ),
         obstacles=(
@@ -201,6 +203,11 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
             *way.notes,
             *([f"{engine.title} does not start without our edits either: {way.dead}"] if way.dead else []),
             *reloading.explain_stale_runtimes(engine, way.after, _list_ours(row, way)),
+            *(
+                reloading.explain_changes(engine, way.after, facts, _list_ours(row, way))
+                if way.reload is not None
+                else ()
+            ),
         ),
         needed=(*needed[:1], *([left] if left is not None else [])),
     )

@@ -64,6 +64,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
     return replace(
         engine,
         files=(engine.config, *sorted(beside - {engine.config})),
+        changed=tuple(_find_changed(host, engine, beside)),
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _is_unreadable(host, path)),
         gone=frozenset(_find_gone(host, engine, beside)),
@@ -83,6 +84,16 @@ def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
     reads_below = not drop_ins.pattern
     # Ours may be in a subdirectory. One that the engine does not read is refused elsewhere.
     return read if reads_below and ours.is_relative_to(read) else ours.parent
+
+
+def _find_changed(host: Host, engine: EngineState, beside: set[PurePosixPath]) -> Iterator[PurePosixPath]:
+    """Yield the configs that were changed after an engine's start; none where that time is not known."""
+    since_s = engine.started.began_s if engine.started else None
+    if since_s is None:
+        return
+    for path in sorted({engine.config, *beside}):
+        if host.kind(path) is Kind.FILE and host.changed_s(path) > since_s + TICK_S:
+            yield path
 
 
 def with_readable_configs(host: Host, engine: EngineState) -> EngineState:
@@ -287,6 +298,12 @@ def is_outdated(host: Host, engine: EngineState, paths: Iterable[PurePosixPath])
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
     return any(host.changed_s(path) > since_s + TICK_S for path in seen)
+
+
+def is_replaced(host: Host, engine: EngineState) -> bool:
+    """Tell whether an engine's program was replaced after its start, as far as times tell."""
+    since_s = engine.started.began_s if engine.started else None
+    return since_s is not None and engine.exe is not None and host.changed_s(engine.exe) > since_s + TICK_S
 
 
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:

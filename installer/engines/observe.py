@@ -17,6 +17,7 @@ from installer.engines.config_files import (
     explain_unread,
     explain_unread_root,
     is_outdated,
+    is_replaced,
     with_configs,
     with_drop_in,
     with_places,
@@ -249,6 +250,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         start=sha256(repr((unit.start, programs)).encode()).hexdigest(),
         inputs=digest_inputs(host, engine),
         edited_inputs=tuple(list_edited_inputs(host, engine)),
+        replaced=is_replaced(host, engine),
     )
     if spec.reload is not ReloadMethod.RESTART:
         return engine

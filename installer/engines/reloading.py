@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from installer.config_text.change import list_missing
 from installer.engines import ENGINES
-from installer.engines.config_edits import ConfigChange, group_of, syntax_of, text_of, without_us
+from installer.engines.config_edits import (
+    ConfigChange,
+    digest_of,
+    group_of,
+    read_present,
+    syntax_of,
+    text_of,
+    tree_of,
+    without_us,
+)
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotYetError
@@ -21,6 +30,12 @@ from installer.model.steps import Planned, Reload, Step, WriteConfig
 
 FIRST_MERGING: Final = 2  # the release of containerd from which on a dump has another schema
 LAST_SCHEMA_OF_1: Final = 2
+# Of daemon.json, besides runtimes and the default, which are compared with what dockerd has in force.
+TAKEN_BY_A_RELOAD: Final = frozenset((
+    "allow-nondistributable-artifacts", "authorization-plugins", "debug", "features", "insecure-registries",
+    "labels", "live-restore", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts",
+    "registry-mirrors", "shutdown-timeout",
+))  # fmt: skip
 PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
 PASSED: Final = "the reload that needed the intermediate text is done"
 DUE: Final = "its restart, as soon as it creates no container (--restart-mode when-idle)"
@@ -310,6 +325,50 @@ def explain_losses(
             remedy=f"restart {engine.unit} at a time of your choice, then run again",
             code="pending-by-others",
         )
+
+
+def explain_changes(
+    engine: EngineState, after: EffectiveConfig | None, facts: Facts, ours: Collection[str]
+) -> Iterator[str]:
+    """Yield what others have changed since an engine's start that its restart or reload brings into force.
+
+    None of that takes anything away (see ``explain_losses``). Values stay unsaid: they may be secrets.
+    """
+    row, there = facts.held.engine(engine.name), read_present(engine, facts)
+    known = row is not None and row.proven == digest_of(there)
+    by_signal = engine.spec.reload is ReloadMethod.HUP
+    for path in engine.changed if not known else ():
+        held, file = facts.held.config(path), there.get(path)
+        if file is None or (held is not None and file.digest in held.ours):
+            continue
+        if not by_signal:
+            yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
+        elif keys := sorted(TAKEN_BY_A_RELOAD & tree_of(file, path).keys()):
+            said = ", ".join(keys)
+            yield f"{path} was changed after the start of {engine.title}: its reload takes up {said}, too"
+    if by_signal:
+        return
+    if engine.replaced:
+        yield f"{engine.exe} was replaced after the start of {engine.title}: its restart runs the new program"
+    if settings := [*_find_new_settings(engine)]:
+        said = ", ".join(settings)
+        yield f"{engine.unit} was changed after the start of {engine.title}: its restart takes up {said}"
+    if engine.serving is not None and after is not None and after.rest_digest:
+        for name in sorted(after.handlers.keys() - engine.serving.handlers.keys() - {*ours}):
+            yield f"the restart of {engine.title} adds the runtime {name}, which others have defined"
+
+
+def _find_new_settings(engine: EngineState) -> Iterator[str]:
+    """Yield the names of flags and variables that a unit will give its engine, and has not yet given it."""
+    now, later = engine.started, engine.next_start
+    if now is None or later is None:
+        return
+    if now.runs(engine.spec.process):
+        words = (word for word in later.words if word[:1] == "-" and word not in now.words)
+        yield from (word.partition("=")[0] for word in words)
+    for name, value in sorted(later.environment.items()):
+        if now.environment.get(name) != value:
+            yield name
 
 
 def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]) -> Iterator[str]:

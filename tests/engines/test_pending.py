@@ -10,10 +10,10 @@ import pytest
 
 from installer.config_text import Syntax, Want
 from installer.config_text.change import apply
-from tests.engines.configs import CONTAINERD
+from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import SOURCE, Node
-from tests.engines.told import but_the_ledger, sentence, snapshot
+from tests.engines.told import but_the_ledger, sentence, served, snapshot
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
@@ -165,6 +165,72 @@ def test_what_is_served_now_is_not_taken_away_by_a_restart_of_ours(
 
     node.write(CONTAINERD, text)
     prepared.goes_on()
+
+
+@pytest.mark.sampled(16)
+def test_what_others_have_added_since_the_start_is_named_and_goes_on(containerd_node: Node) -> None:
+    node, (plugins, plugin) = containerd_node, _cri(containerd_node)
+    table = f"[{plugins}.'{plugin}'.containerd.runtimes.kata]"
+    node.write(CONTAINERD, f"{node.read(CONTAINERD)}\n{table}\nruntime_type = 'io.containerd.runc.v2'\n")
+    _edit(node, "[Service]\nEnvironment=HTTPS_PROXY=http://who:secret@proxy:1")
+    node.run(["cp", PROGRAM, f"{PROGRAM}.new"])
+    node.run(["mv", f"{PROGRAM}.new", PROGRAM])
+    expected = {
+        f"{CONTAINERD} was changed after the start of containerd: its restart brings that into force",
+        f"{PROGRAM} was replaced after the start of containerd: its restart runs the new program",
+        "containerd.service was changed after the start of containerd: its restart takes up HTTPS_PROXY",
+        "the restart of containerd adds the runtime kata, which others have defined",
+    }
+
+    plan = node.installer("plan", *SOURCE, "--json")
+    installed = node.installer("install", *SOURCE, check=True)
+
+    assert plan.returncode == 10, plan.stdout
+    assert {*json.loads(plan.stdout)["notes"]} >= expected
+    assert all(note in installed.stderr for note in expected)
+    assert "secret" not in plan.stdout + plan.stderr + installed.stderr
+    assert served(node)[0] >= {"runc", "kata", "nvidia"}
+    node.installer("uninstall", check=True)
+    assert served(node)[0] == {"runc", "kata"}
+
+
+@pytest.mark.sampled(16)
+def test_a_text_that_is_written_again_or_read_by_a_reboot_keeps_nothing_from_going_on(
+    containerd_node: Node,
+) -> None:
+    node, text = containerd_node, containerd_node.read(CONTAINERD)
+    changed = f"{CONTAINERD} was changed after the start of containerd: its restart brings that into force"
+    node.write(CONTAINERD, text)
+
+    def notes(*verb: str) -> list[str]:
+        plan = node.installer("plan", *SOURCE, *verb, "--json")
+        assert plan.returncode == 10, plan.stdout
+        found: list[str] = json.loads(plan.stdout)["notes"]
+        return found
+
+    assert changed in notes(), "that it means the same is not known the first time"
+    node.reboot()
+    node.cri.wait()
+    assert changed not in notes()
+    node.installer("install", *SOURCE, check=True)
+    node.write(CONTAINERD, node.read(CONTAINERD))  # as a tool does every 30 minutes
+    assert changed not in notes("--set-as-default"), "it is as the last install has left and proven it"
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    node.installer("uninstall", check=True)
+    assert node.read(CONTAINERD) == text
+
+
+def test_what_a_reload_of_docker_takes_up_besides_is_named(docker_node: Node) -> None:
+    node = docker_node
+    node.write(DOCKER, '{"log-driver": "json-file", "labels": ["a=b"], "debug": true}\n')
+
+    plan = node.installer("plan", *SOURCE, "--json")
+    node.installer("install", *SOURCE, check=True)
+
+    assert plan.returncode == 10, plan.stdout
+    said = f"{DOCKER} was changed after the start of Docker: its reload takes up debug, labels, too"
+    assert said in json.loads(plan.stdout)["notes"]
+    node.installer("uninstall", check=True)
 
 
 @pytest.mark.sampled(16)

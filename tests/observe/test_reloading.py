@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from installer.config_text import Tree
 from installer.engines import ENGINES, reloading
+from installer.engines.config_edits import digest_of
 from installer.model.engine_spec import EffectiveConfig, Extras, Runtime, RuntimeEntry
-from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, ToolkitFacts
+from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
 from installer.model.files import File, Layout
 from installer.model.steps import Reload, WriteConfig
 
@@ -198,3 +199,38 @@ def test_what_a_restart_of_ours_would_take_from_others_is_refused(after: Effecti
     assert [error.code for error in found] == ["pending-by-others"] * bool(told)
     assert all(told in error.problem for error in found)
     assert [*reloading.explain_losses(replace(running, serving=None), after, {"nvidia"})] == []
+
+
+def test_what_others_have_changed_since_a_start_is_named_without_its_values() -> None:
+    running = engine("containerd", _dumped(False, "runc"))
+    config = running.config
+    started = Started(("--log-level", "info"), {"A": "1", "PATH": "/bin"}, "/usr/bin/containerd")
+    later = Started(("--log-level", "info", "--metrics=secret"), {"A": "2", "B": "secret"}, started.program)
+    running = replace(
+        running,
+        files=(config,),
+        changed=(config,),
+        replaced=True,
+        exe=PurePosixPath(started.program),
+        started=started,
+        next_start=later,
+    )
+    contents = {config: File(b"version = 3\n")}
+
+    def told(held: Record, after: EffectiveConfig) -> list[str]:
+        facts = Facts((running,), contents, {}, frozenset(), ToolkitFacts(), held)
+        return [*reloading.explain_changes(running, after, facts, {"nvidia"})]
+
+    row = EngineRow("containerd", running.socket, "", {}, proven=digest_of(contents))
+    changed, *others = told(Record(), _dumped(False, "runc", "kata", "nvidia"))
+    assert (
+        changed == f"{config} was changed after the start of containerd: its restart brings that into force"
+    )
+    assert others == [
+        "/usr/bin/containerd was replaced after the start of containerd: its restart runs the new program",
+        "containerd.service was changed after the start of containerd: its restart takes up --metrics, A, B",
+        "the restart of containerd adds the runtime kata, which others have defined",
+    ]
+    assert changed not in told(Record(engines=(row,)), _dumped(False, "runc")), "as it is recorded"
+    ours = ConfigRow("containerd", config, None, None, (contents[config].digest,), ())
+    assert changed not in told(Record(configs=(ours,)), _dumped(False, "runc")), "as we wrote it"
