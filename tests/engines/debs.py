@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.engines.cache import build_once, cache, locked
+from tests.support.waiting import HANGS_S
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 TODAY = "today-"  # in the cache: what the mirror last said
@@ -33,7 +34,7 @@ def _apt(suite: str, tool: str, command: str, *args: str) -> str:
         cwd=_home(suite),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANGS_S,
         check=False,
     )
     if done.returncode:
@@ -77,7 +78,9 @@ def _write(path: Path, text: str) -> None:
 
 def _machines_ways_to_the_network() -> list[str]:
     # Proxies and the like; hooks stay out, for they would clean the machine's own apt cache.
-    shown = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, timeout=30, check=True)
+    shown = subprocess.run(
+        ["apt-config", "dump"], capture_output=True, text=True, timeout=HANGS_S, check=True
+    )
     wanted = re.compile(r"Acquire::(?!IndexTargets|CompressionTypes|Changelogs|Languages|GzipIndexes)\S+ ")
     return [line for line in shown.stdout.splitlines() if wanted.match(line)]
 
@@ -154,7 +157,7 @@ def _extract(deb: Path, root: Path) -> None:
         *(f"--exclude=./{path}/*" for path in UNREAD),
     ]
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as source:
-        subprocess.run(tar, stdin=source.stdout, timeout=120, check=True)
+        subprocess.run(tar, stdin=source.stdout, timeout=HANGS_S, check=True)
     if source.returncode:
         deb.unlink()
         raise RuntimeError(f"{deb.name} was torn and is removed; run again")

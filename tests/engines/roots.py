@@ -14,6 +14,7 @@ from tests.engines.cache import PROJECT, build_once, cache, key_of, sweep
 from tests.engines.images import ARCHIVE, write_image
 from tests.engines.payload import ARTIFACTS, MARK, STAND_IN, mark_payload
 from tests.engines.versions import BASE, Today
+from tests.support.waiting import HANGS_S
 
 # nspawn mounts cgroup v1 controllers read-only; the wrappers look for the driver in /sys/module.
 PREPARE = """\
@@ -135,7 +136,7 @@ def _inside(root: Path, *args: str, check: bool = True) -> None:
 
 
 def _run(command: list[str], *, env: dict[str, str] | None = None, check: bool = True) -> None:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANGS_S, check=False)
     if check and done.returncode:
         raise RuntimeError(f"cannot {' '.join(command)}: {done.stderr.strip()}")
 

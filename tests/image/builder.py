@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.engines import debs
 from tests.engines.cache import build_once, cache, key_of, locked, sweep
+from tests.support.waiting import HANGS_S
 
 SUITE = "trixie"  # its buildah skips the stages that nobody needs; its Python is newer than the nodes'
 PACKAGES = (
@@ -55,7 +56,7 @@ class Builder:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                timeout=900,
+                timeout=HANGS_S,
                 check=False,
             )
         if done.returncode:
