@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from math import inf
@@ -37,7 +37,7 @@ from installer.engines.startup import flags_of, path_of, unit_obstacles, value_o
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs
 from installer.host.files import Host, entries, is_file, text
-from installer.host.processes import PROC, HostProcess, list_root_processes, unit_of
+from installer.host.processes import PROC, HostProcess, list_root_processes, read_command_line, unit_of
 from installer.host.trees import digests_below, sums_of
 from installer.model.engine_spec import EngineSpec, ReloadMethod
 from installer.model.facts import (
@@ -230,16 +230,19 @@ class Node(Struct, frozen=True):
         # None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
         for seen in list_root_processes(host):
             if seen.name == CONMON and seen.of_host:
-                yield from _find_podmans_runtime(seen)
+                yield from _find_podmans_runtime(seen.pid, read_command_line(host, seen))
             row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
+            if row is None or not seen.of_host:
+                continue
             unit = unit_of(seen.pid, host.local_path(PROC))
-            if row is None or not seen.of_host or self._is_known(seen, row, unit):
+            words = read_command_line(host, seen)
+            if self._is_known(seen, row, unit, words):
                 continue
             runs, unit = f"{row.title} of {unit or f'pid {seen.pid}'} runs and", unit or f"pid {seen.pid}"
             remedy = f"correct that, stop or restart {unit}"
-            for name, program in flags_of(row, Started(seen.cmdline)).runtimes.items():
+            for name, program in flags_of(row, Started(words)).runtimes.items():
                 yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-            engine = replace(EngineState.usual(row), unit=unit, started=Started(seen.cmdline))
+            engine = replace(EngineState.usual(row), unit=unit, started=Started(words))
             with suppress(InstallerError):
                 engine = config_files.with_places(host, engine, Places())
                 files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
@@ -247,13 +250,13 @@ class Node(Struct, frozen=True):
                     for program in list_programs(files[path], path):
                         yield Reference(f"{runs} reads {path}, which names", program, remedy)
 
-    def _is_known(self, seen: HostProcess, spec: EngineSpec, unit: str) -> bool:
+    def _is_known(self, seen: HostProcess, spec: EngineSpec, unit: str, words: Sequence[str]) -> bool:
         """Tell whether a process is an engine of the ledger, or looks for the toolkit at its start."""
         for each in self.engines:
             is_it = each.pid == seen.pid or (each.pid is None and unit and each.unit == unit)
             if is_it and each.spec.process == spec.process:
                 return True
-        return any(list_generating(spec.process, path, path) for path in map(PurePosixPath, seen.cmdline))
+        return any(list_generating(spec.process, path, path) for path in map(PurePosixPath, words))
 
     def _search_path(self) -> Iterator[Reference]:
         """Yield the programs that engines or people start by a word, and that lead to ours."""
@@ -287,12 +290,12 @@ class Node(Struct, frozen=True):
                 yield from [place / value for place in path if self.host.kind(place / value) is Kind.FILE][:1]
 
 
-def _find_podmans_runtime(seen: HostProcess) -> Iterator[Reference]:
+def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]:
     """Yield what Podman started a container with, which it could not stop or remove without that."""
-    ends_by = value_of(seen.cmdline, ("--exit-command",)) or ""
-    runtime = value_of(seen.cmdline, ("-r", "--runtime")) or ""
+    ends_by = value_of(words, ("--exit-command",)) or ""
+    runtime = value_of(words, ("-r", "--runtime")) or ""
     if PurePosixPath(ends_by).name == "podman" and runtime:
-        name = value_of(seen.cmdline, ("-n", "--name")) or f"of the conmon {seen.pid}"
+        name = value_of(words, ("-n", "--name")) or f"of the conmon {pid}"
         yield Reference(f"Podman runs the container {name} with", runtime, "stop and remove that container")
 
 

@@ -26,6 +26,7 @@ from installer.engines.stopped_units import TASKS
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text
+from installer.host.processes import read_monitor
 from installer.host.programs import can_be_started
 from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
 from installer.model.facts import Container, EngineRow, EngineState, Record
@@ -45,17 +46,29 @@ NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespa
 ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 SCRIPT_BYTES: Final = 64 << 10  # of one that may start our program
-COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
+COMMENT: Final = re.compile(r"(?m)^[^\S\n]*+#.*$")
+FILE_BYTES: Final = 16 << 20  # of a bundle's config.json, which has the annotations of a pod
 
 
 class _Hook(Struct, frozen=True):
     path: str = ""
 
 
+class _Annotations(Struct, frozen=True):
+    """The annotations that engines write; the others, of which a pod has up to 256 KiB, are not kept."""
+
+    sandbox: str = msgspec.field(default="", name=f"{ANNOTATED}SandboxID")
+    handler: str = msgspec.field(default="", name=f"{ANNOTATED}RuntimeHandler")
+    pod: str = msgspec.field(default="", name="io.kubernetes.pod.name")
+    pod_namespace: str = msgspec.field(default="-", name="io.kubernetes.pod.namespace")
+    sandbox_name: str = msgspec.field(default="", name="io.kubernetes.cri.sandbox-name")
+    sandbox_namespace: str = msgspec.field(default="-", name="io.kubernetes.cri.sandbox-namespace")
+
+
 class _Spec(Struct, frozen=True):
     """What counts here of an OCI spec, config.json in a bundle."""
 
-    annotations: dict[str, str] | None = None
+    annotations: _Annotations | None = None
     hooks: dict[str, list[_Hook] | None] | None = None
 
     def find_hook(self, leads: Leads, stages: Collection[str] | None = None) -> PurePosixPath | None:
@@ -246,10 +259,10 @@ def list_shim_containers(
                     # Those of CDI, which run in createContainer, are done with before a container lives.
                     binary = _decode(spec, _Spec).find_hook(leads, ("prestart", "poststart", "poststop"))
                 if binary is not None:
-                    said = _decode(spec, _Spec).annotations or {}
-                    space = said.get("io.kubernetes.cri.sandbox-namespace", "-")
-                    pod = said.get("io.kubernetes.cri.sandbox-name")
-                    title = f"{space}/{pod}" if pod else name[:SHORT_ID]
+                    said = _decode(spec, _Spec).annotations or _Annotations()
+                    title = name[:SHORT_ID]
+                    if said.sandbox_name:
+                        title = f"{said.sandbox_namespace}/{said.sandbox_name}"
                     yield Container(NAMESPACES.get(namespace, owner), name, title, binary)
 
 
@@ -265,21 +278,21 @@ def list_crio_containers(
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
     specs = {name: _decode(_read(bundle / "config.json"), _Spec) for name, bundle in bundles.items()}
     for name, spec in specs.items():
-        if not (annotations := spec.annotations):
+        annotations = spec.annotations
+        if annotations is None or annotations == _Annotations():
             continue
-        sandbox = specs.get(annotations.get(f"{ANNOTATED}SandboxID", name), spec)
+        sandbox = specs.get(annotations.sandbox or name, spec)
         # After a restart CRI-O finds the runtime by this (engine-facts.md#crio-sandbox-handler), or takes the
         # default of the moment. A pod can overwrite it: what conmon was started with tells of ours as well.
-        handler = (sandbox.annotations or {}).get(f"{ANNOTATED}RuntimeHandler", "")
+        handler = (sandbox.annotations or annotations).handler
         started_by = known(_conmon(host, bundles[name], name))
         binary = handlers.get(handler) or (started_by if handler else None)
         # CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for
         # those.
         binary = binary or spec.find_hook(leads, ("poststart", "poststop"))
         if binary is not None:
-            pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
-            space = annotations.get("io.kubernetes.pod.namespace", "-")
-            yield Container(CRIO.name, name, f"{space}/{pod}", binary)
+            pod = annotations.pod or name[:SHORT_ID]
+            yield Container(CRIO.name, name, f"{annotations.pod_namespace}/{pod}", binary)
 
 
 def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
@@ -324,8 +337,7 @@ def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], Pu
 def _conmon(host: Host, bundle: Path, name: str) -> str:
     """Return the runtime that the monitor of a running container was started with, "" if unknown."""
     pid = _read(bundle / "conmon-pidfile").decode(errors="replace").strip()
-    cmdline = _read(host.local_path(PurePosixPath("/proc", pid, "cmdline"))) if pid.isdigit() else b""
-    words = cmdline.decode(errors="surrogateescape").split("\0")
+    words = read_monitor(host, int(pid)) if pid.isdigit() else ()
     # In a pid namespace of our own the number may be that of another process.
     if name in words and "-r" in words[:-1]:
         return words[words.index("-r") + 1]
@@ -341,8 +353,8 @@ def _decode(content: bytes, kind: type[T]) -> T:
 
 
 def _read(file: Path) -> bytes:
-    """Return a file that an engine has left; nothing where it has gone meanwhile."""
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""
+    """Return a file that an engine has left; nothing where it has gone meanwhile, or is too large."""
+    with suppress(OSError), file.open("rb") as content:
+        found = content.read(FILE_BYTES + 1)
+        return found if len(found) <= FILE_BYTES else b""
+    return b""

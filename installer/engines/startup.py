@@ -11,7 +11,7 @@ from installer.engines.config_edits import tree_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.processes import PROC, monitors_in_unit_of, start_time_of
+from installer.host.processes import PROC, monitors_in_unit_of, read_strings, start_time_of
 from installer.host.programs import is_program
 from installer.model.engine_spec import EngineSpec, Flags, Place, ReloadMethod
 from installer.model.facts import EngineState, Started, count
@@ -160,12 +160,10 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def _strings(here: Path) -> tuple[str, ...]:
-    """Return the strings of a file of /proc, which zero bytes end; none where it cannot be read."""
-    try:
-        text = here.read_bytes().decode(errors="surrogateescape")
-    except OSError:
-        return ()
-    return tuple(text.removesuffix("\0").split("\0")) if text else ()
+    """Return the strings of a file of /proc; none where it cannot be read."""
+    with suppress(OSError):
+        return read_strings(here)
+    return ()
 
 
 def find_refusals(

@@ -1,5 +1,6 @@
 """What the kernel tells of processes, mounts, devices and limits, as text of any bytes; and whom we trust."""
 
+import errno
 import os
 import re
 import resource
@@ -8,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,10 @@ LOG_S: Final = 0.5
 KEPT_LINES: Final = 50
 LINE: Final = 200
 ENOUGH_FILES: Final = 1024
+# Every user can make processes, mounts, locks and sockets, and long texts of them in /proc.
+PROC_BYTES: Final = 64 << 10
+TABLE_S: Final = 2.0
+OPEN_FILES: Final = 16 << 10
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
@@ -45,8 +51,30 @@ def status_field(name: str, pid: int, proc: Path) -> list[str]:
 
 
 def read_proc(here: Path) -> str:
-    """Return a file of /proc as text that gives the same bytes again by os.fsencode."""
-    return os.fsdecode(here.read_bytes())
+    """Return a file of /proc as text that gives the same bytes again by os.fsencode.
+
+    Raise OSError for more than ``PROC_BYTES``: a process can give itself a command line of gigabytes.
+    """
+    with here.open("rb") as file:
+        content = file.read(PROC_BYTES + 1)
+    if len(content) > PROC_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(here))
+    return os.fsdecode(content)
+
+
+def read_table(here: Path) -> Iterator[str]:
+    """Yield the lines of a table of /proc as far as they can be read within ``TABLE_S``.
+
+    A line of more than ``PROC_BYTES`` is skipped. Raise OSError if the table cannot be read.
+    """
+    deadline = time.monotonic() + TABLE_S
+    is_start = True
+    with here.open("rb", buffering=PROC_BYTES) as file:
+        while time.monotonic() < deadline and (part := file.readline(PROC_BYTES)):
+            is_end = part.endswith(b"\n") or len(part) < PROC_BYTES
+            if is_start and is_end:
+                yield os.fsdecode(part.removesuffix(b"\n"))
+            is_start = is_end
 
 
 def list_pids(proc: Path) -> list[int]:
@@ -90,28 +118,30 @@ def enter_mount_namespace(namespace: Path) -> None:
             raise OSError(number, os.strerror(number), str(namespace))
 
 
-def list_open_files(process: Path) -> list[str]:
-    """Return what a process, a directory of /proc, has open, as its links say; none where we may not look."""
-    found = []
-    with suppress(OSError):
-        for fd in (process / "fd").iterdir():
+def list_open_files(process: Path) -> Iterator[str]:
+    """Yield the first ``OPEN_FILES`` files that a process, a directory of /proc, has open, as its links say.
+
+    Yield none if this process may not look.
+    """
+    with suppress(OSError), os.scandir(process / "fd") as entries:
+        for entry in islice(entries, OPEN_FILES):
             with suppress(OSError):  # closed meanwhile
-                found.append(os.readlink(fd))  # noqa: PTH115 - the text counts
-    return found
+                yield os.readlink(entry.path)  # noqa: PTH115 - the text counts
 
 
-def list_mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
-    """Return each mount point this process sees, and what is mounted there within its file system."""
+def list_mounts(mountinfo: Path | None = None) -> Iterator[tuple[str, str]]:
+    """Yield each mount point this process sees, and what is mounted there within its file system."""
 
-    def unescape(word: bytes) -> str:
+    def unescape(word: str) -> str:
         # A blank, a tab, a newline and a backslash are octal numbers (proc(5)), every other byte is as it is:
         # whoever may mount chooses the names, and with FUSE that is everybody.
-        return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), word))
+        return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), os.fsencode(word)))
 
     with suppress(OSError):
-        fields = (line.split(b" ", 5) for line in (mountinfo or MOUNTINFO).read_bytes().split(b"\n"))
-        return [(unescape(each[4]), unescape(each[3])) for each in fields if len(each) > 5]  # noqa: PLR2004
-    return []
+        for line in read_table(mountinfo or MOUNTINFO):
+            fields = line.split(" ", 5)
+            if len(fields) > 5:  # noqa: PLR2004
+                yield unescape(fields[4]), unescape(fields[3])
 
 
 def boot_id() -> str:

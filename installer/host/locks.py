@@ -23,7 +23,15 @@ from msgspec import Struct
 from installer.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.inodes import opened, translated
-from installer.host.kernel import ENOUGH_FILES, is_roots, list_pids, read_proc, status_field, trusted_uids
+from installer.host.kernel import (
+    ENOUGH_FILES,
+    is_roots,
+    list_pids,
+    read_proc,
+    read_table,
+    status_field,
+    trusted_uids,
+)
 from installer.host.processes import LOOK_S, send_signal, start_time_of
 from installer.host.supervision import own_pid
 from installer.model.files import Layout
@@ -36,7 +44,6 @@ PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 MAX_PID_BYTES: Final = 64
-PART_BYTES: Final = 1 << 16
 TRUST_LEDGER: Final = (
     "read {0}: uninstall writes and removes the paths in it; if all are engine configs or ours: "
     "chown root {0}; chmod 600 {0}; otherwise move it away"
@@ -259,14 +266,13 @@ def is_awaited(lock: Lock) -> bool:
     return False
 
 
-def _read_flocks(proc: Path) -> list[tuple[int, int]]:
-    """Return pid, and inode of the file, of each flock(2) that is held, as far as can be read in time."""
-    table, deadline = bytearray(), time.monotonic() + LOOK_S
-    with suppress(OSError), (proc / "locks").open("rb", 0) as file:
-        # Each read walks the locks of all users from the first one on: 300,000 take a minute.
-        while time.monotonic() < deadline and (part := file.read(PART_BYTES)):
-            table += part
-    return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(os.fsdecode(bytes(table)))]
+def _read_flocks(proc: Path) -> Iterator[tuple[int, int]]:
+    """Yield pid, and inode of the file, of each flock(2) that is held, as far as can be read in time."""
+    # Each read walks the locks of all users from the first one on: 300,000 take a minute.
+    with suppress(OSError):
+        for line in read_table(proc / "locks"):
+            if found := _FLOCK.match(line):
+                yield int(found[1]), int(found[2])
 
 
 def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:

@@ -189,9 +189,18 @@ def monitors_in_unit_of(process: Path) -> int:
 
 
 def words_of(process: Path) -> tuple[str, ...]:
-    """Return the command line of a process, a directory of /proc; nothing where it has ended."""
+    """Return the command line of a process, a directory of /proc; none if it has ended, or is too long."""
     with suppress(OSError):
         return _command_line(process)
+    return ()
+
+
+def read_monitor(host: Host, pid: int) -> tuple[str, ...]:
+    """Return the words that a shim or conmon was started with; none for any other process."""
+    process = host.local_path(PROC) / str(pid)
+    with suppress(OSError):
+        if _name(process).startswith(_MONITORS):
+            return words_of(process)
     return ()
 
 
@@ -233,7 +242,13 @@ def _name(process: Path) -> str:
 
 
 def _command_line(process: Path) -> tuple[str, ...]:
-    return tuple(read_proc(process / "cmdline").split("\0")[:-1])
+    return read_strings(process / "cmdline")
+
+
+def read_strings(here: Path) -> tuple[str, ...]:
+    """Return the strings of a file of /proc, which zero bytes end; raise OSError if it cannot be read."""
+    text = read_proc(here)
+    return tuple(text.removesuffix("\0").split("\0")) if text else ()
 
 
 def _link(link: Path) -> str:
@@ -250,7 +265,6 @@ class HostProcess(Struct, frozen=True):
     name: str
     program: str  # "" where it may not be read: a container needs CAP_SYS_PTRACE for that
     deleted: bool
-    cmdline: tuple[str, ...]
     # Tells one program of the host from another, also where both had the same path; (0, 0) is any other.
     file: tuple[int, int]
     # It sees files as the host's init does, and root alone can have written its program: it may be started.
@@ -269,10 +283,10 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
     init = _link(proc / "1/ns/mnt")
     for process in _list_of_root(proc):
         try:
-            name, cmdline = _name(process), _command_line(process)
+            name = _name(process)
             program = os.readlink(process / "exe")  # noqa: PTH115 - the text counts, "(deleted)" and all
         except PermissionError:
-            if not unread or not cmdline:
+            if not unread or started_of(int(process.name), proc) is None:
                 continue
             program = ""
         except OSError:  # it ended, or is a thread of the kernel's
@@ -288,10 +302,18 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
             name,
             program.removesuffix(DELETED),
             program.endswith(DELETED),
-            cmdline,
             file,
             of_host=safe,
         )
+
+
+def read_command_line(host: Host, process: HostProcess) -> tuple[str, ...]:
+    """Return the words that a process was started with; none if it has ended, or they are too long.
+
+    Ask only for a process whose name and files are known: the kernel reads its memory, as any process may
+    arrange it.
+    """
+    return words_of(host.local_path(PROC) / str(process.pid))
 
 
 def program_holds(host: Host, pid: int, mark: bytes) -> bool:
@@ -307,7 +329,10 @@ def program_holds(host: Host, pid: int, mark: bytes) -> bool:
 
 def inotify_instances(host: Host) -> int:
     """Return how many inotify instances root's processes hold: their limit is one for all of them."""
-    return sum(list_open_files(process).count(INOTIFY) for process in _list_of_root(host.local_path(PROC)))
+    count = 0
+    for process in _list_of_root(host.local_path(PROC)):
+        count += sum(file == INOTIFY for file in list_open_files(process))
+    return count
 
 
 def _list_of_root(proc: Path) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from installer.host.kernel import list_open_files, read_proc, trusted_uids
+from installer.host.kernel import list_open_files, read_table, trusted_uids
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -249,7 +249,7 @@ def has_closed(process: str, path: str) -> bool:
 
 def _listeners(process: Path) -> Iterator[tuple[str, str]]:
     """Yield path and inode of each listening socket in the network namespace of a process."""
-    for row in read_proc(process / "net/unix").split("\n")[1:]:
+    for row in read_table(process / "net/unix"):
         # number, references, protocol, flags, type, state, inode, path (net/unix/af_unix.c: unix_seq_show)
         words = row.split(None, 7)
         if len(words) > 7 and words[3] == LISTENS:  # noqa: PLR2004 - others have no path

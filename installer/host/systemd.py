@@ -1,7 +1,8 @@
-"""A client of systemd: over the host's system bus, or systemd's own socket.
+"""A client of systemd: over systemd's own socket, or the host's system bus.
 
-Only answers are read: every local user may send us a signal over the bus. Whoever asks gets ``NoBusError``
-where no way leads to systemd, and another ``InstallerError`` where that refuses, or does not answer in time.
+Only answers are read: over the bus every local user may send us a signal, of up to 128 MiB. Of all else the
+first 16 bytes are kept, which tell kind and size. Whoever asks gets ``NoBusError`` where no way leads to
+systemd, and another ``InstallerError`` where that refuses, or does not answer in time.
 """
 
 import os
@@ -10,7 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -31,6 +32,10 @@ PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 PRIVATE: Final = "private"  # systemd's own socket: no daemon between, so no Hello
 CONNECT_S: Final = 5.0
 MAX_GREETING_BYTES: Final = 4096
+START_BYTES: Final = 16  # of a message: kind, length of its body, length of its header's fields
+ANSWER_BYTES: Final = 1 << 20  # all properties of a unit have some 20 KB
+PART_BYTES: Final = 64 << 10
+ANSWERS: Final = (2, 3)  # METHOD_RETURN and ERROR (D-Bus specification, "Message Protocol")
 # What the bus says of a service that is not there; of one that has gone, as systemd at a daemon-reexec.
 ABSENT: Final = {f"org.freedesktop.DBus.Error.{name}" for name in ("NameHasNoOwner", "ServiceUnknown")}
 GONE: Final = "org.freedesktop.DBus.Error.NoReply"
@@ -40,6 +45,7 @@ MALFORMED: Final = (
     *(RecursionError, TypeError, ValueError, struct.error),
 )
 MOUNT: Final = "mount the node's /run/dbus into the container (the directory, not the socket)"
+LATE: Final = "no answer in time"
 NOT_SYSTEMD: Final = "what answers is not systemd"
 ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
 STOPPING: Final = "deactivating"
@@ -70,25 +76,25 @@ class BusError(Exception):
 
 
 class Bus:
-    """jeepney's connection: each wait ends at ``deadline``."""
+    """A connection; each wait ends at ``deadline``. jeepney writes and reads the messages."""
+
+    # Not by jeepney's own connection, which keeps whatever comes, and has no deadline for it.
 
     def __init__(self, here: Path, *, deadline: float) -> None:
         from jeepney.auth import BEGIN, make_auth_external  # type: ignore[import-untyped]  # ships no types
         from jeepney.bus_messages import message_bus  # type: ignore[import-untyped]
-        from jeepney.io import blocking  # type: ignore[import-untyped]
 
         self.deadline = deadline
-        # Not DBusConnection's own: that says Hello, for which it waits for ever.
-        self._connection = blocking.DBusConnection.__new__(blocking.DBusConnection)
-        blocking.DBusConnectionBase.__init__(self._connection, socket.socket(socket.AF_UNIX))
-        self.close, stream = self._connection.close, self._connection.sock
+        self._serials = count(1)
+        self._stream = socket.socket(socket.AF_UNIX)
+        self.close = self._stream.close
         try:
-            stream.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._stream.settimeout(self._left_s())
             with connectable(here) as name:
-                stream.connect(name)
+                self._stream.connect(name)
             # In one go: on its own socket systemd 252 loses a message that comes together with BEGIN.
-            stream.sendall(b"\0" + make_auth_external() + BEGIN)
-            _refuse_refused(stream.recv(MAX_GREETING_BYTES))
+            self._stream.sendall(b"\0" + make_auth_external() + BEGIN)
+            _refuse_refused(self._stream.recv(MAX_GREETING_BYTES))
             if here.name != PRIVATE:
                 self._answer(message_bus.Hello())
         except BaseException:
@@ -99,19 +105,51 @@ class Bus:
         """Send a method call; return the body of its answer."""
         from jeepney import HeaderFields, MessageType  # type: ignore[import-untyped]
 
-        serial = next(self._connection.outgoing_serial)
-        self._connection.send(request, serial=serial)
-        with suppress(TimeoutError):
-            while (left_s := self.deadline - time.monotonic()) > 0:
-                message = self._connection.receive(timeout=left_s)
-                kind, fields = message.header.message_type, message.header.fields
-                answers = kind in {MessageType.method_return, MessageType.error}
-                if not answers or fields[HeaderFields.reply_serial] != serial:
-                    continue
-                if kind is MessageType.error:
-                    raise BusError(fields[HeaderFields.error_name], " ".join(map(str, message.body)))
-                return message.body
-        raise TimeoutError("no answer in time")
+        serial = next(self._serials)
+        self._stream.settimeout(self._left_s())
+        self._stream.sendall(request.serialise(serial=serial))
+        while True:
+            message = self._receive_answer()
+            fields = message.header.fields
+            if fields[HeaderFields.reply_serial] != serial:
+                continue
+            if message.header.message_type is MessageType.error:
+                raise BusError(fields[HeaderFields.error_name], " ".join(map(str, message.body)))
+            return message.body
+
+    def _receive_answer(self) -> Any:
+        """Return the next message that is an answer; drop the others unread."""
+        from jeepney.low_level import Message, calc_msg_size  # type: ignore[import-untyped]
+
+        while True:
+            start = self._receive(START_BYTES)
+            kind = start[1]
+            rest = calc_msg_size(start) - START_BYTES
+            if kind in ANSWERS:
+                if rest > ANSWER_BYTES:
+                    raise ValueError(f"an answer of {rest} bytes")
+                return Message.from_buffer(start + self._receive(rest))
+            while rest:
+                rest -= len(self._receive(min(rest, PART_BYTES)))
+
+    def _receive(self, size: int) -> bytes:
+        content = bytearray()
+        while len(content) < size:
+            self._stream.settimeout(self._left_s())
+            try:
+                part = self._stream.recv(size - len(content))
+            except TimeoutError as error:
+                raise TimeoutError(LATE) from error
+            if not part:
+                raise ConnectionResetError("closed")
+            content += part
+        return bytes(content)
+
+    def _left_s(self) -> float:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(LATE)
+        return left_s
 
     def call(self, path: str, method: str, signature: str, *arguments: Any, service: str = SYSTEMD) -> Any:
         """Call ``interface.Method`` of a service, which is not started for us; return its answer's body."""
@@ -141,8 +179,19 @@ def _refuse_refused(greeting: bytes) -> None:
         raise ConnectionRefusedError(f"authentication: {reason}")
 
 
-def ask_bus(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, timeout_s: float) -> T:
-    """Put the question to the first bus that leads to systemd; every failure becomes an InstallerError."""
+def ask_bus(
+    buses: Sequence[Path],
+    question: Callable[[Bus], T],
+    *,
+    purpose: str,
+    timeout_s: float,
+    reads: bool = False,
+) -> T:
+    """Put the question to the first bus that leads to systemd; every failure becomes an InstallerError.
+
+    If it only ``reads``, it is put to the next bus as well when the connection is lost: at a daemon-reexec
+    systemd closes those of its own socket.
+    """
     failures: list[str] = []
     deadline = time.monotonic() + timeout_s
     for path in buses:
@@ -157,7 +206,9 @@ def ask_bus(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str
         try:
             return question(bus)
         except (BusError, OSError, *MALFORMED) as error:
-            if not (isinstance(error, BusError) and error.name in ABSENT):
+            absent = isinstance(error, BusError) and error.name in ABSENT
+            lost = reads and isinstance(error, ConnectionError)
+            if not absent and not lost:
                 raise _failure(purpose, timeout_s, error) from error
             failures.append(f"{path}: {error}")
         finally:
@@ -195,7 +246,7 @@ def notify_ready() -> None:
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ..."""
     words, purpose = (ROOT, MANAGER, "SystemState"), "ask systemd for its state"
-    return ask_bus(buses, lambda bus: str(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
+    return ask_bus(buses, lambda bus: str(bus.get(*words)), purpose=purpose, timeout_s=timeout_s, reads=True)
 
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
@@ -325,7 +376,11 @@ def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
     """Return what systemd tells of a unit, "not-found" for none; raise where it cannot be asked."""
     purpose = f"look at {unit}"
     return ask_bus(
-        buses(host), lambda bus: Unit.of(bus.properties(unit)), purpose=purpose, timeout_s=timeout_s
+        buses(host),
+        lambda bus: Unit.of(bus.properties(unit)),
+        purpose=purpose,
+        timeout_s=timeout_s,
+        reads=True,
     )
 
 

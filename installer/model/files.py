@@ -18,9 +18,8 @@ VERSIONS: Final = f"{HOME}/versions/"  # how the toolkit's link begins: so it ho
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
 DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
 RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
-# The bus first, where a connection outlives a daemon-reexec. systemd's own socket is there without a bus,
-# and at a shutdown, which ends the bus before us.
-SYSTEM_BUSES: Final = (PurePosixPath("/run/dbus/system_bus_socket"), PurePosixPath("/run/systemd/private"))
+# systemd's own socket first: only root may speak there. On the bus every user can send us messages.
+SYSTEM_BUSES: Final = (PurePosixPath("/run/systemd/private"), PurePosixPath("/run/dbus/system_bus_socket"))
 # Where distributions put programs, relative to a root.
 EXECUTABLE_DIRS: Final = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 # Where systemd and shells look for programs that a word names, unless set otherwise.

@@ -179,7 +179,7 @@ def test_a_program_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
 # Engines that run
 
-PROCESS = HostProcess(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
+PROCESS = HostProcess(7, "containerd", "/usr/bin/containerd", False, (1, 2), of_host=True)
 
 
 def exams(node: Live, *seen: HostProcess, socket: PurePosixPath = SOCKET) -> list[EngineExam]:

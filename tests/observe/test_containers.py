@@ -125,7 +125,7 @@ def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_
     put(tmp_path, STATE / SANDBOX / "userdata", config={"annotations": own})
     put(tmp_path, STATE / ID / "userdata", config={"annotations": APP}, **{"conmon-pidfile": "186"})
     if monitor is not None:
-        put(tmp_path, "proc/186", cmdline="\0".join(monitor) + "\0")
+        put(tmp_path, "proc/186", comm="conmon\n", cmdline="\0".join(monitor) + "\0")
     row = EngineRow("crio", SOCKET, "", {"nvidia": OURS}, state=STATE)
     served = EffectiveConfig({"owner": Runtime(str(OURS)), "gpu": Runtime("/usr/bin/crun")}, "runc")
 

@@ -89,7 +89,7 @@ OPTIONS = Options(places={"docker": Places(socket=D_SOCK)})
 PROGRAM = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 DOCKER_ROW = EngineRow("docker", D_SOCK, DOCKER_UNIT, {"nvidia": PurePosixPath(PROGRAM)})
 SOUGHT = observe.look_for(ENGINES["docker"], OPTIONS)
-DOCKERD = HostProcess(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
+DOCKERD = HostProcess(7, "dockerd", "/usr/bin/dockerd", False, (1, 2), True)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from installer.host.processes import (
     is_written_by_root,
     list_root_processes,
     program_holds,
+    read_command_line,
 )
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
@@ -300,9 +301,10 @@ def _read_kubelet_cgroups(host: Host, processes: Sequence[HostProcess]) -> str:
     kubelet = next((each for each in processes if each.name == "kubelet" and each.of_host), None)
     if kubelet is None:
         return ""
-    if driver := value_of(kubelet.cmdline, ("--cgroup-driver",)):
+    words = read_command_line(host, kubelet)
+    if driver := value_of(words, ("--cgroup-driver",)):
         return driver
-    config = path_of(kubelet.cmdline, ("--config",)) or PurePosixPath("/var/lib/kubelet/config.yaml")
+    config = path_of(words, ("--config",)) or PurePosixPath("/var/lib/kubelet/config.yaml")
     found = CGROUP_DRIVER.search(text(host, config))
     return found[1] if found else ""
 

@@ -1,0 +1,179 @@
+"""What a neighbour makes large is read within the memory of the pod, and costs no more than its length."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from jeepney import DBusAddress, new_signal  # type: ignore[import-untyped]  # ships no types
+
+from tests.host.servers import FakeSystemd, serving
+from tests.support.limits import limited, limited_script
+from tests.support.neighbours import enlarged, only_as_root
+
+LARGE = 1 << 30  # bytes; of zeros, which are not there
+NAMES = ("containerd", "containerd-shim", "conmon", "kubelet", "dockerd")
+
+LOOK_AT_PROCESSES = """
+import sys
+from pathlib import Path, PurePosixPath
+from installer.engines import startup
+from installer.host import processes
+from installer.host.files import Host
+host = Host.under(PurePosixPath("/"))
+pids = set(map(int, sys.argv[1:]))
+seen = [each for each in processes.list_root_processes(host, unread=True) if each.pid in pids]
+assert {each.pid for each in seen} == pids, seen
+words = [processes.read_command_line(host, each) for each in seen]
+words += [processes.read_monitor(host, pid) for pid in pids]
+words += [startup._strings(Path(f"/proc/{pid}/cmdline")) for pid in pids]
+assert not any(words), [len(each) for each in words]
+for pid in pids:
+    processes.monitors_in_unit_of(Path(f"/proc/{pid}"))
+    processes._describe(pid, Path("/proc"))
+"""
+
+
+@only_as_root
+def test_a_command_line_of_gigabytes_is_not_read() -> None:
+    with ExitStack() as stack:
+        pids = [stack.enter_context(enlarged(name, LARGE)).pid for name in NAMES]
+        limited_script(LOOK_AT_PROCESSES, *pids)
+
+
+@only_as_root
+def test_doctor_passes_over_command_lines_of_gigabytes() -> None:
+    with ExitStack() as stack:
+        for name in NAMES:
+            stack.enter_context(enlarged(name, LARGE))
+        done = limited([sys.executable, "-m", "installer", "doctor", "--json"])
+
+    assert done.returncode in {0, 1}, done.stderr
+    assert '"checks"' in done.stdout
+
+
+OPENER = """
+import os, resource, time
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+fd = os.open("/dev/null", os.O_RDONLY)
+for _ in range(500_000):
+    try:
+        os.dup(fd)
+    except OSError:
+        break
+print("open", flush=True)
+time.sleep(600)
+"""
+COUNT_FILES = """
+import sys
+from pathlib import Path, PurePosixPath
+from installer.host import kernel, processes, sockets
+from installer.host.files import Host
+files = 0
+for file in kernel.list_open_files(Path(sys.argv[1])):
+    files += 1
+assert files == kernel.OPEN_FILES, files
+sockets.list_listening(Path(sys.argv[1]))
+processes.inotify_instances(Host.under(PurePosixPath("/")))
+"""
+
+
+@contextmanager
+def ready(script: str, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run a script of Python that prints a line when it is ready, and end it."""
+    command = [sys.executable, "-I", "-S", "-c", script, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+@only_as_root
+def test_of_many_open_files_the_first_ones_are_looked_at() -> None:
+    with ready(OPENER) as process:
+        limited_script(COUNT_FILES, f"/proc/{process.pid}")
+
+
+TABLES = """
+import sys
+from pathlib import Path
+from installer.host import kernel, locks, sockets
+proc = Path(sys.argv[1])
+count = 0
+for point, _ in kernel.list_mounts(proc / "1/mountinfo"):
+    count += point == "/mnt/last"
+for path, _ in sockets._listeners(proc / "1"):
+    count += path == "/run/last.sock"
+for pid, _ in locks._read_flocks(proc):
+    count += pid == 7
+print(count)
+"""
+
+
+def test_tables_of_the_kernel_are_read_line_by_line(tmp_path: Path) -> None:
+    (tmp_path / "1/net").mkdir(parents=True)
+    long = "/" + "x" * 16_000
+    with (tmp_path / "1/mountinfo").open("w") as file:
+        file.writelines(f"36 35 98:0 {long} {long} rw - fuse /dev/x rw\n" for _ in range(2_000))
+        file.write("36 35 98:0 /" + "x" * 1_000_000 + " /mnt/last rw - fuse /dev/x rw\n")
+        file.write("36 35 98:0 / /mnt/last rw - fuse /dev/x rw\n")
+    with (tmp_path / "1/net/unix").open("w") as file:
+        row = "ffff: 00000003 00000000 00010000 0001 01 {} {}\n"
+        file.writelines(row.format(number, f"@{number}") for number in range(50_000))
+        file.write(row.format(1, "/run/last.sock"))
+    with (tmp_path / "locks").open("w") as file:
+        row = "{}: FLOCK  ADVISORY  WRITE {} 00:19:{} 0 EOF\n"
+        file.writelines(row.format(number, 8, number) for number in range(50_000))
+        file.write(row.format(1, 7, 1))
+
+    assert limited_script(TABLES, tmp_path) == "3\n"
+
+
+ASK_SYSTEMD = """
+import sys
+from pathlib import Path
+from installer.host.systemd import system_state
+print(system_state([Path(sys.argv[1])], timeout_s=float(sys.argv[2])))
+"""
+MANAGER = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
+
+
+def large_signal(size: int) -> Any:
+    return new_signal(MANAGER, "JobRemoved", "s", ("x" * size,))
+
+
+def test_signals_of_30_mb_on_the_bus_are_dropped_unread(tmp_path: Path) -> None:
+    systemd = FakeSystemd(strangers=lambda _: [large_signal(30 << 20)] * 3)
+
+    with serving(tmp_path / "bus", systemd):
+        assert limited_script(ASK_SYSTEMD, tmp_path / "bus", 60) == "running\n"
+
+
+def test_signals_without_an_end_do_not_move_the_deadline(tmp_path: Path) -> None:
+    def without_end(member: str) -> Iterator[Any]:
+        signal = large_signal(1 << 20)
+        while member == "Get":
+            yield signal
+
+    with serving(tmp_path / "bus", FakeSystemd(strangers=without_end)):
+        began = time.monotonic()
+        done = limited([sys.executable, "-c", ASK_SYSTEMD, str(tmp_path / "bus"), "1"])
+
+    assert "PendingError" in done.stderr
+    assert time.monotonic() - began < 20
+
+
+def test_an_answer_of_systemd_has_a_bound(tmp_path: Path) -> None:
+    systemd = FakeSystemd(state="x" * (30 << 20))
+
+    with serving(tmp_path / "bus", systemd):
+        done = limited([sys.executable, "-c", ASK_SYSTEMD, str(tmp_path / "bus"), "60"])
+
+    assert "what answers is not systemd" in done.stderr, done.stderr[-500:]
