@@ -174,6 +174,9 @@ def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
             remedy=f"{before.remedy or 'correct that config'}, then run again",
             code="config-refused",
         )
+    other = reloading.explain_other_major(engine, before)
+    if other is not None and wish.options.restart_mode is not RestartMode.NONE:
+        raise other  # what that program makes of our text is not the reason
     return before
 
 

@@ -313,18 +313,27 @@ def explain_losses(
             remedy=f"restart {engine.unit} at a time of your choice, or undo that edit, then run again",
             code="pending-by-others",
         )
-    if (
-        engine.version
-        and after.schema
-        and (engine.version[0] >= FIRST_MERGING) != (after.schema > LAST_SCHEMA_OF_1)
-    ):
-        version = ".".join(map(str, engine.version))
-        yield InstallerError(
-            f"restart {engine.title} (it runs {version}, and its program was replaced by one of another "
-            "major version)",
-            remedy=f"restart {engine.unit} at a time of your choice, then run again",
-            code="pending-by-others",
-        )
+    if (other := explain_other_major(engine, after)) is not None:
+        yield other
+
+
+def explain_other_major(engine: EngineState, found: EffectiveConfig) -> InstallerError | None:
+    """Return why an engine is not restarted whose program on the disk is of another major version.
+
+    ``found`` is what that program has printed of any config.
+    """
+    if engine.serving is None or not engine.version or not found.schema:
+        return None
+    runs_new, starts_new = engine.version[0] >= FIRST_MERGING, found.schema > LAST_SCHEMA_OF_1
+    if runs_new == starts_new:
+        return None
+    version = ".".join(map(str, engine.version))
+    reason = f"it runs {version}, and its program was replaced by one of another major version"
+    return InstallerError(
+        f"restart {engine.title} ({reason})",
+        remedy=f"restart {engine.unit} at a time of your choice, then run again",
+        code="pending-by-others",
+    )
 
 
 def explain_changes(

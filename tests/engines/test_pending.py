@@ -5,12 +5,14 @@ An undo takes our keys out and leaves that restart, and the toolkit until then, 
 
 import json
 import re
+import shutil
 
 import pytest
 
 from installer.config_text import Syntax, Want
 from installer.config_text.change import apply
 from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.conftest import Containerd
 from tests.engines.cri import Container, Cri
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import but_the_ledger, sentence, served, snapshot
@@ -231,6 +233,25 @@ def test_what_a_reload_of_docker_takes_up_besides_is_named(docker_node: Node) ->
     said = f"{DOCKER} was changed after the start of Docker: its reload takes up debug, labels, too"
     assert said in json.loads(plan.stdout)["notes"]
     node.installer("uninstall", check=True)
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_another_major_version_is_started_by_its_owner(
+    containerd_node: Node, containerds: dict[str, Containerd], cri: Cri, verb: str
+) -> None:
+    node = containerd_node
+    node.run(["cp", PROGRAM, "/root/containerd"])
+    prepared = Prepared(node, cri, verb)
+    other = "sid" if node.containerd_version.startswith("1.") else "bookworm"
+    shutil.copy(containerds[other][0], node.path(f"{PROGRAM}.new"))
+    node.run(["mv", f"{PROGRAM}.new", PROGRAM])
+    words = f"it runs {node.containerd_version}, and its program was replaced by one of another major version"
+
+    prepared.refuses(words)
+
+    node.run(["mv", "/root/containerd", PROGRAM])
+    prepared.goes_on()
 
 
 @pytest.mark.sampled(16)
