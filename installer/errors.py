@@ -66,7 +66,8 @@ Code: TypeAlias = Literal[  # noqa: RUF041 - a line for each subject
     Literal["backup-lost", "installed-elsewhere", "ledger-unusable", "locked"],
     Literal["file-not-replaceable", "file-operation-failed", "install-dir-unusable", "path-unusable"],
     Literal["no-memory", "no-space"],
-    Literal["drift-repeats", "drifted", "failed-before", "roll-back-failed", "undo-not-handed-over"],
+    Literal["drift-repeats", "drifted", "failed-before", "roll-back-failed"],
+    Literal["undo-killed", "undo-not-handed-over"],
     Literal["demo-failed", "kubernetes-api", "no-answer", "verify-failed"],
     Literal["internal-error", "not-supported", "stopped", "usage"],
 ]

@@ -16,10 +16,13 @@ STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
 OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as errors.Exit
 STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
+FIRST_TRY, AGAIN = "first", "again"  # of an undo; the second one does only what it cannot do without
+IN_STEP, BETWEEN_STEPS = b"1", b"0"  # a child's mark of what it does, ahead of its answer
 HUNG = "killed, for it hung"  # how a child has ended that gave no sign of life
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
 ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
+KILL_S, GONE_S = 3.0, 2.0  # from a stop of a child to its kill, and until one that was killed is left behind
 
 
 class Kept:
@@ -129,7 +132,10 @@ class Supervisor:
         """Have a child do what a stop asks for; the NRI plugin ends last, so that a late wish is refused."""
         self._stop_at, self._serves = self._stop_at or monotonic(), ""
         self._end("metrics")
-        code = self._act("stop", str(self._stop_at))
+        code = self._act("stop", str(self._stop_at), FIRST_TRY)
+        if not OK <= code <= HANDED_OVER:  # it was killed, or could not be started: memory may be short
+            self.log("undo begun again", "stop", "without a search of the node, and without waits")
+            code = self._act("stop", str(self._stop_at), AGAIN)
         self._end("nri")
         _remove(*self._left)
         if code not in {OK, LOCKED, UNDO_INCOMPLETE, HANDED_OVER}:
@@ -159,20 +165,42 @@ class Supervisor:
         return now >= self._due or bool(self._first and quiet and now >= self._rest)
 
     def _act(self, verb: str, *more: str) -> int:
-        """Have a child do something, and return its exit code; a stop is passed on to it."""
-        began, stopping, answer = monotonic(), verb == "stop", os.memfd_create("answer")
+        """Have a child do something, and return its exit code.
+
+        A stop is passed on to a child that installs or checks, and so is the end of its time. A child that
+        does not end then is killed, unless it is in a step: it only reads, from a disk that does not answer.
+        """
+        began = monotonic()
+        told = False
+        patient_until = 0.0
+        killed_at = 0.0
+        answer = os.memfd_create("answer")
         self._acting, self._status = self.start(verb, *more, answer=answer), 127 << 8
         while self._acting:
-            self._turn(COMPARE_S)
-            late = self._stop_at or (verb != "install" and monotonic() > began + HUNG_S)
-            if late and self._acting and not stopping:
-                stopping = True
+            self._turn(STOPS_S if told else COMPARE_S)
+            now = monotonic()
+            late = self._stop_at or (verb != "install" and now > began + HUNG_S)
+            if not self._acting or not late or verb == "stop":
+                continue
+            if not told:
+                told = True
                 os.kill(self._acting, signal.SIGTERM)
+                os.kill(self._acting, signal.SIGCONT)
                 _remove(self._ready)
-        self._answer = os.pread(answer, os.fstat(answer).st_size, 0)
+            if not patient_until or os.pread(answer, 1, 0) == IN_STEP:
+                patient_until = now + KILL_S
+            elif not killed_at and now > patient_until:
+                killed_at = now
+                os.kill(self._acting, signal.SIGKILL)
+            elif killed_at and now > killed_at + GONE_S:
+                # The kernel waits for a disk; what the child would do after that it does not do any more.
+                self._acting, self._status = 0, signal.SIGKILL
+        self._answer = os.pread(answer, os.fstat(answer).st_size, len(IN_STEP))
         os.close(answer)
         if os.WIFSIGNALED(self._status):
             self.log("child killed", verb, _describe_end(self._status))
+        if killed_at and self._stop_at:
+            return STOPPED
         return os.waitstatus_to_exitcode(self._status)
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:

@@ -29,7 +29,7 @@ from tests.support.site import (
     waits,
 )
 from tests.support.stand_in import CONFIGS
-from tests.support.waiting import acts, children, command_line, runs, until, until_it_sleeps
+from tests.support.waiting import acts, children, command_line, runs, stop, until, until_it_sleeps
 
 
 def test_run_waits_in_a_bare_interpreter_and_holds_both_locks_for_its_life(site: Site) -> None:
@@ -77,16 +77,23 @@ def test_a_run_that_may_open_few_files_installs_and_undoes(clean: Site) -> None:
         ended(child)
 
 
-def kill_child(pid: int, act: str) -> str:
-    """Kill the child of a run that does this, and return what of that is in the log."""
-    until(lambda: act in acts(pid))
-    for each in children(pid):
-        if act in command_line(each):
-            os.kill(each, signal.SIGKILL)
+def kill_child(pid: int, act: str, word: str = "") -> str:
+    """Kill the child of a run that does this, with a word, and return what of that is in the log."""
+
+    def killed() -> bool:
+        for each in children(pid):
+            with suppress(FileNotFoundError, ProcessLookupError):  # another one has ended
+                words = command_line(each)
+                if act in words and word in words:
+                    os.kill(each, signal.SIGKILL)
+                    return True
+        return False
+
+    until(killed)
     return f'{{"child": "{act}", "reason": "signal 9", "event": "child killed", "level": "warning"'
 
 
-def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(clean: Site) -> None:
+def test_an_undo_that_is_killed_is_done_once_more_without_what_is_optional(clean: Site) -> None:
     with clean.running() as child:
         until_it_sleeps(child.pid)
         child.terminate()
@@ -94,6 +101,22 @@ def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(clean: Site) -
         said = ended(child, code=4)
 
     assert event in said
+    assert '"undo begun again"' in said
+    assert json.loads(said.splitlines()[-1])["code"] == "undo-killed"
+    assert {name: clean.read(name) for name in CONFIGS} == CONFIGS
+    assert (clean.root / TOOLKIT).exists(), "what else starts it was not searched"
+    clean.uninstall()
+
+
+def test_an_undo_that_is_killed_twice_is_said_and_the_next_one_finishes(clean: Site) -> None:
+    with clean.running() as child:
+        until_it_sleeps(child.pid)
+        child.terminate()
+        event = kill_child(child.pid, "stop", "first")
+        kill_child(child.pid, "stop", "again")
+        said = ended(child, code=4)
+
+    assert said.count(event) == 2
     assert "cannot finish the undo (it has ended with -9), so what is left is kept" in said
     clean.uninstall()
 
@@ -212,7 +235,7 @@ def test_a_check_that_hangs_is_ended_after_its_step_and_the_next_one_does_the_re
     shutil.copytree(PROJECT / "installer", copy / "installer")
     text = (copy / "installer/supervisor.py").read_text()
     assert " HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0\n" in text
-    (copy / "installer/supervisor.py").write_text(text.replace(" 300.0\n", " 3.0\n"))
+    (copy / "installer/supervisor.py").write_text(text.replace(" 300.0\n", " 8.0\n"))
     (copy / "sitecustomize.py").write_text(HANGS)
     monkeypatch.chdir(copy)
     with clean.running(env={"PYTHONPATH": str(copy)}) as child:
@@ -227,6 +250,69 @@ def test_a_check_that_hangs_is_ended_after_its_step_and_the_next_one_does_the_re
         ended(child)
     found, written = ("drift found", ""), "config written"
     assert said[:-1] == [found, (written, f"/{DAEMON_JSON}"), found, (written, f"/{CONTAINERD}")]
+
+
+# Python loads it before the program: a check that was asked for hangs where it reads, or for six seconds where it
+# renames, whatever signal comes.
+HANGS_FOR_LONG = """
+import os, sys, time
+
+def hang(event, arguments):
+    if event == {event!r} and str(arguments[{argument}]).endswith("daemon.json"):
+        os.close(os.open({mark!r}, os.O_CREAT | os.O_WRONLY))
+        time.sleep({seconds})
+
+if "asked" in sys.orig_argv[2:4]:
+    sys.addaudithook(hang)
+"""
+GRACE_S = 20  # of a pod's 30 s
+
+
+@contextmanager
+def hanging(site: Site, event: str, argument: int, seconds: float) -> Iterator["subprocess.Popen[str]"]:
+    """Yield a run whose check hangs at an effect on daemon.json."""
+    mark = site.root.parent / "mark"
+    text = HANGS_FOR_LONG.format(event=event, argument=argument, mark=str(mark), seconds=seconds)
+    (site.root.parent / "sitecustomize.py").write_text(text)
+    places = os.pathsep.join([str(site.root.parent), str(PROJECT)])
+    with site.running(env={"PYTHONPATH": places}) as run:
+        site.write(DAEMON_JSON, CONFIGS[DAEMON_JSON])
+        run.send_signal(signal.SIGHUP)
+        until(mark.exists)
+        yield run
+
+
+def test_a_check_that_does_not_end_is_killed_and_the_stop_undoes_everything_in_time(clean: Site) -> None:
+    with hanging(clean, "open", 0, 3600) as run:
+        began = time.monotonic()
+        said = ended(run)
+    assert time.monotonic() - began < GRACE_S
+    assert '{"child": "asked", "reason": "signal 9", "event": "child killed"' in said
+    assert "undo complete" in said
+
+
+def test_a_check_that_hangs_within_a_step_is_not_killed_by_a_stop(clean: Site) -> None:
+    with hanging(clean, "os.rename", 1, 6) as run:
+        said = ended(run)
+    assert "child killed" not in said
+    assert said.index('"config written"') < said.index("undo complete")
+
+
+@pytest.mark.parametrize("act", ["asked", "install"])
+def test_a_child_that_was_stopped_goes_on_at_a_stop_and_everything_is_undone(clean: Site, act: str) -> None:
+    command = clean.command("run")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=preloaded.ENVIRONMENT) as run:
+        if act == "asked":
+            waits(run)
+            clean.write(DAEMON_JSON, CONFIGS[DAEMON_JSON])
+            run.send_signal(signal.SIGHUP)
+        until(lambda: act in acts(run.pid))
+        for each in children(run.pid):
+            stop(each)
+        began = time.monotonic()
+        said = ended(run)
+    assert time.monotonic() - began < GRACE_S
+    assert "undo complete" in said
 
 
 def test_a_terminal_interrupts_again_and_again_and_everything_is_undone(clean: Site) -> None:

@@ -399,7 +399,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     low_level = find_substitute_runtime(host, record) if running else None
     node = Node(host, options, former, record, tuple(engines), contents)
     return node.facts(
-        seeks_references=True,
+        seeks_references=options.thorough,
         containers=ContainerFacts(running, idle, low_level),
         unwritable=config_files.explain_unwritable(host, [row.path for row in record.configs]),
     )

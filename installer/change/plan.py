@@ -335,6 +335,9 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
 def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
     """Return what else names the toolkit; where it does the engines are asked again, for what runs counts."""
     needed = tuple(find_references(facts, engines, options))
+    if not options.thorough:
+        problem = "remove the toolkit (an undo was killed, so what else starts it was not searched)"
+        needed += (InstallerError(problem, remedy="run uninstall", code="undo-killed"),)
     kept = {row.name for part in engines for row in part.rows.engines}
     rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
     return Part("references", rows=Record(engines=tuple(rows)), needed=needed)

@@ -28,6 +28,7 @@ from installer.errors import (
     StoppedError,
     UndoIncompleteError,
 )
+from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
@@ -152,14 +153,18 @@ def carry_out(
     for planned, reason in plan.planned:
         check()
         done.append(planned)
-        # Its text is known from here on.
-        step = _generate(context, planned) if isinstance(planned, steps.WriteSpecification) else planned
-        done[-1] = step
+        step: steps.ConcreteStep
         try:
-            happened = _do(context, plan, step, check, done[:-1])
+            with supervision.in_step():
+                if isinstance(planned, steps.WriteSpecification):
+                    step = _generate(context, planned)  # its text is known from here on
+                else:
+                    step = planned
+                done[-1] = step
+                happened = _do(context, plan, step, check, done[:-1])
         except InstallerError:
             after = next(iter(plan.steps[len(done) :]), None)
-            if isinstance(step, Reload) and isinstance(after, WriteConfig) and after.passing:
+            if isinstance(planned, Reload) and isinstance(after, WriteConfig) and after.passing:
                 event = "config is an intermediate text"
                 log.warning(event, path=str(after.path), reason="its reload failed")
             raise

@@ -90,12 +90,13 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
     from installer.cli import log as logging
     from installer.lifecycle import install, successor, uninstall
     from installer.nri import state as nri
+    from installer.supervisor import AGAIN
 
     acts: dict[str, Callable[[], int]] = {
         "install": lambda: install.first_install(options),
         "check": lambda: install.check(options, asked=False),
         "asked": lambda: install.check(options, asked=True),
-        "stop": lambda: uninstall.stop(options, float(words[0])),
+        "stop": lambda: uninstall.stop(options, float(words[0]), again=words[1] == AGAIN),
         "undo": lambda: successor.finish(options),
         "nri": lambda: nri.serve_beside(options, words[0], logging.current_format()),
     }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from installer.errors import InstallerError, StoppedError
+from installer.supervisor import BETWEEN_STEPS, IN_STEP
 
 START: Final = str(Path(__file__).resolve().parents[1] / "start.py")
 # An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
@@ -70,7 +71,7 @@ class Run(NamedTuple):
     pid: int = 0
     options: Path = Path()  # the file of what it was asked for
     lock: tuple[int, ...] = ()  # a descriptor of the ledger's lock
-    answers: int = -1  # the descriptor of what a check answers
+    answers: int = -1  # the descriptor of what a child does, and what a check answers
     plugin_ends: int = 0  # how often the NRI plugin has ended by itself, or hung
 
 
@@ -116,9 +117,28 @@ def own_pid() -> int:
 def send_answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> None:
     """Tell ``run`` what it is to watch, as ``Watch`` has it."""
     content = os.fsencode("\0".join((before, str(due_s), str(rest_s), *places)))
+    offset = len(IN_STEP)
     with suppress(OSError):  # it has been killed
         while content:
-            content = content[os.write(_Own.run.answers, content) :]
+            written = os.pwrite(_Own.run.answers, content, offset)
+            content = content[written:]
+            offset += written
+
+
+@contextmanager
+def in_step() -> Iterator[None]:
+    """Tell ``run`` during the block that this process changes the node, and is not to be killed."""
+    _mark(IN_STEP)
+    try:
+        yield
+    finally:
+        _mark(BETWEEN_STEPS)
+
+
+def _mark(mark: bytes) -> None:
+    if _Own.run.answers >= 0:
+        with suppress(OSError):  # no memory for a byte
+            os.pwrite(_Own.run.answers, mark, 0)
 
 
 def child_command() -> tuple[str, ...]:

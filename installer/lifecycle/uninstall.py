@@ -136,7 +136,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         facts = observe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
             facts = observe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
-        if facts.containers.running and options.in_use is InUse.WAIT:
+        if facts.containers.running and options.in_use is InUse.WAIT and options.thorough:
             facts = _await_containers(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
@@ -248,8 +248,13 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
             host.sweep(published)
 
 
-def stop(options: Options, stopped_s: float) -> int:
-    """Do what a stop at ``stopped_s`` of ``time.monotonic`` asks for; return an exit code or HANDED_OVER."""
+def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
+    """Do what a stop at ``stopped_s`` of ``time.monotonic`` asks for; return an exit code or HANDED_OVER.
+
+    ``again``: the process that did so was killed, so what is optional is left out.
+    """
+    if again:
+        options = replace(options, thorough=False)
     log.info("stop requested")
     host = Host.under(options.host_root, options.mounts)
     with as_incomplete_undo(), open_as_child(host, options, supervision.raise_if_orphan) as ledger:
@@ -259,7 +264,7 @@ def stop(options: Options, stopped_s: float) -> int:
         remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
         if options.on_exit is OnExit.KEEP:
             log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
-        elif await_next_run(host, ledger.lock):
+        elif await_next_run(host, ledger.lock, waits=not again):
             log.info("everything kept", reason="the next run takes over")
         elif reason := handover.find_reason(host, options, ledger.held):
             handover.hand_over(host, options, ledger, reason, stopped_s + UNDO_S)
@@ -342,10 +347,15 @@ def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:
         host.remove(layout.made)
 
 
-def await_next_run(host: Host, lock: locks.Lock) -> bool:
-    """Tell whether another ``run`` waits for the ``lock`` of a run that was asked to stop."""
+def await_next_run(host: Host, lock: locks.Lock, *, waits: bool) -> bool:
+    """Tell whether another ``run`` waits for the ``lock`` of a run that was asked to stop.
+
+    ``waits``: or will soon, by the signs of a kubelet that starts the next pod.
+    """
     stopped_s, until, comes = time.time(), time.monotonic() + SIGN_S, False
     while not locks.is_awaited(lock):
+        if not waits:
+            return False
         made = is_replica_made(host, stopped_s - RECENT_S)
         if made and not comes:
             log.info("waiting for the next pod", seconds=START_S, reason="the kubelet starts another")

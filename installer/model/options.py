@@ -157,6 +157,7 @@ class Options(Struct, frozen=True):
     drift: Drift = Drift.AUTO
     retry: bool = False  # a plan that failed before is tried once more, as it is
     adopt: bool = False  # an undo removes what NVIDIA's own installer left, too
+    thorough: bool = True  # an undo waits for containers, and searches the node for other references
     metrics_textfile: PurePosixPath | None = None  # for node_exporter
     nfd_features: PurePosixPath | None = None  # for Node Feature Discovery
     metrics_listen: Listen | None = None  # where ``run`` answers while it waits
