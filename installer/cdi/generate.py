@@ -74,10 +74,15 @@ def gpu_specification(
         missing = sorted(wanted - _common_devices(host, engines, beside))
     unmade = failure if not others and host.exists(LOADED) else None
     if ALL_GPUS in missing:
+        names = " and ".join(map(str, others))
+        if len(others) > 1:
+            have, remedy = "have", "move those files away: ours is written again; or add that device to one"
+        else:
+            have, remedy = "has", "move that file away: ours is written again; or add that device to it"
         unmade = InstallerError(
-            f"give containers {GPU_KIND}={ALL_GPUS} ({' and '.join(map(str, others))} has devices of ours, "
-            "but not that one; engines ignore a device that two files define)",
-            remedy="move that file away: ours is written again; or add that device to it",
+            f"give containers {GPU_KIND}={ALL_GPUS} ({names} {have} devices of ours, but not that one; "
+            "engines ignore a device that two files define)",
+            remedy=remedy,
             code="cdi-failed",
         )
     return GpuSpecification(
