@@ -33,6 +33,7 @@ def test_the_table_is_the_one_of_the_files_schema(text: str, version: str, plugi
     [
         pytest.param("version = 3\n", "1.7.24", "does not read schema 3", id="3 on 1.x"),
         pytest.param("version = 0\n", "", "does not read schema 0", id="0"),
+        pytest.param("version = 2.0\n", "", "version is 2.0 where a whole number belongs", id="2.0"),
     ],
 )
 def test_a_file_of_another_schema_is_refused(text: str, version: str, flaw: str) -> None:

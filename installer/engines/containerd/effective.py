@@ -97,8 +97,11 @@ def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1
 def schema_of(path: PurePosixPath, tree: Tree, without: int) -> int:
     """Return the schema a file names, or ``without``."""
     schema = tree.get("version", without)
+    if isinstance(schema, float):
+        problem = f"use {path} (version is {schema} where a whole number belongs)"
+        raise InstallerError(problem, remedy="correct the file, then run again")
     if isinstance(schema, bool) or not isinstance(schema, int):
-        raise wrong_type(path, ("version",), "a number", schema)
+        raise wrong_type(path, ("version",), "a whole number", schema)
     return schema
 
 
