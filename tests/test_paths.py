@@ -2,6 +2,7 @@
 
 import pytest
 
+from installer.cli.flags import FLAGS, Flag
 from tests.support.site import CONTAINERD, DAEMON_JSON, Site
 
 LONG = "x" * 300
@@ -28,6 +29,21 @@ NO_FILE = "make every part of the path above it a directory"
 )
 def test_a_path_at_which_nothing_can_be_is_refused(site: Site, flag: str, path: str, words: str) -> None:
     assert site.refuses("run", flag, path.format(site.root)).endswith(words)
+
+
+PATHS = [flag for flag in FLAGS if flag.metavar.endswith("PATH")]
+
+
+@pytest.mark.parametrize("flag", PATHS, ids=[flag.field for flag in PATHS])
+def test_a_relative_path_is_refused_whichever_flag_has_it(site: Site, flag: Flag) -> None:
+    word = "containerd=rel" if "ENGINE=" in flag.metavar else "rel"
+    said = site.refuses("install", flag.name, word, code=2)
+    assert "rel; give an absolute path" in said
+
+
+@pytest.mark.parametrize("flag", ["--driver-root", "--toolkit-source", "--mode"])
+def test_a_wrong_word_about_an_install_refuses_no_uninstall(site: Site, flag: str) -> None:
+    assert "nothing to undo" in site.uninstall(flag, "nri" if flag == "--mode" else "rel").stderr
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["ours alone", "that somebody came to use"])

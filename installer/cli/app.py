@@ -138,7 +138,8 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
     given = frozenset(name for name in values if source(name) is not ParameterSource.DEFAULT)
     if verb == "uninstall":
         # How an install would be done is not heeded, so what is wrong with it refuses no uninstall.
-        values["mode"] = "runtime"
+        for field in ("mode", "driver_root", "toolkit_source"):
+            values[field] = flags.DEFAULTS[field]
     values = flags.DEFAULTS | values
     if verb not in ALONE and given.isdisjoint({"host_root", "mount"}):
         beside = _find_run_beside(Path(values["pid_file"]))

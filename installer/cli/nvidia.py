@@ -31,6 +31,8 @@ DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
 RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sles", "amzn", "azurelinux"})
 OPERATORS: Final = PurePosixPath("/runtime")  # where the GPU Operator mounts what belongs to an engine
 ARTIFACTS: Final = PurePosixPath("/artifacts")
+# Flags with a path that are also checked where nothing reads it as one.
+PATHS: Final = ("driver-root", "driver-root-ctr-path", "dev-root", "dev-root-ctr-path", "toolkit-source-root")
 PID_NAME: Final = "toolkit.pid"
 RESTART: Final = "restart-mode"
 HIGHEST_NRI_INDEX: Final = 99
@@ -193,6 +195,9 @@ def _check(line: CommandLine) -> None:
         raise UsageError(f"use {source!r} as --config-source", remedy="give command, file or file=PATH")
     for value in (each for each in line["create-device-nodes"] if each not in {"", "none", "control"}):
         raise UsageError(f"use {value!r} as --create-device-nodes", remedy="give control or none")
+    for name in PATHS:
+        if line[name]:
+            _absolute(line[name])
     if not KIND.fullmatch(line["cdi-kind"]):
         raise UsageError(f"use {line['cdi-kind']!r} as --cdi-kind", remedy="give it as VENDOR/CLASS")
     if line["nri-plugin-index"] > HIGHEST_NRI_INDEX:

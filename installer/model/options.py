@@ -167,6 +167,10 @@ class Options(Struct, frozen=True):
         for path in (self.install_dir, self.host_root, self.pid_file):
             if not path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"use the path {path}", remedy="give an absolute path without ..")
+        # An empty root is NVIDIA's word for the host itself.
+        for words in (self.driver_root if self.driver_root != AUTO else "", str(self.toolkit_source)):
+            if words and not PurePosixPath(words).is_absolute():
+                raise UsageError(f"use the path {words}", remedy="give an absolute path")
         for words in (str(self.install_dir), self.driver_root, self.runtime_name, *self.low_level):
             if not words.isprintable() or words != words.encode(errors="replace").decode():
                 raise UsageError(f"write {words!r} into a config", remedy="use plain text without controls")

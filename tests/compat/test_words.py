@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from installer.cli.flags import FLAGS
-from installer.cli.nvidia import options_from
+from installer.cli.nvidia import PATHS, options_from
 from installer.cli.nvidia_flags import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Row, read, rows
 from installer.errors import UsageError
 from installer.model.options import Cdi, Options, RestartMode
@@ -150,6 +150,12 @@ def test_a_misspelt_variable_is_told_and_foreign_ones_are_not() -> None:
 def test_a_flag_or_argument_that_makes_no_sense_is_an_error(words: list[str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         read(words, {})
+
+
+@pytest.mark.parametrize("flag", PATHS)
+def test_a_relative_path_is_refused_whichever_flag_has_it(flag: str) -> None:
+    with pytest.raises(UsageError, match="use the path rel"):
+        options_from(read([f"--{flag}", "rel"], {}))
 
 
 def test_help_and_version_are_asked_for() -> None:
