@@ -1,1 +1,13 @@
 """Puts the NVIDIA container toolkit on a node and takes every change back."""
+
+import sys
+from types import TracebackType
+
+
+def _end_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show what ends the program, but for an interrupt that comes before signals are blocked."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _end_quietly

@@ -365,7 +365,3 @@ def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
     for name in ("config", "socket"):
         if line.given(name) and not line[name]:
             yield f"{line.settings[name].by} is empty: the usual path is taken"
-
-
-if __name__ == "__main__":
-    main()
