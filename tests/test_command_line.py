@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,8 +17,10 @@ from msgspec.structs import replace
 
 from installer.cli.app import UNHEEDED, program
 from installer.cli.flags import FLAGS, GROUPS, Flag, options_from
+from installer.cli.version import describe_version
 from installer.model.options import Options, Places
 from tests.support import preloaded
+from tests.support.entry import VERSION
 from tests.support.site import CONTAINERD, DAEMON_JSON, PROJECT, Site
 
 NAME = "toolkit-installer"
@@ -57,7 +60,35 @@ def _told(name: str, said: str) -> dict[str, Any]:
 
 
 def test_it_tells_its_version() -> None:
-    assert call("--version").stdout == f"toolkit-installer {version('node-toolkit-installer')}\n"
+    ours = describe_version()
+    assert ours.partition(" ")[0] == version("node-toolkit-installer") == VERSION
+    assert call("--version").stdout == f"toolkit-installer {ours}\n"
+
+
+@pytest.mark.parametrize("known", ["file", "git", ""])
+def test_a_development_version_names_its_commit_where_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    package, expected = tmp_path / "installer", ""
+    package.mkdir()
+    if known == "file":
+        expected = "0123456789ab"
+        (package / "commit").write_text(f"{expected}\n")
+    elif known == "git":
+        name = ("-c", "user.name=x", "-c", "user.email=x@example.com")
+        git = ("git", "-C", str(tmp_path))
+        subprocess.run([*git, "init", "--quiet"], check=True)
+        subprocess.run([*git, *name, "commit", "--quiet", "--allow-empty", "--message=x"], check=True)
+        words = [*git, "rev-parse", "HEAD"]
+        expected = subprocess.run(words, check=True, capture_output=True, text=True).stdout[:12]
+    monkeypatch.setattr("installer.cli.version.PACKAGE", package)
+
+    monkeypatch.setattr("installer.cli.version.version", lambda _: "0.3.0.dev0")
+    told = describe_version()
+    monkeypatch.setattr("installer.cli.version.version", lambda _: "0.3.0")
+
+    assert told == (f"0.3.0.dev0 (commit {expected})" if expected else "0.3.0.dev0")
+    assert describe_version() == "0.3.0"
 
 
 @pytest.mark.parametrize("verb", program.commands)

@@ -8,7 +8,7 @@ from importlib.metadata import requires
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.entry import VERSION
+from tests.support.entry import CHART_VERSION, DEVELOPMENT, RELEASE, VERSION
 from tests.support.golden import golden
 from tests.support.site import PROJECT
 
@@ -78,12 +78,11 @@ def test_the_bill_has_every_package_of_the_image_with_its_sums_and_no_other() ->
 
 
 # The version: whoever repeats it says the same, and `make golden` sees to that.
-NUMBER = r"(?<![\d.])\d+\.\d+\.\d+(?![\d.])"
+NUMBER = r"(?<![\d.])\d+\.\d+\.\d+(?:[.-]dev\d+)?(?![\d.])"
 CHART = "deploy/helm/node-toolkit-installer/Chart.yaml"
 # File, and what stands right before the number.
 REPEATED = (
     ("deploy/kustomize/components/image/kustomization.yaml", "newTag: "),
-    (CHART, "\nversion: "),
     (CHART, "appVersion: "),
     ("README.md", "It is young: version "),
     ("README.md", 'version: "'),
@@ -104,8 +103,22 @@ def test_a_repeated_version_is_that_of_the_project(file: str, before: str) -> No
     assert golden(path, text) == text
 
 
-def test_the_changelog_begins_with_this_version_below_what_comes_next() -> None:
-    first = re.search(r"^## (?!Unreleased$)(.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+def test_the_version_of_the_chart_is_that_of_the_project_as_helm_spells_it() -> None:
+    path, before = PROJECT / CHART, "\nversion: "
+    text = re.sub(re.escape(before) + NUMBER, before + CHART_VERSION, path.read_text())
 
-    assert first is not None
-    assert re.fullmatch(rf"{re.escape(VERSION)}, (unreleased|\d{{4}}-\d\d-\d\d)", first[1])
+    assert before + CHART_VERSION in text, "nothing of the kind is there any more"
+    assert golden(path, text) == text
+
+
+def test_the_changelog_begins_with_this_version_or_with_the_one_before_a_development_version() -> None:
+    found = re.search(r"^## (?!Unreleased$)(.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert found is not None
+    heading = re.fullmatch(r"(\d+\.\d+\.\d+), (unreleased|\d{4}-\d\d-\d\d)", found[1])
+    assert heading is not None
+
+    if DEVELOPMENT:
+        numbers = [[*map(int, number.split("."))] for number in (heading[1], RELEASE)]
+        assert numbers[0] < numbers[1]
+    else:
+        assert heading[1] == VERSION

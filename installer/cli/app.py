@@ -83,8 +83,23 @@ def _short(record: tuple[str, str]) -> tuple[str, str]:
     return re.sub(r"^--(\S+) / --no-\1$", r"--[no-]\1", names), text.replace("(on)", "on")
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's call
+    if asked:
+        from installer.cli.version import describe_version
+
+        click.echo(f"{ctx.find_root().info_name} {describe_version()}")
+        ctx.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="node-toolkit-installer", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def program() -> None:
     """Install the NVIDIA container toolkit, configure the node's engines to use it, and undo all of it."""
 

@@ -317,9 +317,9 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     line = read(arguments, environment)
     if line.special:
-        from importlib.metadata import version
+        from installer.cli.version import describe_version
 
-        lines = [f"{NAME} version {version('node-toolkit-installer')}"]
+        lines = [f"{NAME} version {describe_version()}"]
         if line.special == "help":
             lines = [f"usage: {NAME} [DIRECTORY] [flags]", ""]
             for row in rows():

@@ -22,7 +22,7 @@ from tests.deploy.rendered import (
     pod_of,
     validate,
 )
-from tests.support.entry import PROJECT, VERSION
+from tests.support.entry import CHART_VERSION, PROJECT
 
 PREFIX = "TOOLKIT_INSTALLER_"
 KEY = "node-toolkit-installer/not-ready"
@@ -40,7 +40,7 @@ DIRECTORIES = (
 HELMS = {
     "app.kubernetes.io/instance": RELEASE,
     "app.kubernetes.io/managed-by": "Helm",
-    "helm.sh/chart": f"node-toolkit-installer-{VERSION}",
+    "helm.sh/chart": f"node-toolkit-installer-{CHART_VERSION}",
 }
 
 
