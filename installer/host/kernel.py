@@ -34,6 +34,13 @@ def trusted_uids() -> frozenset[int]:
     return frozenset({0, os.geteuid()})
 
 
+def may_read_all(root: Path) -> bool:
+    """Tell whether we are root, who may read all files of the node below ``root``, or its owner."""
+    with suppress(OSError):
+        return os.geteuid() in {0, root.stat().st_uid}
+    return False
+
+
 def is_roots(pid: int, proc: Path) -> bool:
     """Tell whether a process is root's, by all four of its uids."""
     uids = list[str]()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from installer.report.doctor.verb import CHECKS
 from tests.doctor import golden
 from tests.support import preloaded
 from tests.support.files import put
+from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.tree import Aspect, tree
 
 LEDGER = "/usr/local/nvidia/.toolkit-installer/ledger"
@@ -28,6 +30,32 @@ def root(tmp_path: Path) -> Path:
     (found / "sys/module/nvidia/version").unlink()
     (found / golden.SWITCH.lstrip("/") / "class").write_text("0x060400\n")
     return found
+
+
+# What Python has loaded it can use without a right to read it.
+AS_NOBODY = """
+import os, sys
+from tests.support import preloaded
+preloaded.load()
+os.setgroups([])
+os.setresgid({nobody}, {nobody}, {nobody})
+os.setresuid({nobody}, {nobody}, {nobody})
+from installer.__main__ import main
+main()
+"""
+
+
+@only_as_root
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "JSON"])
+def test_without_root_it_says_once_that_it_needs_root_and_calls_nothing_bad(more: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", AS_NOBODY.format(nobody=NOBODY), "doctor", *more]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=preloaded.ENVIRONMENT
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("run as root") == 1
+    assert len(done.stderr.splitlines()) == 1
 
 
 def told(done: preloaded.Done) -> dict[str, dict[str, str]]:

@@ -14,12 +14,13 @@ from typing import Final
 import click
 from msgspec import Struct, to_builtins
 
-from installer.errors import Exit
+from installer.errors import Exit, InstallerError
 from installer.host.files import Host
+from installer.host.kernel import may_read_all
 from installer.lifecycle.drift import RECONCILE
 from installer.model.options import Options
 from installer.report.doctor import programs, system
-from installer.report.doctor.model import Level, Node, Verdict
+from installer.report.doctor.model import ROOT, Level, Node, Verdict
 from installer.report.doctor.read import read_node
 
 TABLE: Final = tomllib.loads(files(__package__).joinpath("checks.toml").read_text())
@@ -60,9 +61,15 @@ def judge_node(node: Node) -> Iterator[Finding]:
 def doctor(options: Options, columns: int, *, as_json: bool, show_all: bool = False) -> Exit:
     """Print what is wrong, then what is good; FAILED where a check is bad. The node is only read.
 
-    What does not apply is shown where ``show_all``.
+    What does not apply is shown where ``show_all``. InstallerError: we are not root, to whom the files and
+    sockets of an engine would seem to be missing.
     """
-    findings = [*judge_node(read_node(Host.under(options.host_root, options.mounts), options))]
+    host = Host.under(options.host_root, options.mounts)
+    if not may_read_all(host.local_path(ROOT)):
+        problem = "check this node (only root can read all of it)"
+        remedy = "run as root: sudo toolkit-installer doctor"
+        raise InstallerError(problem, remedy=remedy, code="file-operation-failed")
+    findings = [*judge_node(read_node(host, options))]
     count = Counter(finding.level for finding in findings)
     worst = next((level for level in (Level.BAD, Level.WARN) if count[level]), Level.OK)
     if as_json:
