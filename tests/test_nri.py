@@ -173,7 +173,7 @@ def test_a_lock_and_a_state_that_somebody_removes_are_there_again_and_no_second_
 
         assert child.wait(10) == 0
     assert (said.returncode, second.returncode) == (0, 3)
-    assert f"another instance holds {lock}: pid {child.pid}" in sentence(second)
+    assert f"another instance holds /nri/{lock.name}: pid {child.pid}" in sentence(second)
     assert given["payload"]
     assert before["since"] in said.stdout
     assert _events(place).count("lock made again") == 2

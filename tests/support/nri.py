@@ -124,9 +124,10 @@ class Engine:
 
 
 class Place:
-    """A directory for the socket, and what is started there."""
+    """A host below a directory, with a directory for the socket, and what is started there."""
 
     def __init__(self, directory: Path) -> None:
+        self.root = directory
         self.directory = directory / "nri"
         self.directory.mkdir()
         self.socket = self.directory / "nri.sock"
@@ -134,7 +135,8 @@ class Place:
         self.log = directory / "log"
 
     def command(self, verb: str, *words: str) -> list[str]:
-        return [sys.executable, "-m", "installer", verb, "--nri-socket", str(self.socket), *words]
+        where = ["--host-root", str(self.root), "--nri-socket", str(self.socket)]
+        return [sys.executable, "-m", "installer", verb, *where, *words]
 
     def call(self, verb: str, *words: str) -> preloaded.Done:
         return preloaded.run(self.command(verb, *words))
