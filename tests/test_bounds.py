@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jeepney import DBusAddress, new_signal  # type: ignore[import-untyped]  # ships no types
 
 from tests.host.servers import FakeSystemd, serving
@@ -177,3 +178,57 @@ def test_an_answer_of_systemd_has_a_bound(tmp_path: Path) -> None:
         done = limited([sys.executable, "-c", ASK_SYSTEMD, str(tmp_path / "bus"), "60"])
 
     assert "what answers is not systemd" in done.stderr, done.stderr[-500:]
+
+
+UNPACK = """
+import sys
+from installer.engines.cri import SANDBOXES
+from installer.model.protobuf import unpack
+content = bytes.fromhex(sys.argv[1]) * int(sys.argv[2])
+try:
+    unpack(SANDBOXES, content)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        pytest.param("0a00", "more than 32768 objects", id="empty sandboxes"),
+        pytest.param("0a021200", "more than 32768 objects", id="empty metadata"),
+        pytest.param("7801", "more than 262144 fields", id="unknown numbers"),
+        pytest.param("7a00", "more than 262144 fields", id="unknown texts"),
+    ],
+)
+def test_an_answer_of_cri_with_millions_of_fields_is_refused(field: str, reason: str) -> None:
+    count = (8 << 20) // len(field)
+
+    assert limited_script(UNPACK, field, count) == f"{reason}\n"
+
+
+SYNCHRONIZE = """
+import sys
+from installer.model.nri import Identity
+from installer.model.protobuf import pack
+from installer.nri import session
+plugin = session.Session(Identity(), ())
+many = {"nvidia.cdi.k8s.io/container.%04d" % number: "x" * 20 for number in range(4_000)}
+long = {"nvidia.cdi.k8s.io": "\U0001f600" + "x" * (256 << 10)}
+missed = 0
+for number in range(110):
+    pod = {"id": str(number), "name": f"p{number}", "namespace": "a", "annotations": long if number % 2 else many}
+    container = {"pod": str(number), "name": "0001", "state": 3, "annotations": {}}
+    asked = {"pods": [pod], "containers": [container], "more": number < 109}
+    payload = pack(session.SYNCHRONIZE, asked)
+    words = {"service": session.PLUGIN_SERVICE, "method": "Synchronize", "payload": payload}
+    request = session.Message(session.PLUGIN, 1, session.REQUEST, pack(session.ASKED, words))
+    for _, news in plugin.hear(session.encoded(request)):
+        if news is not None:
+            missed = len(news.missed)
+print(missed)
+"""
+
+
+def test_annotations_of_all_pods_of_a_node_are_not_kept_at_synchronize() -> None:
+    assert limited_script(SYNCHRONIZE) == "110\n"

@@ -7,6 +7,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BITS: Final = 64  # without an end it would grow for hours
 _MORE: Final = 0x80
+# An empty message has two bytes and becomes some 500 in memory. A thousand pods have 30,000 fields.
+MOST_FIELDS: Final = 1 << 18
+MOST_OBJECTS: Final = 1 << 15
 
 # What a field is: a Python type (dict: a map of texts), the schema of a message, or a list of one of these.
 Kind: TypeAlias = "type[int | str | bytes | dict[str, str]] | Schema | list[Kind]"
@@ -30,25 +33,51 @@ def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
     return bytes(packed)
 
 
+class _Bounds:
+    """How many fields and objects one answer may still have."""
+
+    __slots__ = ("fields", "objects")
+
+    def __init__(self) -> None:
+        self.fields = MOST_FIELDS
+        self.objects = MOST_OBJECTS
+
+    def count_field(self) -> None:
+        self.fields -= 1
+        if self.fields < 0:
+            raise ValueError(f"more than {MOST_FIELDS} fields")
+
+    def count_object(self) -> None:
+        self.objects -= 1
+        if self.objects < 0:
+            raise ValueError(f"more than {MOST_OBJECTS} objects")
+
+
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
     """Return the fields of ``schema`` that a message has, the others as if empty; unknown ones are skipped.
 
-    Raises ValueError for what is no protobuf, or a field of another type.
+    Raises ValueError for what is no protobuf, a field of another type, or more fields than an engine sends.
     """
+    return _unpack(schema, content, _Bounds())
+
+
+def _unpack(schema: Schema, content: bytes, bounds: _Bounds) -> dict[str, Any]:
+    bounds.count_object()
     values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
     for number, value in read_fields(content):
+        bounds.count_field()
         if number not in schema:
             continue
         name, kind = schema[number]
         if isinstance(value, int) != (kind is int):
             raise ValueError(f"field {number} is of another type")
         if kind is dict:
-            entry = unpack(ENTRY, value)
+            entry = _unpack(ENTRY, value, bounds)
             values[name][entry["key"]] = entry["value"]
         elif isinstance(kind, list):
-            values[name].append(_unpack_value(kind[0], value))
+            values[name].append(_unpack_value(kind[0], value, bounds))
         else:
-            values[name] = _unpack_value(kind, value)
+            values[name] = _unpack_value(kind, value, bounds)
     return values
 
 
@@ -58,9 +87,9 @@ def _empty_value(kind: Kind) -> Any:
     return unpack(kind, b"") if isinstance(kind, Mapping) else kind()
 
 
-def _unpack_value(kind: Kind, value: Any) -> Any:
+def _unpack_value(kind: Kind, value: Any, bounds: _Bounds) -> Any:
     if isinstance(kind, Mapping):
-        return unpack(kind, value)
+        return _unpack(kind, value, bounds)
     return value.decode(errors="replace") if kind is str else value
 
 

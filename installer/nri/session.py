@@ -31,6 +31,7 @@ GIVEN: Final = "toolkit-installer.nri/devices"
 # So much of a tenant's text is logged: an annotation has up to 256 KiB.
 _SHOWN: Final = 80
 _NAMED: Final = 10
+_WISHES: Final = 64  # annotations of one pod that are kept until all containers are known
 
 
 def shorten(text: str) -> str:
@@ -102,6 +103,17 @@ def _is_wrong(key: str) -> bool:
 def may_ask(annotations: Iterable[str]) -> bool:
     """Tell whether annotations of a pod may ask for one of its containers."""
     return any(key.partition("/")[0] == FOR_POD[1] for key in annotations)
+
+
+def keep_wishes(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod with the annotations that ask for devices alone, and of those what is logged.
+
+    A node has 110 pods of 256 KiB each, and with one emoji a text takes four times its length in memory.
+    """
+    asking = [key for key in pod["annotations"] if key.partition("/")[0] == FOR_POD[1]]
+    asking.sort(key=lambda key: key.startswith(FOR_CONTAINER))  # those that count for every container first
+    wishes = {key: shorten(pod["annotations"][key]) for key in asking[:_WISHES]}
+    return {**pod, "annotations": wishes}
 
 
 # The connections that share the socket: on one the engine asks, on the other the plugin.
@@ -314,7 +326,9 @@ class Session:
     def _synchronize(self, payload: bytes) -> tuple[bytes, News | None]:
         """Gather what exists, in as many parts as it comes; only what may matter is kept."""
         request = unpack(SYNCHRONIZE, payload)
-        self._pods |= {pod["id"]: pod for pod in request["pods"] if may_ask(pod["annotations"])}
+        for pod in request["pods"]:
+            if may_ask(pod["annotations"]):
+                self._pods[pod["id"]] = keep_wishes(pod)
         self._containers += [
             {"pod": each["pod"], "name": each["name"]}
             for each in request["containers"]
