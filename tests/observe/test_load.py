@@ -125,6 +125,19 @@ def test_what_a_text_says_is_told_as_far_as_it_keeps_containerd_from_loading(
     assert all(said in each for each in found)
 
 
+def test_of_runtimes_with_one_base_spec_that_of_the_owner_is_named(tmp_path: Path) -> None:
+    table = f"{RUNTIME}.containerd.runtimes"
+    ours = '{BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"}'
+    text = (
+        f'version = 3\n[{table}.nvidia]\nbase_runtime_spec = "/gone"\noptions = {ours}\n'
+        f'[{table}.runc]\nbase_runtime_spec = "/gone"\n'
+    )
+
+    first = told(Disk(tmp_path), {CONFIG: text}, (2, 1))[0]
+
+    assert "base_runtime_spec of the runtime runc in" in first
+
+
 NYDUS = '[proxy_plugins.nydus]\ntype = "snapshot"\naddress = "/run/nydus.sock"'
 
 

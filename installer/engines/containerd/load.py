@@ -19,11 +19,12 @@ from installer.engines.containerd.effective import (
     RUNTIMES,
     V2_PLUGIN,
     V3_PLUGIN,
+    binary_of,
     merge,
     parse_dump,
 )
 from installer.errors import InstallerError
-from installer.model.engine_spec import LoadError, LoadInput, Version
+from installer.model.engine_spec import LoadError, LoadInput, Version, is_ours
 from installer.model.files import Kind
 
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
@@ -218,8 +219,10 @@ def _explain_bad_url(text: str) -> str:
 
 
 def _find_missing_specs(loading: _Loading) -> Iterator[LoadError]:
-    for name, runtime in loading.runtimes.items():
-        spec = runtime.get("base_runtime_spec")
+    runtimes = loading.runtimes
+    # Ours inherit the setting: the runtime of the owner is named, if there is one.
+    for name in sorted(runtimes, key=lambda name: (is_ours(binary_of(runtimes[name])), name)):
+        spec = runtimes[name].get("base_runtime_spec")
         if isinstance(spec, str) and spec and (flaw := _find_flaw_of_spec(loading, spec)):
             key = ("containerd", RUNTIMES, name, "base_runtime_spec")
             path = loading.find_file_of_cri(*key)
