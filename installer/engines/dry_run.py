@@ -301,7 +301,8 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     engine = with_flags(replace(engine, started=started or later, next_start=later))
     engine = with_configs(host, engine)
     contents = contents_of(host, engine.files)
-    doubtful = lack or engine.unreadable or engine.flags.default or engine.next_flags.default
+    other_start = engine.flags.default or engine.next_flags.default or _starts_otherwise(started, later)
+    doubtful = lack or engine.unreadable or other_start
     if hook is None and row.proven == digest_of(contents) and not doubtful:
         # As its last install has left and proven them; what they name may have gone since.
         files = config_files(engine, contents)
@@ -326,6 +327,14 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     refused = refused or _find_overruling(row, engine)
     lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
     return Comparison("", lacks, lambda edit: asked and _in_force(found, edit), refused)
+
+
+def _starts_otherwise(started: Started | None, later: Started | None) -> bool:
+    """Tell whether a unit gives the next start other words or variables than this start had."""
+    if started is None or later is None:
+        return False
+    differing = (name for name, value in later.environment.items() if started.environment.get(name) != value)
+    return started.words != later.words or any(differing)
 
 
 def _find_unread_hook(host: Host, engine: EngineState) -> InstallerError | None:
