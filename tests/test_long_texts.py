@@ -1,0 +1,109 @@
+"""A text full of one character is read, or refused, at a cost of its length and not of its square."""
+
+import sys
+
+import pytest
+
+from tests.support.limits import limited
+
+READ_TEXT = """
+import sys
+from contextlib import suppress
+from pathlib import PurePosixPath
+from installer.cdi import specification
+from installer.change import observe, references
+from installer.config_text import Syntax, Want
+from installer.config_text.change import apply, parse, undo
+from installer.config_text.masked import mask
+from installer.engines import containers, crio, microk8s
+from installer.errors import InstallerError
+from installer.model.files import File, Meta
+from installer.report.doctor import read, system
+
+TOOLKIT = "/usr/local/nvidia/toolkit"
+WANTS = [Want(("runtimes", "nvidia", "path"), TOOLKIT)]
+
+def edit(text, syntax):
+    parse(text, syntax, name="x")
+    new, edits = apply(text, WANTS, syntax, name="x")
+    undo(new, edits, syntax, name="x")
+
+def read_crio(text):
+    tree = parse(text, Syntax.TOML, name="x")
+    crio.read_effective(tree)
+    list(crio.list_programs(tree))
+
+def read_cdi(text):
+    for look in (specification.named_paths, specification.device_names, read.HOST_PATH.findall):
+        look(text)
+    for pattern in (system.WRITTEN_IN, system.UVM_MAJOR, system.CAP):
+        pattern.findall(text)
+    specification.read_devices(text, "nvidia.com/gpu")
+
+def read_template(text):
+    microk8s._fill(text, microk8s._guess_values(parse(text, Syntax.TOML, name="x"), text))
+
+def find_references(text):
+    containers.find_paths(text + TOOLKIT, (TOOLKIT,))
+    observe.TOOLKITS.findall(text.encode())
+
+READERS = {
+    "toml": lambda text: edit(text, Syntax.TOML),
+    "json": lambda text: edit(text, Syntax.JSON),
+    "crio": read_crio,
+    "cdi": read_cdi,
+    "template": read_template,
+    "masked toml": lambda text: mask(text, Syntax.TOML),
+    "masked json": lambda text: mask(text, Syntax.JSON),
+    "references": find_references,
+}
+name, size, filler = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]).decode()
+for before, after in [line.split("|") for line in sys.argv[4:]]:
+    with suppress(InstallerError, ValueError, LookupError, TypeError):
+        READERS[name](before + filler * (size // len(filler)) + after)
+"""
+FILLERS = {
+    "newlines": "\n",
+    "blanks": " ",
+    "comments": "#",
+    "lines of comments": "#\n",
+    "open brackets": "[",
+    "closed brackets": "]",
+    "arrays": "[]",
+    "double quotes": '"',
+    "single quotes": "'",
+    "backslashes": "\\",
+    "braces": "{",
+    "closed braces": "}",
+    "commas": ",",
+    "carriage returns": "\r",
+    "CRLF": "\r\n",
+}
+AROUND = {
+    "toml": ("|", "a = 1\n# |\n[b]\nc = 1\n", "a = [1,|1]\n[b]\nc = 1\n", 'a = """|"""\nb = 1\n'),
+    "json": ("|", '{"a": |1}', '{"a": "|", "b": 1}', '{"a": [|], "b": 1}'),
+    "cdi": (
+        "|",
+        "kind: nvidia.com/gpu\n|\na: 1\n",
+        'kind: nvidia.com/gpu\na: "|"\n',
+        "kind: nvidia.com/gpu\na: [|]\n",
+    ),
+}
+# A reader of expressions alone gets as much as is read of any file. What is parsed costs a microsecond a byte.
+SIZES = {"references": 16 << 20}
+SYNTAX = {"json": "json", "masked json": "json", "cdi": "cdi"}
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("filler", FILLERS)
+@pytest.mark.parametrize(
+    "reader", ["references", "toml", "json", "crio", "cdi", "template", "masked toml", "masked json"]
+)
+def test_a_text_full_of_one_character_costs_no_square_of_its_length(reader: str, filler: str) -> None:
+    size = SIZES.get(reader, 256 << 10)
+    around = AROUND[SYNTAX.get(reader, "toml")]
+    words = [sys.executable, "-c", READ_TEXT, reader, str(size), FILLERS[filler].encode().hex(), *around]
+
+    done = limited(words, memory=1 << 30)
+
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
