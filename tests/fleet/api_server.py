@@ -1,7 +1,7 @@
-"""A stand-in of Kubernetes' API server for Leases, Nodes and DaemonSets: its refusals are those of answers.json.
+"""A stand-in of Kubernetes' API server for Leases, Nodes and DaemonSets, which answers as a real one was recorded.
 
-An update of a Lease follows the server's source (engine-facts.md#lease-update-creates). A request for which there
-is no answer ends in ``unknown``, which a test finds empty.
+test_api_server.py compares each answer with recorded.json. A request for which there is no answer ends in
+``unknown``, which a test finds empty.
 """
 
 import json
@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 from installer.host.kubernetes import Api
 from tests.support.site import PROJECT
@@ -26,8 +27,32 @@ CERTIFICATE = PROJECT / "tests/support/api.pem"
 NAMESPACE = "gpu"
 USER = "system:serviceaccount:gpu:toolkit"
 TOKEN = "token-1"  # noqa: S105 - a test's
+# The users of requests; the last two are unknown to the server.
+TOKENS = {
+    "toolkit": TOKEN,
+    "admin": "token-admin",
+    "nobody": "token-nobody",
+    "updater": "token-updater",
+    "stranger": "token-stranger",
+    "expired": "token-expired",
+}
+USERS = {TOKEN: USER} | {TOKENS[name]: name for name in ("admin", "nobody", "updater")}
+# Verb and resource, and the names for which the right holds; None: for all.
+TURNS = frozenset({"gpu-turns", "gpu-turn-0", "gpu-turn-1", "gpu-turn-2"})
+RIGHTS: dict[str, dict[tuple[str, str], frozenset[str] | None]] = {
+    USER: {
+        ("list", "leases"): None,
+        ("create", "leases"): None,
+        ("get", "leases"): TURNS,
+        ("update", "leases"): TURNS,
+        ("get", "nodes"): None,
+        ("get", "daemonsets"): frozenset({"toolkit"}),
+    },
+    "updater": {("get", "leases"): None, ("update", "leases"): None},
+    "nobody": {},
+}
 GROUPS = {"leases": "coordination.k8s.io", "nodes": "", "daemonsets": "apps"}
-VERBS = {"GET": "get", "POST": "create", "PUT": "update"}
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
 Key = tuple[str, str]  # resource and name
 
 
@@ -36,7 +61,7 @@ class ApiServer:
     """What the server holds, who may do what, and how it answers now."""
 
     objects: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    tokens: set[str] = field(default_factory=lambda: {TOKEN})
+    users: dict[str, str] = field(default_factory=lambda: dict(USERS))  # by their tokens
     refused: set[tuple[str, str]] = field(default_factory=set)  # a verb and a resource
     server_s: float = 1_795_780_800.0
     is_busy: bool = False
@@ -56,7 +81,10 @@ class ApiServer:
         thing = deepcopy(thing)
         metadata = thing.setdefault("metadata", {})
         metadata |= {"resourceVersion": str(self.version)}
-        metadata.setdefault("uid", f"uid-{self.version}")
+        metadata.setdefault("uid", str(UUID(int=self.version)))
+        if resource == "leases":
+            metadata.setdefault("namespace", NAMESPACE)
+            metadata.setdefault("creationTimestamp", "2026-11-28T12:00:00Z")
         self.objects[resource, metadata["name"]] = thing
 
     def delete(self, resource: str, name: str) -> None:
@@ -74,11 +102,11 @@ class ApiServer:
         self.calls.append(f"{verb} {resource}/{name}" if name else f"{verb} {resource}")
         if self.is_busy:
             return ANSWERS["too-many-requests"]["code"], ANSWERS["too-many-requests"]["text"]
-        if token not in self.tokens:
+        if token not in self.users:
             return _refuse("unauthorized", resource, "")
-        if (verb, resource) in self.refused:
-            where = "at the cluster scope" if resource == "nodes" else f'in the namespace "{NAMESPACE}"'
-            return _refuse("forbidden", resource, name, user=USER, verb=verb, where=where)
+        user = self.users[token]
+        if not self._allows(user, verb, resource, name):
+            return _forbid(user, verb, resource, name)
         match verb:
             case "list":
                 selector = parse_qs(parts.query)["labelSelector"][0]
@@ -89,10 +117,26 @@ class ApiServer:
             case "create":
                 return self._create(resource, body)
             case "update" if resource == "leases":
-                return self._update(resource, name, body)
+                return self._update(user, resource, name, body)
+            case "delete" if resource == "leases":
+                return self._delete(resource, name)
             case _:
                 self.unknown.append(f"{method} {path}")
                 return 501, "no answer is known"
+
+    def _allows(self, user: str, verb: str, resource: str, name: str) -> bool:
+        if (verb, resource) in self.refused:
+            return False
+        if user == "admin":
+            return True
+        names = RIGHTS[user].get((verb, resource), frozenset())
+        return names is None or name in names
+
+    def _delete(self, resource: str, name: str) -> tuple[int, Any]:
+        uid = self.objects.pop((resource, name))["metadata"]["uid"]
+        details = {"name": name, "group": GROUPS[resource], "kind": resource, "uid": uid}
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return 200, {**status, "details": details}
 
     def _list(self, resource: str, label: str, value: str) -> dict[str, Any]:
         """Return a list, whose items do not say their kind."""
@@ -108,13 +152,15 @@ class ApiServer:
         name = thing["metadata"]["name"]
         if (resource, name) in self.objects:
             return _refuse("already-exists", resource, name)
+        if thing["metadata"].get("resourceVersion"):
+            return _refuse("created-with-version", resource, name)
         refusal = _validate(resource, name, thing)
         if refusal:
             return refusal
         self.put(resource, thing)
         return 201, self.objects[resource, name]
 
-    def _update(self, resource: str, name: str, thing: dict[str, Any]) -> tuple[int, Any]:
+    def _update(self, user: str, resource: str, name: str, thing: dict[str, Any]) -> tuple[int, Any]:
         """Replace a Lease, or create the Lease: a PUT may do both."""
         if self.meddles:
             self.meddles.pop(0)()
@@ -123,9 +169,12 @@ class ApiServer:
         uid_there = there["metadata"]["uid"] if there else ""
         if uid and uid != uid_there:
             return _refuse("other-uid", resource, name, uid=uid, uid_there=uid_there)
+        if not there and not self._allows(user, "create", resource, name):
+            return _forbid(user, "create", resource, name)
         version = thing["metadata"].get("resourceVersion")
         if there and not version:
-            return _refuse("no-version", resource, name)
+            problem = "Invalid value: 0: must be specified for an update"
+            return _refuse("no-version", resource, name, field="metadata.resourceVersion", problem=problem)
         if there and version != there["metadata"]["resourceVersion"]:
             return _refuse("conflict", resource, name)
         refusal = _validate(resource, name, thing)
@@ -151,7 +200,13 @@ def _validate(resource: str, name: str, thing: dict[str, Any]) -> tuple[int, Any
     duration = thing.get("spec", {}).get("leaseDurationSeconds", 1)
     if duration > 0:
         return None
-    return _refuse("no-duration", resource, name, value=str(duration))
+    problem = f"Invalid value: {duration}: must be greater than 0"
+    return _refuse("invalid", resource, name, field="spec.leaseDurationSeconds", problem=problem)
+
+
+def _forbid(user: str, verb: str, resource: str, name: str) -> tuple[int, dict[str, Any]]:
+    where = "at the cluster scope" if resource == "nodes" else f'in the namespace "{NAMESPACE}"'
+    return _refuse("forbidden", resource, name, user=user, verb=verb, where=where)
 
 
 def _refuse(answer: str, resource: str, name: str, **words: str) -> tuple[int, dict[str, Any]]:
@@ -162,10 +217,16 @@ def _refuse(answer: str, resource: str, name: str, **words: str) -> tuple[int, d
     what = f'{qualified} "{name}"' if name else qualified
     words |= {"what": what, "name": name, "namespace": NAMESPACE, "resource": resource, "group": group}
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-    status |= {"message": row["message"].format(**words), "reason": row["reason"], "code": row["code"]}
-    details = {"name": name, "group": group, "kind": resource}
+    status |= {"message": row["message"].format(**words), "code": row["code"]}
+    if row["reason"]:
+        status["reason"] = row["reason"]
+    cause = {"reason": "FieldValueInvalid", "message": words.get("problem"), "field": words.get("field")}
+    details = {"name": name, "group": group, "kind": resource, "causes": [cause]}
+    if "object" in row.get("details", ()):
+        details["kind"] = "Lease"
     if "details" in row:
-        status["details"] = {key: details[key] for key in row["details"] if details[key]}
+        keys = ("kind" if key == "object" else key for key in row["details"])
+        status["details"] = {key: details[key] for key in keys if details[key]}
     return row["code"], status
 
 
@@ -200,7 +261,7 @@ class Handler(BaseHTTPRequestHandler):
         text += b" " * server.padding
         self.send_response_only(code)
         self.send_header("Date", formatdate(server.server_s, usegmt=True))
-        self.send_header("Content-Type", ANSWERS["headers"]["Content-Type"])
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         if server.slow_s:

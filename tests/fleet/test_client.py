@@ -24,7 +24,7 @@ from installer.host.kubernetes import (
     UnauthorizedError,
     UnreachableError,
 )
-from tests.fleet.api_server import TOKEN, ApiServer, serving
+from tests.fleet.api_server import USER, ApiServer, serving
 from tests.support.site import PROJECT
 
 NODE = Node("gpu-node-1", "r2", ("containerd 2",))
@@ -255,7 +255,7 @@ def test_odd_leases_are_turns_that_are_late() -> None:
 
 REFUSALS: dict[str, tuple[Callable[[ApiServer], object], type[RefusedError], str]] = {
     "the token has ended": (
-        lambda server: server.tokens.clear(),
+        lambda server: server.users.clear(),
         UnauthorizedError,
         '401 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized"',
     ),
@@ -285,13 +285,12 @@ def test_each_refusal_has_a_class_of_its_own(api: Api, server: ApiServer, name: 
 
 
 def test_a_token_that_was_exchanged_is_read_anew(api: Api, server: ApiServer) -> None:
-    server.tokens = {"token-2"}
+    server.users = {"token-2": USER}
     with pytest.raises(UnauthorizedError):
         client.look(api, "gpu")
     (api.account / "token").write_text("token-2")
 
     assert client.look(api, "gpu").turns == ()
-    assert TOKEN not in server.tokens
 
 
 def test_an_answer_of_another_shape_is_no_answer(api: Api, server: ApiServer) -> None:
@@ -384,7 +383,7 @@ STOPS: dict[str, tuple[Callable[[ApiServer], object], type[Keep | Undo], int]] =
         2,
     ),
     "no right": (lambda server: server.refused.add(("get", "daemonsets")), Undo, 2),
-    "the token has ended": (lambda server: server.tokens.clear(), Undo, 2),
+    "the token has ended": (lambda server: server.users.clear(), Undo, 2),
     "the API is busy": (lambda server: setattr(server, "is_busy", True), Undo, 4),
     "the API does not answer": (lambda server: server.swallows.add("get"), Undo, 4),
 }
