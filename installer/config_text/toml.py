@@ -1,8 +1,8 @@
-"""The spans of TOML text: where a key's value stands, and where a new one belongs.
+"""The spans of TOML text: where a key's value stands, and where a new key belongs.
 
-Every function takes text that ``load`` has accepted, so nothing here diagnoses; what is not understood is an
-error all the same. A line is added behind the end of the line before it and removed together with that line's
-end: adding and removing mirror each other.
+Every function takes text that ``load`` has accepted, so nothing here diagnoses; text that is not understood
+is an error all the same. A line is added behind the end of the line before it and removed together with that
+line's end: adding and removing mirror each other.
 """
 
 import json
@@ -11,19 +11,19 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
 from functools import lru_cache
-from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from installer.config_text import MOVED, Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 _REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
-# A key of so many parts; tomllib keeps every beginning of a key, which takes the square of it.
+# A key of 33 parts or more: tomllib keeps every beginning of a key, which takes the square of the parts.
 DEEP: Final = re.compile(
     r"(?<![A-Za-z0-9_-])"
     r"""(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.){0,256}+"|'[^'\n]{0,256}+')[ \t]*+\.[ \t]*+){32}"""
 )
-# Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory. What they
-# repeat is atomic: Debian 12's Python 3.11.2 goes on where one failed half way (python/cpython#106052).
+# Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory. A
+# repeated group is atomic: Debian 12's Python 3.11.2 goes on where a repetition failed half way
+# (python/cpython#106052).
 _QUOTED: Final = (
     r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' + r"|'''.*?'''(?:'{0,2})" + r'|"(?:\\.|[^"\\])*+"' + r"|'[^']*+'"
 )
@@ -37,161 +37,204 @@ _SPACE: Final = re.compile(r"[ \t]*+")
 _VOID: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
 _PLAIN: Final = rf"""[^"'\#\[\]{{}}]++|\#[^\n]*+|{_QUOTED}"""
 _TO_BRACKET: Final = re.compile(rf"(?>{_PLAIN})*+[\[\]{{}}]", re.DOTALL)
-# The same within a value, where a bracket is no header.
+# The next bracket within a value, where a bracket is no header; a flat array is skipped as a whole.
 _WITHIN: Final = re.compile(rf"(?>{_PLAIN}|\[[^\"'\#\[\]{{}}]*+\])*+[\[\]{{}}]", re.DOTALL)
 
 
 class Table(NamedTuple):
-    """A place where pairs stand: below a header, before the first one, or between braces."""
+    """A place where pairs stand: below a header, before the first header, or between braces."""
 
-    name: Key  # the whole way from the root
+    name: Key  # the full key, from the root
     raw: Key  # the header's parts as they are written
     start: int  # of the header, or of the braces
-    end: int
-    stop: int  # where its pairs end
+    end: int  # of the header, or of the braces
+    stop: int  # the end of the table's pairs
     inline: bool = False
 
     def pairs(self, text: str, first: str | None = None) -> list[Pair]:
-        """Return the pairs that stand here in ``text``, or those whose name begins with ``first``."""
-        begin, stop = (self.start + 1, self.end - 1) if self.inline else (self.end, self.stop)
+        """Return the pairs of this table in ``text``; given ``first``, only pairs whose name begins so."""
+        if self.inline:
+            begin = self.start + 1
+            stop = self.end - 1
+        else:
+            begin = self.end
+            stop = self.stop
+
         return [
-            Pair(name, raw, begin + start, begin + value, begin + end)
-            for name, raw, start, value, end in _read_pairs(text[begin:stop])
-            if first in {None, name[0]}
+            Pair(pair.name, pair.raw, begin + pair.start, begin + pair.value, begin + pair.end)
+            for pair in _read_pairs(text[begin:stop])
+            if first is None or pair.name[0] == first
         ]
 
 
 def tables(text: str, key: Key) -> tuple[Table, ...]:
-    """Return the tables of ``text``, the root first, inline ones behind those they are in.
+    """Return the tables of ``text``, the root first, each inline table behind its parent.
 
-    Inline ones only where they may be on the way to ``key``. Elements of ``[[x]]`` are all called x;
-    tables between brackets have no name and are left out. A key cannot lead to either. TextError where
-    something is not understood.
+    Inline tables are included only on the way to ``key``. Elements of ``[[x]]`` are all called x; tables
+    between brackets have no name and are left out. A key cannot lead to either.
+
+    Raises:
+        TextError: some text is not understood.
     """
-    return tuple(
-        table
-        for section in _sections(text)
-        for table in (
-            _open_inline(text, section, key) if section.name == key[: len(section.name)] else (section,)
-        )
-    )
+    found: list[Table] = []
+    for section in _sections(text):
+        if section.name == key[: len(section.name)]:
+            found += _open_inline(text, section, key)
+        else:
+            found.append(section)
+    return tuple(found)
 
 
 def pairs(text: str, start: int) -> list[Pair]:
     """Return the pairs of the inline table that starts at ``start``."""
-    return Table((), (), start, _find_end(text, start), 0, inline=True).pairs(text)
+    end = _find_end(text, start)
+    table = Table(name=(), raw=(), start=start, end=end, stop=end, inline=True)
+    return table.pairs(text)
 
 
 def items(text: str, start: int) -> list[tuple[int, int]]:
-    """Return the spans of what is in the array that starts at ``start``."""
-    found: list[tuple[int, int]] = []
+    """Return the spans of the elements of the array that starts at ``start``."""
+    spans: list[tuple[int, int]] = []
     pos = _skip(_VOID, text, start + 1)
     while not text.startswith("]", pos):
-        found.append((pos, end := _find_end(text, pos)))
+        end = _find_end(text, pos)
+        spans.append((pos, end))
         pos = _skip_comma(text, end)
-    return found
+    return spans
 
 
 def comma_after(text: str, pos: int) -> int | None:
-    """Return where the comma is that follows ``pos`` behind nothing but space and comments."""
+    """Return the position of the next comma, behind nothing but space and comments; None if there is none."""
     pos = _skip(_VOID, text, pos)
     return pos if text.startswith(",", pos) else None
 
 
 def _open_inline(text: str, table: Table, key: Key) -> Iterator[Table]:
+    """Yield ``table``, then the inline tables within it that are on the way to ``key``."""
     yield table
     depth = len(table.name)
-    for pair in table.pairs(text, key[depth]) if depth < len(key) else ():
+    if depth >= len(key):
+        return
+
+    for pair in table.pairs(text, key[depth]):
         name = table.name + pair.name
         if text[pair.value] == "{" and name == key[: len(name)]:
-            yield from _open_inline(text, Table(name, (), pair.value, pair.end, pair.end, inline=True), key)
+            inline = Table(name, (), start=pair.value, end=pair.end, stop=pair.end, inline=True)
+            yield from _open_inline(text, inline, key)
 
 
 @lru_cache(maxsize=1)
 def _sections(text: str) -> tuple[Table, ...]:
-    """Return the root and what stands below each header; they are asked for again and again."""
-    found = [Table((), (), 0, 0, _find_header(text, 0))]
-    while (start := found[-1].stop) < len(text):
+    """Return the root and the table of each header; cached, because callers ask again and again."""
+    start = _find_header(text, 0)
+    sections = [Table(name=(), raw=(), start=0, end=0, stop=start)]
+    while start < len(text):
         brackets = 2 if text.startswith("[[", start) else 1
         name, raw, end = _read_name(text, start + brackets, "]" * brackets)
-        found.append(Table(name, raw, start, end, _find_header(text, end)))
-    return tuple(found)
+        stop = _find_header(text, end)
+        sections.append(Table(name, raw, start, end, stop))
+        start = stop
+    return tuple(sections)
 
 
 def _find_header(text: str, pos: int) -> int:
-    """Return where the next header begins behind the end of a header, or the text ends."""
-    while bracket := _TO_BRACKET.match(text, pos):
+    """Return the start of the next header behind ``pos``, the end of a header; or the length of the text."""
+    bracket = _TO_BRACKET.match(text, pos)
+    while bracket is not None:
         start = bracket.end() - 1
-        if not text[text.rfind("\n", 0, start) + 1 : start].strip():
+        before = text[text.rfind("\n", 0, start) + 1 : start]
+        if not before.strip():
             return start
         pos = _find_end(text, start)
+        bracket = _TO_BRACKET.match(text, pos)
     return len(text)
 
 
 @lru_cache(maxsize=8)
 def _read_pairs(text: str) -> tuple[Pair, ...]:
-    """Return the pairs of a text without headers, or of what stands between two braces."""
+    """Return the pairs of a text without headers, or of the text between two braces."""
     found: list[Pair] = []
     pos = _skip(_VOID, text, 0)
     while pos < len(text):
         name, raw, value = _read_name(text, pos, "=")
         value = _skip(_SPACE, text, value)
-        found.append(Pair(name, raw, pos, value, end := _find_end(text, value)))
+        end = _find_end(text, value)
+        found.append(Pair(name, raw, pos, value, end))
         pos = _skip_comma(text, end)
     return tuple(found)
 
 
 def _read_name(text: str, pos: int, closing: str) -> tuple[Key, Key, int]:
-    """Return a name, its parts as they are written, and where what closes it ends."""
-    found = _NAME.match(text, pos)
-    if found is None or not text.startswith(closing, found.end()):
+    """Return the name at ``pos``, the name's parts as written, and the end of ``closing`` behind the name."""
+    match = _NAME.match(text, pos)
+    if match is None or not text.startswith(closing, match.end()):
         raise _make_error(text, pos)
-    raw = tuple(_PART.findall(found[1]))
+    raw = tuple(_PART.findall(match[1]))
     name = tuple(map(_unquote, raw))
-    return (raw if name == raw else name), raw, found.end() + len(closing)
+    if name == raw:
+        name = raw  # keep one tuple in memory, not two
+    return name, raw, match.end() + len(closing)
 
 
 def _unquote(part: str) -> str:
+    """Return the text of a part of a name, without quotes and escapes."""
     if part[0] not in "\"'":
         return part
-    return part[1:-1] if "\\" not in part else str(tomllib.loads(f"x = {part}")["x"])
+    if "\\" not in part:
+        return part[1:-1]
+    return str(tomllib.loads(f"x = {part}")["x"])
 
 
 def _find_end(text: str, pos: int) -> int:
-    """Return where a value ends; what is in it is not looked at."""
+    """Return the end of the value at ``pos``, without reading an array's or a table's contents."""
     if text[pos : pos + 1] not in {"[", "{"}:
         word = _STRING.match(text, pos) or _SCALAR.match(text, pos)
         if word is None:
             raise _make_error(text, pos)
         return pos + len(word[0].rstrip(" \t"))
-    pos, depth = pos + 1, 1
+
+    pos += 1
+    depth = 1
     while depth:
         bracket = _WITHIN.match(text, pos)
         if bracket is None:
             raise _make_error(text, pos)
         pos = bracket.end()
-        depth += 1 if text[pos - 1] in "[{" else -1
+        if text[pos - 1] in "[{":
+            depth += 1
+        else:
+            depth -= 1
     return pos
 
 
 def _skip_comma(text: str, pos: int) -> int:
+    """Return the position behind space, comments and at most one comma at ``pos``."""
     comma = comma_after(text, pos)
-    return _skip(_VOID, text, pos if comma is None else comma + 1)
+    if comma is not None:
+        pos = comma + 1
+    return _skip(_VOID, text, pos)
 
 
 def _skip(pattern: re.Pattern[str], text: str, pos: int) -> int:
+    """Return the end of the match of ``pattern`` at ``pos``, or ``pos``."""
     match = pattern.match(text, pos)
     return pos if match is None else match.end()
 
 
 def _make_error(text: str, pos: int) -> TextError:
+    """Return the error for text at ``pos`` that is not understood."""
     line = text.count("\n", 0, pos) + 1
     column = pos - text.rfind("\n", 0, pos)
     return TextError(f"line {line}, column {column} is not understood")
 
 
 def load(text: str) -> Branch:
-    """Return the tree of ``text``; TextError where it is none, RecursionError where it is too deep."""
+    """Return the tree of ``text``.
+
+    Raises:
+        TextError: the text is not valid.
+        RecursionError: the text is nested too deeply.
+    """
     if DEEP.search(text):
         raise RecursionError
     try:
@@ -204,7 +247,7 @@ def load(text: str) -> Branch:
 
 
 def value(text: str) -> Any:
-    """Return what a literal stands for."""
+    """Return the value of a literal."""
     return load(f"x = {text}")["x"]
 
 
@@ -229,13 +272,16 @@ def literal(value: Value) -> str:
 
 
 def span(text: str, key: Key) -> slice | None:
-    """Return where the literal of ``key`` stands; None if there is none, or it is a table below a header."""
+    """Return the span of the literal of ``key``; None if ``key`` is missing, or a table below a header."""
     place = _find_pair(text, key)
-    return slice(place[1].value, place[1].end) if place else None
+    if place is None:
+        return None
+    _, pair = place
+    return slice(pair.value, pair.end)
 
 
 def remove(text: str, key: Key) -> str:
-    """Return ``text`` without ``key``: without its line, or its place between the braces."""
+    """Return ``text`` without ``key``: without the key's line, or without the pair between the braces."""
     place = _find_pair(text, key)
     if place is None:
         raise TextError(MOVED)
@@ -249,34 +295,39 @@ def remove(text: str, key: Key) -> str:
 def close(text: str, key: Key) -> str:
     """Return ``text`` without the header or the braces of ``key``, if no pair is left in them."""
     table = next((each for each in tables(text, key) if each.name == key and not each.pairs(text)), None)
-    if table is None or table.inline:
-        return remove(text, key) if table else text
+    if table is None:
+        return text
+    if table.inline:
+        return remove(text, key)
     return _remove_line(text, table.start, table.end, header=True)
 
 
 def insert(text: str, key: Key, literal: str) -> str:
-    """Return ``text`` with ``key`` where TOML allows it, written like its neighbours.
+    """Return ``text`` with ``key`` in a place that TOML allows, written like its neighbours.
 
-    That is behind the last pair of its table, between the braces of an inline
-    one, beside a dotted one, and else below a header of its own at the end.
+    The places, in this order: behind the last pair of the key's table, between the braces of an inline table,
+    beside a dotted name, below a new header at the end.
     """
     found = tables(text, key)
     for depth in range(len(key) - 1, -1, -1):
-        parent, rest = key[:depth], key[depth:]
+        parent = key[:depth]
+        rest = key[depth:]
         own = next((table for table in found if table.name == parent), None)
-        if own is not None and own.inline:
+        if own is None:
+            sibling = _find_dotted(text, found, parent)
+            if sibling is not None:
+                table, pair = sibling
+                raw = (*pair.raw[: depth - len(table.name)], *map(_quote, rest))
+                return _insert_beside_pair(text, table, pair, f"{'.'.join(raw)} = {literal}")
+            if any(table.name[:depth] == parent for table in found):
+                break
+            continue
+
+        if own.inline:
             return _insert_into_braces(text, own, rest, literal)
-        if own is not None and len(rest) == 1 and literal != "{}":
+        if len(rest) == 1 and literal != "{}":
             return _insert_into_section(text, own, f"{_quote(rest[0])} = {literal}")
-        if own is None and (sibling := _find_dotted(text, found, parent)):
-            table, pair = sibling
-            raw = (*pair.raw[: depth - len(table.name)], *map(_quote, rest))
-            added = f"{'.'.join(raw)} = {literal}"
-            if table.inline:
-                return f"{text[: pair.end]}, {added}{text[pair.end :]}"
-            return _add_lines(text, pair.end, [_read_indent(text, pair.start) + added])
-        if own is not None or any(table.name[:depth] == parent for table in found):
-            break
+        break
     return _insert_below_header(text, found, key, literal)
 
 
@@ -284,38 +335,58 @@ def add_element(array: str, element: str) -> str:
     """Return the literal ``array`` with ``element`` at its end."""
     spans = items(array, 0)
     if not spans:
-        head, newline, tail = array[:-1].rpartition("\n")
-        if not newline:
-            return f"[{element}{array[1:]}"
-        eol = "\r\n" if head.endswith("\r") else "\n"
-        head = head.removesuffix("\r")
-        return f"{head}{eol}{tail}  {element},{eol}{tail}]"
+        return _add_first_element(array, element)
+
     start, end = spans[-1]
-    head, newline, tail = array[spans[-2][1] if len(spans) > 1 else 1 : start].rpartition("\n")
-    line_start = ("\r\n" if head.endswith("\r") else "\n") + re.sub(r"[^ \t].*", "", tail)
+    before = 1  # behind the bracket
+    if len(spans) > 1:
+        _, before = spans[-2]
+    head, newline, tail = array[before:start].rpartition("\n")
+    if newline:
+        eol = "\r\n" if head.endswith("\r") else "\n"
+        indent = re.sub(r"[^ \t].*", "", tail)
+        added = eol + indent + element
+    else:
+        added = f" {element}"
+
     comma = comma_after(array, end)
-    added = (line_start if newline else " ") + element
     at = end if comma is None else comma + 1
-    if newline and (rest := _REST_OF_LINE.match(array, at)):  # nothing or a comment: it stays on its line
-        at = rest.end()
+    if newline:
+        rest = _REST_OF_LINE.match(array, at)
+        if rest is not None:  # nothing or a comment, which stays on its line
+            at = rest.end()
     if comma is None:
         return f"{array[:end]},{array[end:at]}{added}{array[at:]}"
     return f"{array[:at]}{added},{array[at:]}"
 
 
+def _add_first_element(array: str, element: str) -> str:
+    """Return the empty literal ``array`` with ``element``."""
+    head, newline, tail = array[:-1].rpartition("\n")
+    if not newline:
+        return f"[{element}{array[1:]}"
+    eol = "\r\n" if head.endswith("\r") else "\n"
+    head = head.removesuffix("\r")
+    return f"{head}{eol}{tail}  {element},{eol}{tail}]"
+
+
 def remove_element(array: str, index: int) -> str:
-    """Return the literal ``array`` without its element ``index``, its comma and its line."""
+    """Return the literal ``array`` without the element ``index``, the element's comma and its line."""
     spans = items(array, 0)
     start, end = spans[index]
     comma = comma_after(array, end)
     if comma is not None:
         array = array[:end] + array[end:comma].strip(" \t") + array[comma + 1 :]
     elif index:
-        comma = comma_after(array, spans[index - 1][1])
+        _, previous_end = spans[index - 1]
+        comma = comma_after(array, previous_end)
         if comma is not None:
             array = array[:comma] + array[comma + 1 :]
-            start, end = start - 1, end - 1
-    head, tail = array[:start].rstrip(" \t"), array[end:].lstrip(" \t")
+            start -= 1
+            end -= 1
+
+    head = array[:start].rstrip(" \t")
+    tail = array[end:].lstrip(" \t")
     if head.endswith("\n") and tail.startswith(("\n", "\r\n")):
         return head.removesuffix("\n").removesuffix("\r") + tail
     if comma is not None and index == len(spans) - 1:
@@ -324,21 +395,27 @@ def remove_element(array: str, index: int) -> str:
 
 
 def unopened(text: str, key: Key) -> bool:
-    """Return whether ``key`` is a table only because headers name it on their way."""
+    """Tell whether ``key`` is a table only because headers of its sub-tables name it."""
     found = tables(text, key)
-    named = any(table.name[: len(key)] == key for table in found)
-    return named and all(table.name != key for table in found) and not _find_dotted(text, found, key)
+    if any(table.name == key for table in found):
+        return False
+    if not any(table.name[: len(key)] == key for table in found):
+        return False
+    return _find_dotted(text, found, key) is None
 
 
 def _find_pair(text: str, key: Key) -> tuple[Table, Pair] | None:
-    on_the_way = (table for table in tables(text, key) if table.name == key[: len(table.name)] != key)
-    found = ((table, pair) for table in on_the_way for pair in table.pairs(text, key[len(table.name)]))
-    return next(((table, pair) for table, pair in found if table.name + pair.name == key), None)
+    """Return the first pair of ``key``, and the pair's table."""
+    for table in _list_parents(tables(text, key), key):
+        for pair in table.pairs(text, key[len(table.name)]):
+            if table.name + pair.name == key:
+                return table, pair
+    return None
 
 
 def _find_dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
-    """Return the last pair that makes ``key`` a table by a dotted name, and where it stands."""
-    for table in (table for table in found if table.name == key[: len(table.name)] != key):
+    """Return the last pair that makes ``key`` a table by a dotted name, and the pair's table."""
+    for table in _list_parents(found, key):
         for pair in reversed(table.pairs(text, key[len(table.name)])):
             name = table.name + pair.name
             if len(key) < len(name) and name[: len(key)] == key:
@@ -346,84 +423,135 @@ def _find_dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pa
     return None
 
 
+def _list_parents(found: Sequence[Table], key: Key) -> Iterator[Table]:
+    """Yield the tables that ``key`` is below."""
+    for table in found:
+        if table.name == key[: len(table.name)] and table.name != key:
+            yield table
+
+
+def _insert_beside_pair(text: str, table: Table, pair: Pair, added: str) -> str:
+    """Return ``text`` with the pair ``added`` behind ``pair``, a pair of ``table``."""
+    if table.inline:
+        return f"{text[: pair.end]}, {added}{text[pair.end :]}"
+    return _add_lines(text, pair.end, [_read_indent(text, pair.start) + added])
+
+
 def _insert_into_braces(text: str, table: Table, rest: Key, literal: str) -> str:
+    """Return ``text`` with the key ``rest`` at the end of an inline table, in further braces if needed."""
     for name in reversed(rest[1:]):
         literal = f"{{ {_quote(name)} = {literal} }}"
     pair = f"{_quote(rest[0])} = {literal}"
-    if pairs := table.pairs(text):
+
+    pairs = table.pairs(text)
+    if pairs:
         end = pairs[-1].end
         return f"{text[:end]}, {pair}{text[end:]}"
-    # What stood between the braces stays behind the pair: remove() finds it there.
+    # The space between the braces stays behind the pair, too: remove() finds it there.
     return text[: table.start + 1] + text[table.start + 1 : table.end - 1] + pair + text[table.start + 1 :]
 
 
 def _insert_into_section(text: str, table: Table, pair: str) -> str:
-    if pairs := table.pairs(text):
-        return _add_lines(text, pairs[-1].end, [_read_indent(text, pairs[-1].start) + pair])
+    """Return ``text`` with the line ``pair`` at the end of the pairs of a table without braces."""
+    pairs = table.pairs(text)
+    if pairs:
+        last = pairs[-1]
+        return _add_lines(text, last.end, [_read_indent(text, last.start) + pair])
     if table.name:
         return _add_lines(text, table.end, [_read_indent(text, table.start) + pair])
     if not text:
         return f"{pair}\n"
-    if text.startswith("[", _skip(_SPACE, text, 0)):  # its first line is a header
+
+    if text.startswith("[", _skip(_SPACE, text, 0)):  # the first line is a header
         eol = _read_eol(text, 0)
         return f"{pair}{eol}{eol}{text}"
-    # Behind the comment the file begins with, be it a licence or about what follows.
+    # Behind the first lines of comments, be they a licence or about the lines below.
     comment = re.match(r"(?:[ \t]*#[^\n]*\n(?=[ \t]*#))*", text)
     return _add_lines(text, comment.end() if comment else 0, [pair])
 
 
 def _insert_below_header(text: str, found: Sequence[Table], key: Key, literal: str) -> str:
-    name = key if literal == "{}" else key[:-1]
+    """Return ``text`` with a new header at the end, and ``key`` below the header."""
+    is_table = literal == "{}"
+    name = key if is_table else key[:-1]
     raw, outer, inner = _find_style(text, found, name)
     lines = [f"{outer}[{'.'.join(raw)}]"]
-    if literal != "{}":
+    if not is_table:
         lines.append(f"{inner}{_quote(key[-1])} = {literal}")
     if not text:
         return "\n".join(lines) + "\n"
-    end = _find_eol(text, len(text)) if text.endswith("\n") else len(text)
+
+    end = len(text)
+    if text.endswith("\n"):
+        end = _find_eol(text, end)
     return _add_lines(text, end, ["", *lines])
 
 
 def _find_style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str, str]:
-    """Return how headers like ``name`` are written: their parts, their indentation, that of their pairs."""
+    """Return the style of headers like ``name``: their parts, their indentation, the indentation of pairs."""
     raw: Key = ()
-    outer = inner = ""
+    outer = ""
+    inner = ""
     headers = [table for table in found if table.raw and (table.name[0] == name[0] or len(name) == 1)]
     for table in headers:
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(table.name, name, strict=False))
-        raw = max(raw, table.raw[: len([*common])], key=len)
+        common = table.raw[: _count_common(table.name, name)]
+        if len(common) > len(raw):
+            raw = common
         if table.name == name[:-1]:
             outer, inner = _read_indents(text, table)
-            # Where headers are indented, a sub-table stands at the height of its parent's pairs.
-            outer, inner = (inner, inner + inner.removeprefix(outer)) if outer else (outer, inner)
+            if outer:
+                # Where headers are indented, a sub-table stands at the height of its parent's pairs.
+                step = inner.removeprefix(outer)
+                outer = inner
+                inner += step
+
     siblings = [table for table in headers if len(table.name) == len(name) and table.name[:-1] == name[:-1]]
     if siblings:
         outer, inner = _read_indents(text, siblings[-1])
     return (*raw, *map(_quote, name[len(raw) :])), outer, inner
 
 
+def _count_common(name: Key, other: Key) -> int:
+    """Return the number of parts that both names begin with."""
+    count = 0
+    for part, other_part in zip(name, other, strict=False):
+        if part != other_part:
+            break
+        count += 1
+    return count
+
+
 def _read_indents(text: str, table: Table) -> tuple[str, str]:
+    """Return the indentation of a header, and the indentation of the pairs below the header."""
     outer = _read_indent(text, table.start)
-    return outer, next((_read_indent(text, pair.start) for pair in table.pairs(text)), outer)
+    pairs = table.pairs(text)
+    if not pairs:
+        return outer, outer
+    return outer, _read_indent(text, pairs[0].start)
 
 
 def _add_lines(text: str, pos: int, lines: Sequence[str]) -> str:
-    """Return ``text`` with ``lines`` behind the line in which ``pos`` is."""
-    end, eol = _find_line_end(text, pos), _read_eol(text, pos)
+    """Return ``text`` with ``lines`` behind the line of ``pos``."""
+    end = _find_line_end(text, pos)
+    eol = _read_eol(text, pos)
     return text[:end] + "".join(eol + line for line in lines) + text[end:]
 
 
 def _remove_line(text: str, start: int, end: int, *, header: bool = False) -> str:
-    """Return ``text`` without the line from ``start`` to ``end``, but with a comment that follows on it."""
-    line_start, line_end = text.rfind("\n", 0, start) + 1, _find_line_end(text, end)
+    """Return ``text`` without the line from ``start`` to ``end``; a comment on the same line stays."""
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = _find_line_end(text, end)
     if text[end:line_end].strip():
         return text[:start] + text[end:].lstrip(" \t")
+
     if line_start == 0:
         rest = re.sub(r"\A\r?\n", "", text[line_end:])
-        alone = re.match(r"\r?\n", rest)
-        # What is added above a header comes with an empty line, see _insert_into_section().
-        above_header = alone and rest.startswith("[", _skip(_SPACE, rest, alone.end()))
-        return rest[alone.end() :] if alone and above_header else rest
+        empty_line = re.match(r"\r?\n", rest)
+        # A pair that was added above a header brought an empty line, see _insert_into_section().
+        if empty_line is not None and rest.startswith("[", _skip(_SPACE, rest, empty_line.end())):
+            return rest[empty_line.end() :]
+        return rest
+
     cut = _find_eol(text, line_start)
     above = text.rfind("\n", 0, cut) + 1
     if header and 0 < above == cut:
@@ -432,16 +560,19 @@ def _remove_line(text: str, start: int, end: int, *, header: bool = False) -> st
 
 
 def _find_line_end(text: str, pos: int) -> int:
+    """Return the end of the line of ``pos``, without the characters that end the line."""
     newline = text.find("\n", pos)
     return len(text) if newline < 0 else _find_eol(text, newline + 1)
 
 
 def _find_eol(text: str, after: int) -> int:
-    """Return where the line end that stops at ``after`` begins."""
-    return after - (2 if text.endswith("\r\n", 0, after) else 1)
+    """Return the start of the characters that end a line, which stop at ``after``."""
+    length = 2 if text.endswith("\r\n", 0, after) else 1
+    return after - length
 
 
 def _read_eol(text: str, pos: int) -> str:
+    """Return the characters that end the line of ``pos``, or the text's last line."""
     newline = text.find("\n", pos)
     if newline < 0:
         newline = text.rfind("\n")
@@ -449,8 +580,10 @@ def _read_eol(text: str, pos: int) -> str:
 
 
 def _read_indent(text: str, pos: int) -> str:
+    """Return the text of the line of ``pos`` up to ``pos``."""
     return text[text.rfind("\n", 0, pos) + 1 : pos]
 
 
 def _quote(name: str) -> str:
+    """Return a part of a key as TOML, quoted if needed."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else literal(name)
