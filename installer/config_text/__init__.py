@@ -1,8 +1,8 @@
-"""Change the keys that are named in a config text, and not one byte else. Imports errors.
+"""Change the named keys of a config text, and not one byte else. Imports errors.
 
-A ``Want`` says what a key should hold. Begin with ``apply`` in change.py: it edits the spans of the text that
-this takes and returns what it did as ``Edit`` rows, which ``undo`` reverts, also after others have edited the
-text. Here are the words of an edit, and parsed configs, compared so that nothing that differs is equal.
+A ``Want`` is a key with the wanted value. Begin with ``apply`` in change.py: ``apply`` edits the spans of the
+text and returns ``Edit`` rows, which ``undo`` reverts, also after others have edited the text. Here are the
+types of an edit, and the comparison of parsed configs, in which nothing that differs is equal.
 """
 
 import re
@@ -22,7 +22,7 @@ Tree: TypeAlias = Mapping[str, Value]
 
 
 class Absent(Enum):
-    """The type of ``ABSENT``: there is no such key."""
+    """The type of ``ABSENT``, the value of a missing key."""
 
     ABSENT = "absent"
 
@@ -38,37 +38,41 @@ class Syntax(StrEnum):
 
 
 class Pair(NamedTuple):
-    """A name and its value; ``raw`` is the name's parts as written, and the value ends with the pair."""
+    """A name with its value in a text."""
 
     name: Key
-    raw: Key
-    start: int
-    value: int
-    end: int
+    raw: Key  # the name's parts as written
+    start: int  # of the name
+    value: int  # the value's start
+    end: int  # of the value, and of the pair
 
 
 class Want(Struct, frozen=True):
-    """What one key should hold."""
+    """A key with the wanted value."""
 
     key: Key
-    value: "Value | Absent"  # ``ABSENT``: the key must not be there
-    member: bool = False  # the key is an array that should contain ``value`` beside whatever else it holds
+    value: "Value | Absent"  # ``ABSENT``: the key must be missing
+    member: bool = False  # the key is an array that should contain ``value`` beside other elements
 
 
 class Edit(Struct, frozen=True, forbid_unknown_fields=True):
-    """What was done to one key; a container that had to be created is an edit of its own."""
+    """The change of one key; a container that had to be created is an edit of its own."""
 
-    key: Key  # (), whose ``before`` is the text, for the whole of an empty one
-    before: str | None  # a literal in the text's own syntax, None where there was no such key
-    after: str | None  # the same now; {} for a container
-    member: bool = False  # the key is an array: ``before`` is that, ``after`` the one element that was added
+    key: Key  # () for the whole of an empty text, with the text as ``before``
+    before: str | None  # a literal in the text's own syntax, None if the key was missing
+    after: str | None  # the literal after the edit, None if the key was deleted; {} for a container
+    member: bool = False  # the key is an array: ``before`` is the array, ``after`` the added element
 
 
 _KINDS: Final = (
-    *((NoneType, "null"), (bool, "a boolean"), (str, "a string"), (int | float, "a number")),
-    *((Mapping, "a table"), (Sequence, "an array")),
+    (NoneType, "null"),
+    (bool, "a boolean"),
+    (str, "a string"),
+    (int | float, "a number"),
+    (Mapping, "a table"),
+    (Sequence, "an array"),
 )
-# A name that occurs a second time in one object is kept as (name, 2), so that no pair is lost.
+# The second pair of one name in an object is kept as (name, 2), so that no pair is lost.
 Branch: TypeAlias = dict[Any, Any]
 
 
@@ -76,17 +80,17 @@ MOVED: Final = "a key to be changed is not where it was"
 
 
 class TextError(ValueError):
-    """The text is not valid, or not understood; ``str()`` says where and why."""
+    """The text is not valid, or not understood; ``str()`` has the place and the reason."""
 
 
 class Number(float):
-    """A number that remembers how it was written, for not every literal survives a float."""
+    """A number with its literal, for not every literal survives a float."""
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """Return the number that ``text`` is a literal of."""
+        """Return the number of the literal ``text``."""
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -96,48 +100,55 @@ class Number(float):
 
 
 def cut_pair(text: str, siblings: Sequence[Pair], index: int) -> str:
-    """Return ``text`` without one of the pairs between two braces, its comma and the space before it."""
+    """Return ``text`` without a pair between two braces, the pair's comma and the space before the pair."""
     if not siblings:
         raise TextError(MOVED)
+    pair = siblings[index]
     if index:
-        start, end = siblings[index - 1].end, siblings[index].end
+        start = siblings[index - 1].end
+        end = pair.end
     elif len(siblings) > 1:
-        start, end = siblings[0].start, siblings[1].start
+        start = pair.start
+        end = siblings[1].start
     else:
-        start, end = text.rindex("{", 0, siblings[0].start) + 1, siblings[0].end
+        start = text.rindex("{", 0, pair.start) + 1
+        end = pair.end
     return text[:start] + text[end:]
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether both hold the same in any order of keys: 1, 1.0 and true differ, nan equals nan."""
+    """Tell whether two values are equal in any order of keys: 1, 1.0 and true differ, nan equals nan."""
     match one, other:
         case _ if one is other:
             return True
         case (None | str(), _) | (_, None | str()):
             return one == other
         case Mapping(), Mapping():
-            return len(one) == len(other) and all(
-                name in other and same(child, other[name]) for name, child in one.items()
-            )
+            if len(one) != len(other):
+                return False
+            return all(name in other and same(child, other[name]) for name, child in one.items())
         case Sequence(), Sequence():
             return len(one) == len(other) and all(map(same, one, other))
         case float(), int() | float():
             return repr(one) == repr(other)
-        case int(), int():  # which may have more digits than may be written
+        case int(), int():  # repr() refuses integers of many digits
             return type(one) is type(other) and one == other
         case _:
             return type(one) is type(other) and repr(one) == repr(other)
 
 
 def drop_doubles(value: Any) -> Any:
-    """Return ``value`` with each name once, as Go reads it: of two objects the last adds to the first."""
+    """Return ``value`` with each name once, as Go reads JSON: of two objects the last adds to the first."""
     match value:
         case dict():
             names: dict[str, Any] = {}
-            for doubled, child in value.items():
-                name, now = doubled[0] if isinstance(doubled, tuple) else doubled, drop_doubles(child)
-                before = names.get(name)
-                names[name] = before | now if isinstance(before, dict) and isinstance(now, dict) else now
+            for key, child in value.items():
+                name = key[0] if isinstance(key, tuple) else key
+                last = drop_doubles(child)
+                first = names.get(name)
+                if isinstance(first, dict) and isinstance(last, dict):
+                    last = first | last
+                names[name] = last
             return names
         case list():
             return [drop_doubles(child) for child in value]
@@ -147,8 +158,11 @@ def drop_doubles(value: Any) -> Any:
 
 def prune(tree: Branch, keys: Sequence[Key]) -> Branch:
     """Return ``tree`` without the empty containers on the way to ``keys``."""
-    on_the_way = {key[:depth] for key in keys for depth in range(1, len(key))}
-    for key in sorted(on_the_way, key=len, reverse=True):
+    containers: set[Key] = set()
+    for key in keys:
+        containers.update(key[:depth] for depth in range(1, len(key)))
+
+    for key in sorted(containers, key=len, reverse=True):
         parent = branch_at(tree, key[:-1])
         if parent is not None and parent.get(key[-1]) == {}:
             tree, parent = open_way(tree, key[:-1])
@@ -157,18 +171,21 @@ def prune(tree: Branch, keys: Sequence[Key]) -> Branch:
 
 
 def open_way(tree: Branch, key: Key) -> tuple[Branch, Branch]:
-    """Return a copy of ``tree`` with containers of its own on the way to ``key``, and the last of them."""
-    root = branch = dict(tree)
+    """Return a copy of ``tree`` with new containers on the way to ``key``, and the container at ``key``."""
+    root = dict(tree)
+    branch = root
     for name in key:
         child = branch.get(name, {})
         if not isinstance(child, dict):
             raise TextError(f"{dotted(key)} has lost its place")
-        branch[name] = branch = dict(child)
+        copy = dict(child)
+        branch[name] = copy
+        branch = copy
     return root, branch
 
 
 def branch_at(tree: Branch, key: Key) -> Branch | None:
-    """Return the container at ``key``, or ``None`` when there is none or its name is not unique."""
+    """Return the container at ``key``; None if there is no container, or its name is not unique."""
     branch = tree
     for name in key:
         child = branch.get(name)
@@ -179,19 +196,26 @@ def branch_at(tree: Branch, key: Key) -> Branch | None:
 
 
 def dotted(key: Key) -> str:
-    """Return ``key`` as a person writes it."""
+    """Return ``key`` as a person writes a key."""
     return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in key)
 
 
 def kind_of(value: Value) -> str:
-    """Return what ``value`` is, in words."""
+    """Return the kind of ``value`` in words."""
     if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
         return "an array of tables"
-    return next((words for kind, words in _KINDS if isinstance(value, kind)), "a date")
+    for kind, words in _KINDS:
+        if isinstance(value, kind):
+            return words
+    return "a date"
 
 
 def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
-    """Return the table at ``key``; an empty one where there is none, an error for anything else."""
+    """Return the table at ``key``, an empty table if the key is missing.
+
+    Raises:
+        InstallerError: a value of another type is at ``key`` or on the way.
+    """
     for depth, part in enumerate(key, 1):
         value = tree.get(part)
         if value is None:
@@ -203,7 +227,11 @@ def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
 
 
 def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
-    """Return the string at ``name``; "" where there is none, an error for anything else."""
+    """Return the string at ``name``, "" if the name is missing.
+
+    Raises:
+        InstallerError: a value of another type is at ``name``.
+    """
     value = tree.get(name)
     if not isinstance(value, str | None):
         raise wrong_type(path, (*above, name), "a string", value)
@@ -211,7 +239,7 @@ def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
 
 
 def spellings(tree: Tree, word: str) -> list[str]:
-    """Return how a key is written in a table whose engine ignores case."""
+    """Return the keys of a table that are ``word`` to an engine that ignores case."""
     return [name for name in tree if name.lower() == word.lower()]
 
 
@@ -222,14 +250,14 @@ def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> Inst
 
 
 def value_at(value: Value, key: Key) -> Value:
-    """Return what a tree holds at a key, None where there is nothing."""
+    """Return the value at ``key`` below ``value``; None if the key is missing."""
     for part in key:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
 
 
 def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
-    """Yield each value below ``tree`` that is not a table, with its key."""
+    """Yield each key and value below ``tree``; of tables only empty tables are values."""
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*above, name))
@@ -238,6 +266,6 @@ def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
 
 
 def flatten(tree: Tree) -> Iterator[tuple[Key, Value]]:
-    """Yield what ``leaves`` does, with keys spelled without case and underscores."""
+    """Yield the leaves of ``tree``, with keys spelled without case and underscores."""
     for key, value in leaves(tree):
         yield tuple(name.lower().replace("_", "") for name in key), value

@@ -1,4 +1,4 @@
-"""Make edits, undo them, and return no text that differs in anything else: that is proved for each."""
+"""Make edits and undo them. Each result is parsed again: an edited text differs in nothing else."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ _CONTAINERS: Final = {Syntax.JSON: "an object", Syntax.TOML: "a table"}
 
 
 class _Grammar(Protocol):
-    """How a syntax is read, and how one key of a text is changed: a module."""
+    """A module that reads a syntax and changes one key of a text."""
 
     def load(self, text: str) -> Branch: ...
     def value(self, text: str) -> Any: ...
@@ -51,7 +51,7 @@ _GRAMMARS: Final[Mapping[Syntax, _Grammar]] = {Syntax.JSON: json, Syntax.TOML: t
 
 
 class Draft(Struct):
-    """A text on its way to what is wanted, and the tree it must parse to in the end."""
+    """A text while edits are made, and the tree to which the finished text must parse."""
 
     text: str
     tree: Branch
@@ -61,98 +61,135 @@ class Draft(Struct):
 
     @property
     def is_blank(self) -> bool:
-        """Whether it needs a text to begin with."""
+        """Whether the text is an empty JSON file, which needs ``json.START`` to begin with."""
         return self.syntax is Syntax.JSON and not self.text.strip()
 
     def literal(self, key: Key) -> str | None:
-        """Return the literal that a key holds; None where that is no value."""
+        """Return the literal of a key; None if the key is missing, or is a table below a header."""
         span = self.grammar.span(self.text, key)
         return self.text[span] if span else None
 
     def find(self, key: Key) -> str:
-        """Return the literal of a key that holds a value."""
-        if (literal := self.literal(key)) is None:
+        """Return the literal of a key.
+
+        Raises:
+            InstallerError: the key is a table below a header.
+        """
+        literal = self.literal(key)
+        if literal is None:
             problem = f"edit {self.name} ({dotted(key)} is a table, but a value belongs there)"
             raise InstallerError(problem, remedy=f"remove the table {dotted(key)}, then run again")
         return literal
 
     def insert(self, key: Key, literal: str) -> None:
-        """Create ``key`` and whatever containers it needs."""
-        self.text = self.grammar.insert(json.START if self.is_blank else self.text, key, literal)
+        """Create ``key`` and the missing containers on the way."""
+        text = json.START if self.is_blank else self.text
+        self.text = self.grammar.insert(text, key, literal)
         self._parent(key)[key[-1]] = self.grammar.value(literal)
 
     def replace(self, key: Key, literal: str | None) -> None:
-        """Give ``key``, which is there, another value; take it out for None."""
+        """Give an existing ``key`` another value; None removes the key."""
         if literal is None:
             self.text = self.grammar.remove(self.text, key)
             del self._parent(key)[key[-1]]
-        elif span := self.grammar.span(self.text, key):
-            self.text = self.text[: span.start] + literal + self.text[span.stop :]
-            self._parent(key)[key[-1]] = self.grammar.value(literal)
-        else:
+            return
+
+        span = self.grammar.span(self.text, key)
+        if not span:
             raise TextError(MOVED)
+        self.text = self.text[: span.start] + literal + self.text[span.stop :]
+        self._parent(key)[key[-1]] = self.grammar.value(literal)
 
     def close(self, key: Key) -> None:
-        """Take the container away if it is empty, or its header if it lives on through others."""
+        """Remove the container ``key`` if it is empty; of a table with other headers only the own header."""
         self.text = self.grammar.close(self.text, key)
         if not branch_at(self.tree, key):
             del self._parent(key)[key[-1]]
 
     def _parent(self, key: Key) -> Branch:
+        """Return the container of ``key``, a copy that may be changed, in the draft's tree."""
         self.tree, parent = open_way(self.tree, key[:-1])
         return parent
 
 
 def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
-    """Return the tree of ``text``, called ``name``, of a doubled key the last; raise where it is invalid."""
+    """Return the tree of ``text``; of two pairs of one name the last counts.
+
+    Args:
+        text: the config.
+        syntax: the syntax of the config.
+        name: the config's name for errors.
+
+    Raises:
+        InstallerError: the text is not valid.
+    """
     tree: Tree = _read(text.removeprefix(BOM), syntax, name)
     return tree if syntax is Syntax.TOML else drop_doubles(tree)
 
 
 def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
-    """Return ``text`` with every want fulfilled, and what that took; a want that holds takes nothing.
+    """Return ``text`` with every want fulfilled, and the edits; a fulfilled want needs no edit.
 
-    The edits are in the order in which they were made. Of a key that was deleted they know the literal but
-    not the place. InstallerError where the text is not valid, something else than a container is on the way
-    to a key, or a key on the way is there twice.
+    The edits are in the order in which they were made. The edit of a deleted key has the literal but not the
+    place.
+
+    Raises:
+        InstallerError: the text is not valid, a value that is no container is on the way to a key, or a key
+            on the way is there twice.
     """
     with open_draft(text, syntax, name) as draft:
-        # In their order; a header for a table that was only named by others may be an edit already.
-        edits = tuple(dict.fromkeys(edit for want in wants for edit in _fulfil(draft, want)))
+        # A dict keeps the order. The header of a table that only other headers named may be an edit already.
+        made: dict[Edit, None] = {}
+        for want in wants:
+            made.update(dict.fromkeys(_fulfil(draft, want)))
+        edits = tuple(made)
         return finish(draft, text, edits), edits
 
 
 def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
-    """Return ``text`` with ``edits`` undone, and those whose key holds something else now.
+    """Return ``text`` with ``edits`` undone, and the edits that others have changed since.
 
-    A key that is gone or back at what it was is as it should be. A container that others have put something
-    into stays. A deleted key comes back at the end of its container, so after a deletion the text is the same
-    in meaning only. InstallerError where the text is not valid, or a key on the way is there twice.
+    A key that is gone, or has its former value, needs no undo. A container with content of others stays. A
+    deleted key comes back at the end of its container, so after a deletion the text is the same in meaning
+    only.
+
+    Raises:
+        InstallerError: the text is not valid, or a key on the way is there twice.
     """
     with open_draft(text, syntax, name) as draft:
-        # What is in a container goes before the container, in whatever order a ledger kept them.
-        left = list(reversed(edits))
-        left.sort(key=lambda edit: -len(edit.key))
-        # Of two edits of one key the one that is in force is undone; then the key is right.
+        # The keys in a container go before the container, in whatever order a ledger kept the edits.
+        remaining = list(reversed(edits))
+        remaining.sort(key=_count_names, reverse=True)
+        # Of two edits of one key the first pass undoes the edit in force, the second pass accepts the other.
         for _ in range(2):
-            left = [edit for edit in left if not _take_back(draft, edit)]
-        return finish(draft, text, edits), tuple(left)
+            remaining = [edit for edit in remaining if not _undo_edit(draft, edit)]
+        return finish(draft, text, edits), tuple(remaining)
+
+
+def _count_names(edit: Edit) -> int:
+    """Return the number of names in the key of an edit."""
+    return len(edit.key)
 
 
 def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
-    """Return the edits whose key does not hold what they have put there; of two of one key one is enough.
+    """Return the edits whose value is not in ``text``; with two edits of one key, either value counts.
 
-    InstallerError where the text is not valid, or a key on the way is there twice.
+    Raises:
+        InstallerError: the text is not valid, or a key on the way is there twice.
     """
     with open_draft(text, syntax, name) as draft:
         values = [edit for edit in edits if edit.key and edit.after != "{}"]
-        held = {(edit.key, edit.member) for edit in values if _holds(draft, edit)}
-        return tuple(edit for edit in values if (edit.key, edit.member) not in held)
+        in_force = {(edit.key, edit.member) for edit in values if _is_in_force(draft, edit)}
+        return tuple(edit for edit in values if (edit.key, edit.member) not in in_force)
 
 
 @contextmanager
 def open_draft(text: str, syntax: Syntax, name: str) -> Iterator[Draft]:
-    """Open a draft of ``text``, ``name`` in messages; InstallerError: it is not valid, or not understood."""
+    """Open a draft of ``text``, called ``name`` in errors.
+
+    Raises:
+        InstallerError: the text is not valid, or an edit within the context is not possible.
+    """
     bare = text.removeprefix(BOM)
     tree = _read(bare, syntax, name)
     try:
@@ -165,143 +202,170 @@ def open_draft(text: str, syntax: Syntax, name: str) -> Iterator[Draft]:
 
 
 def finish(draft: Draft, original: str, edits: Sequence[Edit]) -> str:
-    """Return the text; TextError unless it holds the tree. A table of TOML may go with its last key."""
-    text = BOM * original.startswith(BOM) + draft.text
+    """Return the text of a draft, with the byte order mark of ``original``.
+
+    Raises:
+        TextError: the text does not parse to the draft's tree. A table of TOML may go with its last key.
+    """
+    text = draft.text
+    if original.startswith(BOM):
+        text = BOM + text
     if text != original:
-        keys = [edit.key for edit in edits if draft.syntax is Syntax.TOML]
+        keys = [edit.key for edit in edits] if draft.syntax is Syntax.TOML else []
         if not same(prune(_load(draft.text, draft.syntax), keys), prune(draft.tree, keys)):
             raise TextError("the result differs elsewhere")
     return text
 
 
 def _walk(draft: Draft, key: Key) -> tuple[Any, int]:
-    """Return what a key holds, and its length; or what is in the way of it, and how far that is.
+    """Return the value at ``key`` and the length of ``key``; or the value in the way, and the depth there.
 
-    InstallerError where one on the way is there twice.
+    Raises:
+        InstallerError: a name on the way is there twice.
     """
-    now: Any = draft.tree
-    for depth, part in enumerate(key):
-        if not isinstance(now, dict):
-            return now, depth
-        if (part, 2) in now:
+    value: Any = draft.tree
+    for depth, name in enumerate(key):
+        if not isinstance(value, dict):
+            return value, depth
+        if (name, 2) in value:
             twice = dotted(key[: depth + 1])
             raise InstallerError(f"edit {draft.name} ({twice} is there twice)", remedy="keep one of them")
-        if (now := now.get(part, ABSENT)) is ABSENT:
+        value = value.get(name, ABSENT)
+        if value is ABSENT:
             break
-    return now, len(key)
+    return value, len(key)
 
 
-def _holds(draft: Draft, edit: Edit) -> bool:
-    now, depth = _walk(draft, edit.key)
-    gone = depth < len(edit.key) or now is ABSENT
-    if gone or edit.after is None:
-        return gone and edit.after is None
+def _is_in_force(draft: Draft, edit: Edit) -> bool:
+    """Tell whether the key of an edit has the edit's value; for a deletion: whether the key is missing."""
+    present, depth = _walk(draft, edit.key)
+    is_missing = depth < len(edit.key) or present is ABSENT
+    if is_missing or edit.after is None:
+        return is_missing and edit.after is None
     value = draft.grammar.value(edit.after)
-    return _position(now, value) is not None if edit.member and isinstance(now, list) else same(now, value)
+    if edit.member and isinstance(present, list):
+        return _position(present, value) is not None
+    return same(present, value)
 
 
 def _fulfil(draft: Draft, want: Want) -> Iterator[Edit]:
+    """Make the draft hold a want; yield each edit before the edit is made."""
     key = want.key
-    now, depth = _walk(draft, key)
+    present, depth = _walk(draft, key)
     if depth < len(key):
-        if now is not None and want.value is not ABSENT:  # a null on the way may become a container
-            raise _misplaced(draft, key[:depth], now, _CONTAINERS[draft.syntax])
-        now = ABSENT
+        if present is not None and want.value is not ABSENT:  # a null on the way may become a container
+            raise _misplaced(draft, key[:depth], present, _CONTAINERS[draft.syntax])
+        present = ABSENT
+
     literal = None if want.value is ABSENT else draft.grammar.literal(want.value)
-    if now is ABSENT:
+    if present is ABSENT:
         if literal is not None:
             yield from _create_containers(draft, key)
             yield Edit(key, None, literal, want.member)
             draft.insert(key, f"[{literal}]" if want.member else literal)
     elif want.member and literal is not None:
-        if not isinstance(now, list):
-            raise _misplaced(draft, key, now, "an array")
-        if _position(now, draft.grammar.value(literal)) is None:
+        if not isinstance(present, list):
+            raise _misplaced(draft, key, present, "an array")
+        if _position(present, draft.grammar.value(literal)) is None:
             before = draft.find(key)
             yield Edit(key, before, literal, member=True)
             draft.replace(key, toml.add_element(before, literal))
-    elif literal is None or not same(now, want.value):
+    elif literal is None or not same(present, want.value):
         yield Edit(key, draft.find(key), literal)
         draft.replace(key, literal)
 
 
 def _create_containers(draft: Draft, key: Key) -> Iterator[Edit]:
-    """Yield the containers that ``key`` needs; inserting it will write them."""
+    """Yield the edits of the missing containers of ``key``; the insertion of ``key`` writes them."""
     if draft.is_blank:
         yield Edit((), draft.text or None, "{}")
     for depth in range(1, len(key)):
-        parent = key[:depth]
-        above = branch_at(draft.tree, parent[:-1])
-        now = ABSENT if above is None else above.get(parent[-1], ABSENT)
-        last = depth == len(key) - 1 and draft.syntax is Syntax.TOML
-        if now is None:
-            yield Edit(parent, "null", "{}")
-            draft.replace(parent, "{}")
-        elif now is ABSENT or (last and toml.unopened(draft.text, parent)):
-            yield Edit(parent, None, "{}")
+        container = key[:depth]
+        parent = branch_at(draft.tree, container[:-1])
+        present = ABSENT if parent is None else parent.get(container[-1], ABSENT)
+        gets_header = depth == len(key) - 1 and draft.syntax is Syntax.TOML
+        if present is None:
+            yield Edit(container, "null", "{}")
+            draft.replace(container, "{}")
+        elif present is ABSENT or (gets_header and toml.unopened(draft.text, container)):
+            yield Edit(container, None, "{}")
 
 
-def _take_back(draft: Draft, edit: Edit) -> bool:
-    """Undo one edit; return whether its key is now as it was, or as others want it."""
+def _undo_edit(draft: Draft, edit: Edit) -> bool:
+    """Undo one edit; return False if others have given the key another value."""
     if not edit.key:
         if not draft.tree:
             draft.text = edit.before or ""
         return True
-    now, depth = _walk(draft, edit.key)
+
+    present, depth = _walk(draft, edit.key)
     if depth < len(edit.key):
         return edit.after is not None
-    if now is ABSENT:
+    if present is ABSENT:
         if edit.after is None and edit.before is not None:
             draft.insert(edit.key, edit.before)
         return True
     if edit.member:
-        return _take_back_member(draft, edit, now)
-    if edit.after == "{}" and isinstance(now, dict) and (now or edit.before is None):
+        return _undo_member(draft, edit, present)
+    if edit.after == "{}" and isinstance(present, dict) and (present or edit.before is None):
         if edit.before is None:
             draft.close(edit.key)
         return True
+
     value = draft.grammar.value
-    if edit.before is not None and same(now, value(edit.before)):
+    if edit.before is not None and same(present, value(edit.before)):
         return True
-    written = edit.after is not None and same(now, value(edit.after))
+    written = edit.after is not None and same(present, value(edit.after))
     if not written or draft.literal(edit.key) is None:
         return False
     draft.replace(edit.key, edit.before)
     return True
 
 
-def _take_back_member(draft: Draft, edit: Edit, now: Any) -> bool:
+def _undo_member(draft: Draft, edit: Edit, present: Any) -> bool:
+    """Undo the edit of an array; return False if others have put another value in its place."""
     literal = draft.literal(edit.key)
-    if not isinstance(now, list) or literal is None or edit.after is None:
+    if not isinstance(present, list) or literal is None or edit.after is None:
         return False
-    index = _position(now, draft.grammar.value(edit.after))
-    if edit.before is None and (not now or (index is not None and len(now) == 1)):
+
+    index = _position(present, draft.grammar.value(edit.after))
+    if edit.before is None and (not present or (index is not None and len(present) == 1)):
         draft.replace(edit.key, None)
     elif index is not None:
-        as_written = edit.before is not None and toml.add_element(edit.before, edit.after) == literal
-        draft.replace(edit.key, edit.before if as_written else toml.remove_element(literal, index))
+        if edit.before is not None and toml.add_element(edit.before, edit.after) == literal:
+            draft.replace(edit.key, edit.before)
+        else:
+            draft.replace(edit.key, toml.remove_element(literal, index))
     return True
 
 
 def _position(items: list[Any], element: Any) -> int | None:
-    """Return where ``element`` is last."""
+    """Return the last index of ``element``."""
     return max((i for i, item in enumerate(items) if same(item, element)), default=None)
 
 
-def _misplaced(draft: Draft, key: Key, now: Any, expected: str) -> InstallerError:
-    problem = f"edit {draft.name} ({dotted(key)} is {kind_of(now)}, but {expected} belongs there)"
+def _misplaced(draft: Draft, key: Key, present: Any, expected: str) -> InstallerError:
+    """Return the error for a value of another kind at ``key``."""
+    problem = f"edit {draft.name} ({dotted(key)} is {kind_of(present)}, but {expected} belongs there)"
     return InstallerError(problem, remedy=f"correct {dotted(key)}, then run again")
 
 
 def _read(text: str, syntax: Syntax, name: str) -> Branch:
-    """Return the tree of ``text``, which must not be changed; InstallerError: the text is not valid."""
+    """Return the tree of ``text``, a cached tree that must not be changed.
+
+    Raises:
+        InstallerError: the text is not valid.
+    """
     try:
         text.encode()
         return _load(text, syntax)
     except (UnicodeEncodeError, RecursionError, TextError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         if isinstance(error, UnicodeEncodeError):
             reason = f"character {error.start + 1}: half a surrogate pair"
+        elif isinstance(error, RecursionError):
+            reason = "nested too deeply"
+        else:
+            reason = str(error)
         raise InstallerError(
             f"read {name} as {syntax.name} ({reason})", remedy="correct the file, then run again"
         ) from error
@@ -309,12 +373,19 @@ def _read(text: str, syntax: Syntax, name: str) -> Branch:
 
 @lru_cache(maxsize=4)
 def _load(text: str, syntax: Syntax) -> Branch:
-    """Return the tree of a text, which may be megabytes; RecursionError: it is nested too deeply."""
+    """Return the tree of a text of up to megabytes.
+
+    Raises:
+        RecursionError: the text is nested too deeply.
+    """
     tree = _GRAMMARS[syntax].load(text)
     level: list[Any] = [tree]
     for _ in range(MAX_DEPTH):
-        below = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
-        level = [child for child in below if isinstance(child, dict | list)]
-        if not level:
+        next_level: list[Any] = []
+        for container in level:
+            children = container.values() if isinstance(container, dict) else container
+            next_level += [child for child in children if isinstance(child, dict | list)]
+        if not next_level:
             return tree
+        level = next_level
     raise RecursionError
