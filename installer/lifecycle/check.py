@@ -1,4 +1,4 @@
-"""One check of the node while ``run`` waits: what differs from the install, and what is done about it."""
+"""One check of the node while ``run`` waits: find the drift from the install, then repair or report it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,6 +30,7 @@ from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.facts import EngineRow, EngineState, Record
+from installer.model.files import Layout
 from installer.model.options import Drift, Options, Places, RestartMode
 from installer.model.steps import Reload, describe
 from installer.nri.state import is_registered
@@ -37,14 +38,14 @@ from installer.watch import KEPT, THERE, fingerprint
 
 KEPT_CHECKS: Final = 16
 LOUD_FAILURES: Final = 2
-IGNORED_S: Final = 60.0  # as often as an engine that serves is asked for a sign of life
-PENDING_S: Final = 10.0  # a container is created and started within a second or two, where nothing is wrong
+IGNORED_S: Final = 60.0  # as often as a serving engine is asked for a sign of life
+PENDING_S: Final = 10.0  # a healthy engine creates and starts a container within a second or two
 STOPS_S: Final = 60.0
 CHECK_AGAIN: Final = "-"  # a fingerprint that the node never has
 
 
 class Work(Struct, frozen=True):
-    """A node that is checked: ``plan`` returns what an install would do, ``carry_out`` does it."""
+    """A node to check: ``plan`` returns the plan of an install, ``carry_out`` executes a plan."""
 
     host: Host
     options: Options
@@ -54,18 +55,18 @@ class Work(Struct, frozen=True):
 
 
 class Watch(Struct, frozen=True):
-    """What is watched until the next check; no ``places`` is nothing."""
+    """The paths that ``run`` watches until the next check; without ``places`` nothing is watched."""
 
-    places: tuple[str, ...] = ()  # paths as this process finds them, or patterns: as ``fingerprint`` has them
-    before: str = ""  # the fingerprint that they had at the check
-    due_s: float = 0.0  # after so many seconds (0 is never) it is time for a check whatever happens
-    rest_s: float = 0.0  # before, no change is a reason for one
+    places: tuple[str, ...] = ()  # paths as this process finds them, or the patterns of ``fingerprint``
+    before: str = ""  # the fingerprint of the places at the check
+    due_s: float = 0.0  # the next check begins after so many seconds without any change; 0 is never
+    rest_s: float = 0.0  # for so many seconds a change starts no check
 
 
 def conclude_install(work: Work, plan: Plan) -> Watch:
-    """Tell what came of an install; return what is watched from here on."""
+    """Publish the result of an install; return the paths to watch from here on."""
     check = _Check(work, asked=False)
-    # A driver that has changed since nvidia-ctk looked at it shows in no file of ours.
+    # A driver that changed after nvidia-ctk read it changes no file of ours.
     check.baseline = CHECK_AGAIN if check.record.cdi else ""
     try:
         check.prove(plan)
@@ -75,12 +76,18 @@ def conclude_install(work: Work, plan: Plan) -> Watch:
 
 
 def check_node(work: Work, *, asked: bool) -> Watch:
-    """Check the node, put right what the policy or who has ``asked`` wants, and return what is watched."""
+    """Check the node and repair drift if the policy or a user wants that; return the paths to watch.
+
+    Args:
+        work: the node.
+        asked: a user asked for this check (SIGHUP, ``reconcile``).
+    """
     supervision.raise_if_stopped()
     await_stopped(work.host, work.options, work.ledger.held)
     check = _Check(work, asked=asked)
     check.baseline = fingerprint(check.places())
-    begun, baseline = check.now, check.baseline
+    first_result = check.result
+    first_baseline = check.baseline
     ledger = (str(work.host.local_path(work.options.layout.ledger)),)
     ledger_before = fingerprint(ledger)
     try:
@@ -89,26 +96,37 @@ def check_node(work: Work, *, asked: bool) -> Watch:
     except StoppedError:
         raise
     except InstallerError as error:
-        check.now, check.baseline = begun, baseline
+        check.result = first_result
+        check.baseline = first_baseline
         if isinstance(error, NotYetError):
             return check.end_unready(error, monotonic() + PENDING_S)
-        if fingerprint(ledger) != ledger_before:  # what we have written and rolled back ourselves is no news
+        if fingerprint(ledger) != ledger_before:  # our own writes, rolled back, start no check
             check.baseline = ""
         return check.fail(error)
 
 
 class _Check:
-    """One check: ``before`` is what the last one saw, ``now`` what is seen so far.
+    """One check: ``previous`` is the result of the last check, ``result`` the result of this one so far.
 
-    ``baseline`` is the fingerprint that the node has until something changes: of before the check, "" for
-    that of its end where it has written something, ``CHECK_AGAIN`` where something is to be read once more.
+    ``baseline`` is the fingerprint of the unchanged node: the fingerprint before the check; "" for the
+    fingerprint at its end, where the check has written files; ``CHECK_AGAIN`` where the node is to be read
+    once more.
     """
 
     def __init__(self, work: Work, *, asked: bool) -> None:
-        self.work, self.host, self.options = work, work.host, work.options
-        self.before = before = readiness.read_check_of_boot(work.host, work.options.state_file)
-        fresh = replace(before, ignores=work.options.drift is Drift.IGNORE, doing=(), did=(), asked=asked)
-        self.now = replace(fresh, number=before.number + 1, began_s=monotonic())
+        self.work = work
+        self.host = work.host
+        self.options = work.options
+        self.previous = readiness.read_check_of_boot(work.host, work.options.state_file)
+        self.result = replace(
+            self.previous,
+            ignores=work.options.drift is Drift.IGNORE,
+            doing=(),
+            did=(),
+            asked=asked,
+            number=self.previous.number + 1,
+            began_s=monotonic(),
+        )
         self.baseline = ""
 
     @property
@@ -116,241 +134,304 @@ class _Check:
         return self.work.ledger.held
 
     def note(self, **seen: Any) -> None:
-        self.now = replace(self.now, **seen)
+        self.result = replace(self.result, **seen)
 
     def run(self) -> Watch:
-        """Plan, then repair or leave alone what differs."""
+        """Plan, then repair the drift or leave it alone."""
         try:
             plan = self.work.plan()
         except InstallerError as error:
-            # The first of those that were configured is named instead.
+            # Name the first configured engine instead of "no engine".
             if error.code == "engine-not-found" and self.record.engines:
                 raise explain_stopped(self.host, self.record.engines[0]) from error
             raise
-        drifted = drift.Drifted.of(plan, self.record, self.before.edited)
-        if not self.now.asked and (refusal := self.find_refusal(plan, drifted)):
-            ignored = self.options.drift is Drift.IGNORE and bool(drifted.things)
-            return self.leave(plan, refusal, ignored=ignored)
+        drifted = drift.Drifted.of(plan, self.record, self.previous.edited)
+        if not self.result.asked:
+            refusal = self.find_refusal(plan, drifted)
+            if refusal is not None:
+                ignored = self.options.drift is Drift.IGNORE and bool(drifted.things)
+                return self.leave(plan, refusal, ignored=ignored)
         self.repair(plan, drifted)
         self.prove(plan)
-        if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
+        if drifted.things or plan.reloaded:  # a restarted engine is another process
             self.baseline = ""
         self.tell_success(plan)
         return self.conclude(plan)
 
     def prove(self, plan: Plan) -> None:
-        """Note what engines serve after a plan; InstallerError: one is stopped, or starts no container."""
+        """Note what the engines serve after a plan.
+
+        Raises:
+            InstallerError: an engine is stopped, or starts no container.
+        """
         self.ask_engines(plan, proven=True)
-        self.now = self.now.with_error(None)
+        self.result = self.result.with_error(None)
 
     def conclude(self, plan: Plan) -> Watch:
-        for reason in list_pending_restarts(self.work, plan):
+        reason = next(list_pending_restarts(self.work, plan), None)
+        if reason is not None:
             return self.end_unready(reason, monotonic() + PENDING_S)
         return self.end(plan)
 
     def tell_success(self, plan: Plan) -> None:
-        refusing = [each.name for each in self.now.engines if each.refused]
+        refusing = [each.name for each in self.result.engines if each.refused]
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
 
     def find_refusal(self, plan: Plan, drifted: drift.Drifted) -> drift.Refusal | None:
-        policy, repairs = self.options.drift, self.now.repairs
-        refusal = drift.find_refusal(policy, drifted, repairs, monotonic(), readiness.clock)
+        policy = self.options.drift
+        refusal = drift.find_refusal(policy, drifted, self.result.repairs, monotonic(), readiness.clock)
         if refusal is None and (drifted.things or plan.reloaded) and node_stops(self.host):
-            reason, remedy = "repair the node (it is going down)", "look again after its boot"
-            return drift.Refusal(InstallerError(reason, remedy=remedy, code="drifted"))
+            reason = InstallerError(
+                "repair the node (it is going down)", remedy="look again after its boot", code="drifted"
+            )
+            return drift.Refusal(reason)
         return refusal
 
     def repair(self, plan: Plan, drifted: drift.Drifted) -> None:
-        """Carry the plan out; what is about to be done is on the disk before, for we may be killed in it."""
-        now, due = self.now, plan.reloaded
-        if drifted.things or due:
+        """Carry the plan out; its steps are published before, because a repair may be killed."""
+        began_s = self.result.began_s
+        if drifted.things or plan.reloaded:
             steps = tuple(describe(step).text for step in plan.steps)
-            repairs = {} if now.asked else drift.add_repair(now.repairs, drifted.things, monotonic())
+            repairs: drift.Repairs = {}
+            if not self.result.asked:
+                repairs = drift.add_repair(self.result.repairs, drifted.things, monotonic())
             self.note(doing=steps, repairs=repairs, looks=())
-            readiness.publish_check(self.host, self.options.state_file, self.now)
+            readiness.publish_check(self.host, self.options.state_file, self.result)
         if drifted.things:
-            log.warning("drift found", found=drifted.summary, repair=list(self.now.doing))
+            log.warning("drift found", found=drifted.summary, repair=list(self.result.doing))
         self.work.carry_out(plan)
         if drifted.things:
-            log.info("drift repaired", steps=len(plan.steps), seconds=round(monotonic() - now.began_s, 3))
-        elif due:
-            log.info("pending restart done", engines=list(due))
-        elif now.asked:
+            log.info("drift repaired", steps=len(plan.steps), seconds=round(monotonic() - began_s, 3))
+        elif plan.reloaded:
+            log.info("pending restart done", engines=list(plan.reloaded))
+        elif self.result.asked:
             log.info("nothing changed", engines=sorted(plan.engines))
-        self.note(did=self.now.doing, doing=())
+        self.note(did=self.result.doing, doing=())
 
     def leave(self, plan: Plan, refusal: drift.Refusal, *, ignored: bool) -> Watch:
-        """Leave drift alone; ready is a node whose drift is ignored, as long as its engines serve."""
-        work, reason = self.work, refusal.reason
-        if (alone := drift.select_specification(plan, self.record)) is not None:
-            work.carry_out(alone)
+        """Leave drift alone; a node with ignored drift is ready as long as its engines serve."""
+        work = self.work
+        reason = refusal.reason
+        specification = drift.select_specification(plan, self.record)
+        if specification is not None:
+            work.carry_out(specification)
             self.baseline = CHECK_AGAIN
-        elif any(reason == STALE for _, reason in plan.planned):
-            # It is no drift.
+        elif any(planned_reason == STALE for _, planned_reason in plan.planned):
+            # A stale specification is no drift.
             gpus.withdraw_stale(self.host, self.options, work.ledger.held, work.ledger.write)
         self.ask_engines(plan, proven=False, asking=ignored)
-        serve = all(each.serves is not False for each in self.now.engines)
+        serve = all(each.serves is not False for each in self.result.engines)
         if ignored and serve and not any(list_pending_restarts(work, plan)):
             untouched = replace(plan, parts=())
             self.tell_success(untouched)
-            # Soon, for no file tells of reloads.
-            self.now = replace(self.now.with_error(None), until_s=monotonic() + IGNORED_S)
+            # The next check comes soon, because a reload changes no file.
+            self.result = replace(self.result.with_error(None), until_s=monotonic() + IGNORED_S)
             return self.end(untouched)
-        if (reason.code, reason.problem) != (self.before.code, self.before.problem):
-            say = log.error if reason.code == "drift-repeats" else log.warning
-            say("drift not repaired", code=reason.code, problem=reason.problem, remedy=reason.remedy)
+        if reason.code != self.previous.code or reason.problem != self.previous.problem:
+            log_drift = log.error if reason.code == "drift-repeats" else log.warning
+            log_drift("drift not repaired", code=reason.code, problem=reason.problem, remedy=reason.remedy)
             metrics.publish_failure(self.host, self.options, work.ledger, reason)
         return self.end_unready(reason, refusal.until_s)
 
     def end_unready(self, reason: InstallerError | None, until_s: float) -> Watch:
-        """Tell why the node is not ready; it is checked again at ``until_s``."""
+        """Publish why the node is not ready; the next check begins at ``until_s``."""
         self.withdraw()
-        self.now = replace(self.now.with_error(reason), until_s=until_s)
+        self.result = replace(self.result.with_error(reason), until_s=until_s)
         return self.end()
 
     def fail(self, error: InstallerError) -> Watch:
-        """Tell why the check has failed; the next one comes later with each failure."""
-        host, options, now, before = self.host, self.options, self.now, self.before
+        """Publish why the check has failed; each failure in a row delays the next check further."""
+        host = self.host
+        options = self.options
+        result = self.result
+        previous = self.previous
         signs = fingerprint(list_signs(host, options, self.record))
-        # Where an engine starts the pauses begin anew; so they do for who asks, for the cause may go soon.
-        came = bool(before.failures) and signs != before.signs
-        failures = 1 if came or now.asked else before.failures + 1
-        # One that starts again and again is checked like a file that is written all the time.
-        looks = (*now.looks, now.began_s) if came else now.looks
-        # An engine that its owner restarts does not answer for a moment: the second check tells.
-        if now.asked or failures == LOUD_FAILURES:
+        # The delays begin anew where an engine has started, and for a user's request: the cause may go soon.
+        engine_started = bool(previous.failures) and signs != previous.signs
+        failures = 1 if engine_started or result.asked else previous.failures + 1
+        # An engine that starts again and again is checked as rarely as a file that is written all the time.
+        looks = (*result.looks, result.began_s) if engine_started else result.looks
+        # An engine that its owner restarts does not answer for a moment: the second failure counts.
+        if result.asked or failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
             log_others(error)
-        engines = tuple(
-            replace(each, serves=None, differs="", process=keep_live(each.process)) for each in before.engines
-        )
+        engines = [
+            replace(each, serves=None, differs="", process=keep_live(each.process))
+            for each in previous.engines
+        ]
         self.note(
             failures=failures,
             signs=signs,
             looks=looks,
-            engines=readiness.add_since(engines, before.engines),
-            # With the one that has failed.
+            engines=readiness.add_since(engines, previous.engines),
+            # The file has the failed repair as well.
             repairs=readiness.read_check_of_boot(host, options.state_file).repairs,
         )
-        self.withdraw()  # before all else that may fail
+        self.withdraw()  # before anything else that may fail
         metrics.publish_failure(host, options, self.work.ledger, error)
         self.baseline = self.baseline or fingerprint(self.places())
-        return self.end_unready(error, monotonic() + drift.RETRIES_S[min(failures, len(drift.RETRIES_S)) - 1])
+        delay_s = drift.RETRIES_S[min(failures, len(drift.RETRIES_S)) - 1]
+        return self.end_unready(error, monotonic() + delay_s)
 
     def end(self, proven: Plan | None = None) -> Watch:
-        """Tell the check, last of all that a plan is ``proven``, and return what is watched."""
-        host, options, now, moment = self.host, self.options, self.now, monotonic()
-        found_nothing = bool(self.baseline) and not (now.problem or now.asked or (proven and proven.steps))
-        looks = (*now.looks, now.began_s) if found_nothing else now.looks if now.failures else ()
-        unmade = proven.unmade if proven else None
+        """Publish the check and, last, readiness for a ``proven`` plan; return the paths to watch."""
+        host = self.host
+        options = self.options
+        result = self.result
+        moment = monotonic()
+        changed = proven is not None and bool(proven.steps)
+        looks = self.list_idle_checks(changed=changed)
+        unmade = proven.unmade if proven is not None else None
         self.note(
             looks=looks[-KEPT_CHECKS:],
-            repairs=drift.select_recent(now.repairs, moment),
+            repairs=drift.select_recent(result.repairs, moment),
             by_cdi=self.record.cdi is not None,
             unmade=unmade.problem if unmade else "",
             unmade_remedy=str(unmade.remedy) if unmade else "",
             edited=tuple(self.list_edited()),
         )
-        watched = self.places()
+        watched = list(self.places())
         found = fingerprint(watched)
-        if self.baseline not in {"", found}:  # something has changed meanwhile, or was not watched before
+        if self.baseline not in {
+            "",
+            found,
+        }:  # a file changed during the check, or is watched for the first time
             self.baseline = CHECK_AGAIN
         try:
-            readiness.publish_check(host, options.state_file, self.now)
+            readiness.publish_check(host, options.state_file, self.result)
         except InstallerError as error:
             log.warning("check result not written", error=error)
-        try:
-            installed = read_installation(host, options)
-            files_good, ready = all(line.good for line in installed.files), not installed.obstacle
-        except InstallerError:
-            files_good = ready = False
-        # What was written is what is on the disk, where the files are good: else it was written since.
-        baseline = self.baseline or (found if files_good else CHECK_AGAIN)
-        due = max(1.0, now.until_s - moment) if now.until_s else drift.UNMADE_S if unmade else 0.0
-        watched = (*watched, *(each.process for each in now.engines if each.process))
+        files_good, ready = self.judge_installation()
+        baseline = self.baseline
+        if not baseline:
+            # Good files are still as the check wrote them; others were written since.
+            baseline = found if files_good else CHECK_AGAIN
+        due_s = 0.0
+        if result.until_s:
+            due_s = max(1.0, result.until_s - moment)
+        elif unmade:
+            due_s = drift.UNMADE_S
+        watched += [each.process for each in result.engines if each.process]
         if proven is not None:
-            if not ready:  # a probe looks no further than status would
-                self.withdraw()
-            elif not proven.unproven:
-                readiness.publish(host, options.ready_file, self.record)
-                if self.before.problem:  # which was logged: the last line shall not be that
-                    log.info("node ready again", engines=sorted(proven.engines))
-            # Readiness and metrics are to be there until they are removed.
-            places = (
-                host.local_path(path, last=False) for path in (options.ready_file, *self.record.published)
-            )
-            watched = (*watched, *(f"{THERE}{local}" for local in places if local.exists()))
-        return Watch(watched, baseline, due, drift.rest_s(looks, moment))
+            self.publish_readiness(proven, ready=ready)
+            # A removed readiness or metrics file starts a check.
+            for path in (options.ready_file, *self.record.published):
+                local = host.local_path(path, last=False)
+                if local.exists():
+                    watched.append(f"{THERE}{local}")
+        return Watch(tuple(watched), baseline, due_s, drift.rest_s(looks, moment))
+
+    def list_idle_checks(self, *, changed: bool) -> tuple[float, ...]:
+        """Return when the last checks began that found nothing to do; ``changed`` tells of this check."""
+        result = self.result
+        if self.baseline and not (result.problem or result.asked or changed):
+            return (*result.looks, result.began_s)
+        return result.looks if result.failures else ()
+
+    def judge_installation(self) -> tuple[bool, bool]:
+        """Tell whether all installed files are good, and whether nothing keeps the node from being ready."""
+        try:
+            installation = read_installation(self.host, self.options)
+            files_good = all(line.good for line in installation.files)
+            ready = not installation.obstacle
+        except InstallerError:
+            return False, False
+        return files_good, ready
+
+    def publish_readiness(self, proven: Plan, *, ready: bool) -> None:
+        """Publish readiness for a ``proven`` plan, or withdraw it from a node that is not ``ready``."""
+        if not ready:  # a probe reads the readiness file only, and has to agree with status
+            self.withdraw()
+        elif not proven.unproven:
+            readiness.publish(self.host, self.options.ready_file, self.record)
+            if self.previous.problem:  # the log must not end with that problem
+                log.info("node ready again", engines=sorted(proven.engines))
 
     def list_edited(self) -> Iterator[str]:
-        """Yield the configs that hold more than we wrote, or did when they were removed."""
-        for row in (each for each in self.record.configs if each.syntax):
+        """Yield the configs with more in them than our text; of a removed config, the last check knows."""
+        for row in self.record.configs:
+            if not row.syntax:
+                continue
             with suppress(InstallerError):
-                now = self.host.read(row.path)
-                if now.digest not in row.ours if now else str(row.path) in self.before.edited:
+                file = self.host.read(row.path)
+                if file is None:
+                    is_edited = str(row.path) in self.previous.edited
+                else:
+                    is_edited = file.digest not in row.ours
+                if is_edited:
                     yield str(row.path)
 
     def withdraw(self) -> None:
         readiness.remove(self.host, self.options.ready_file)
 
     def ask_engines(self, plan: Plan, *, proven: bool, asking: bool = True) -> None:
-        """Note what engines serve, after a plan or, not ``proven``, without; raise where one starts nothing.
+        """Note what the engines serve.
 
-        ``asking`` raises also where one is stopped, or the runtime that ours start is gone, and has their own
-        programs say whether they would come up with the configs that lie there.
+        Args:
+            plan: the plan, with the engines as they were observed.
+            proven: the plan was carried out; without it, its reasons tell which engines do not serve.
+            asking: raise where an engine is stopped or the runtime that ours start is gone, and have the
+                engines' own programs validate the present configs.
+
+        Raises:
+            InstallerError: an engine is stopped, or starts no container.
         """
-        # Those that we have configured, are asked to configure, and did not find running.
+        # The configured engines that the options name and that were not found running.
         asked = {spec.name for spec in list_asked(self.options)}
         stopped = [row for row in self.record.engines if row.name in asked and row.name not in plan.engines]
         if asking and stopped:
             raise explain_stopped(self.host, stopped[0])
         if asking:
             self.find_low_level()
-        known = {each.name: each for each in self.before.engines}
-        depends = {name: Dependencies() for name in plan.engines}
-        read = plan.reloaded if proven else ()  # since it was observed
-        seen = {name: ask(self.host, each) if name in read else each for name, each in plan.engines.items()}
-        for name, engine in seen.items():
+        known = {each.name: each for each in self.previous.engines}
+        engines: dict[str, EngineState] = {}
+        for name, engine in plan.engines.items():
+            reloaded = proven and name in plan.reloaded  # after it was observed
+            engines[name] = ask(self.host, engine) if reloaded else engine
+        dependencies = {name: Dependencies() for name in plan.engines}
+        for name, engine in engines.items():
             if engine.serving is not None:
                 last = known.get(name, readiness.EngineCheck(name))
-                before = Dependencies(last.containerd, last.monitor)
-                depends[name] = find_dependencies(self.host, engine, self.options.layout.toolkit, before)
-        refusals = dry_run.find_refusals(self.host, seen.values()) if asking else {}
-        serving = {name: engine.serving for name, engine in plan.engines.items() if engine.serving}
-        reasons = {}
-        for step, reason in plan.planned if not proven else ():
-            if isinstance(step, Reload) and not (
-                # One that serves may have to read what its owner has changed all the same.
-                step.engine in serving and step.satisfied_by(serving[step.engine])
-            ):
-                reasons[step.engine] = reason
-        engines = [
-            readiness.EngineCheck(
+                last_dependencies = Dependencies(last.containerd, last.monitor)
+                dependencies[name] = find_dependencies(
+                    self.host, engine, self.options.layout.toolkit, last_dependencies
+                )
+        refusals = dry_run.find_refusals(self.host, engines.values()) if asking else {}
+        reasons = {} if proven else _list_reload_reasons(plan)
+        checks: list[readiness.EngineCheck] = []
+        for name, engine in engines.items():
+            check = readiness.EngineCheck(
                 name,
                 None if name in plan.unproven else name not in reasons,
                 differs=reasons.get(name, ""),
                 process=process_of(self.host, engine),
                 refused=refusals.get(name, ""),
-                containerd=depends[name].containerd,
-                monitor=depends[name].monitor,
+                containerd=dependencies[name].containerd,
+                monitor=dependencies[name].monitor,
                 hook=engine.hook is not None,
                 program=engine.next_start.program if engine.next_start else "",
             )
-            for name, engine in seen.items()
-        ]
-        engines += [
+            checks.append(check)
+        checks += [
             readiness.EngineCheck(row.name, serves=False, differs=readiness.NOT_RUNNING) for row in stopped
         ]
-        for each in engines:
-            news = each.name not in known or known[each.name].refused != each.refused
-            if news and (error := each.refusal) is not None:
+        for check in checks:
+            if check.name in known and known[check.name].refused == check.refused:
+                continue
+            error = check.refusal
+            if error is not None:
                 log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
-        engines_since = readiness.add_since(engines, self.before.engines)
-        self.note(plan=plan.digest, engines=engines_since, failures=0)
+        checks_since = readiness.add_since(checks, self.previous.engines)
+        self.note(plan=plan.digest, engines=checks_since, failures=0)
 
     def find_low_level(self) -> None:
-        """Note the runtime that ours start, "" where none was; InstallerError: there is none any more."""
-        layout, known = self.options.layout, self.now.hands_over_to
+        """Note the runtime that ours start, "" where there never was one.
+
+        Raises:
+            InstallerError: the runtime of the last check is gone.
+        """
+        layout = self.options.layout
+        known = self.result.hands_over_to
         found = find_low_level_runtime(self.host, layout, self.record)
         if found is None and known:
             raise InstallerError(
@@ -362,109 +443,166 @@ class _Check:
         self.note(hands_over_to=str(found or ""))
 
     def places(self) -> tuple[str, ...]:
-        return list_places(self.host, self.options, self.record, self.now)
+        return list_places(self.host, self.options, self.record, self.result)
+
+
+def _list_reload_reasons(plan: Plan) -> dict[str, str]:
+    """Return for each engine that does not serve what the plan needs, why the plan reloads it."""
+    reasons: dict[str, str] = {}
+    for step, reason in plan.planned:
+        if not isinstance(step, Reload):
+            continue
+        engine = plan.engines.get(step.engine)
+        # An engine that serves is reloaded, too, where its owner has changed its configs.
+        serving = engine.serving if engine is not None else None
+        if not (serving and step.satisfied_by(serving)):
+            reasons[step.engine] = reason
+    return reasons
 
 
 def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
-    """Yield why engines do not serve yet what they are going to."""
+    """Yield why engines do not serve our runtimes yet."""
     options = work.options
     yield from plan.pending.values()
     if options.serves_nri and not is_registered(work.host, options.nri):
         problem = "serve pods over NRI (no engine has taken the NRI plugin)"
         remedy = "wait for it; if that lasts, see status, and whether the engine has NRI switched on"
         yield InstallerError(problem, remedy=remedy, code="nri-unusable")
-    left = [plan.engines[name] for name in plan.unproven if options.restart_mode is RestartMode.NONE]
-    for title in (each.title for each in left if each.hook is None and each.serving is not None):
+    if options.restart_mode is not RestartMode.NONE:
+        return
+    for name in plan.unproven:
+        engine = plan.engines[name]
+        if engine.hook is not None or engine.serving is None:
+            continue
         yield InstallerError(
-            f"verify that {title} serves our runtimes (it has not read its configs since the install)",
+            f"verify that {engine.title} serves our runtimes (it has not read its configs since the install)",
             remedy=Remedy("restart it, for ", Option("restart-mode", "none"), " leaves that to you"),
             code="restart-pending",
         )
 
 
 def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
-    """Return why an engine that we have configured cannot be asked: it does not run, or has no CRI."""
-    title, reason = ENGINES[row.name].title, "it does not run: nothing answers on its socket"
-    remedy = f"start {title}; if it runs, its socket was removed: restart both"
+    """Return why a configured engine cannot be asked: the engine does not run, or its CRI is off."""
+    spec = ENGINES[row.name]
+    reason = "it does not run: nothing answers on its socket"
+    remedy = f"start {spec.title}; if it runs, its socket was removed: restart both"
     if systemd.look_at_unit(host, row.unit).start.masked:
         remedy = f"run systemctl unmask {row.unit}, then start it"
     # A connection to docker.socket would start a Docker that its owner has stopped.
-    if ENGINES[row.name].api is Api.CRI and ask(host, engine_of_row(row)).disabled:
+    if spec.api is Api.CRI and ask(host, engine_of_row(row)).disabled:
         reason = "its CRI is switched off"
         remedy = "take cri out of disabled_plugins in its config, then restart it"
-    problem = f"verify that {title} serves our runtimes ({reason})"
+    problem = f"verify that {spec.title} serves our runtimes ({reason})"
     return InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
 
 def list_places(host: Host, options: Options, record: Record, last: readiness.LastCheck) -> tuple[str, ...]:
-    """Return what is watched but for engines' processes: one that ends meanwhile had not ended before."""
+    """Return the watched paths without the engines' processes, which the end of the check adds."""
     layout = options.layout
-    whole = [layout.version(record.toolkit.version)] if record.toolkit else []
-    for row in record.engines:
-        spec = ENGINES[row.name]
-        own, drop_ins = row.config or spec.config, spec.drop_ins.directory
-        whole += [own.parent, own.parent / "conf.d", *([drop_ins] if drop_ins else ())]
-    found: list[str] = []
-    for path in (*(row.path for row in record.configs), *whole, layout.toolkit, layout.config, layout.ledger):
+    directories = _list_directories(layout, record)
+    configs = [row.path for row in record.configs]
+    places: list[str] = []
+    for path in (*configs, *directories, layout.toolkit, layout.config, layout.ledger):
         for followed in (False, True):
             local = host.local_path(path, last=followed)
-            # What is held open of a file system that was mounted over ours keeps it from going.
-            covered = path.is_relative_to(layout.home) and is_mount_point(local)
-            found.append(f"{local}/" + "*" * covered if path in whole else str(local))
-    found += gpus.list_watched(host, options, record)
-    if record.nri is not None:  # it tells of itself there: registered or not, and what it has missed
-        found.append(str(host.local_path(options.nri.at(record.nri).state)))
-    programs = [last.hands_over_to, *(name for each in last.engines for name in (each.monitor, each.program))]
-    paths = (PurePosixPath(name) for name in programs)
-    found += [str(host.local_path(path, last=False)) for path in paths if path.is_absolute()]
+            is_covered = path.is_relative_to(layout.home) and is_mount_point(local)
+            if path not in directories:
+                places.append(str(local))
+            elif is_covered:
+                # An open file of a file system that is mounted over ours would keep it from being unmounted.
+                places.append(f"{local}/*")
+            else:
+                places.append(f"{local}/")
+    places += gpus.list_watched(host, options, record)
+    if record.nri is not None:  # the plugin's own state: whether it is registered, and the pods it missed
+        places.append(str(host.local_path(options.nri.at(record.nri).state)))
+    programs = [last.hands_over_to]
+    for check in last.engines:
+        programs += [check.monitor, check.program]
+    for program in programs:
+        program_path = PurePosixPath(program)
+        if program_path.is_absolute():
+            places.append(str(host.local_path(program_path, last=False)))
     kept = [layout.toolkit]
-    for specs in (specs_for(each.name) for each in last.engines):
-        kept += [spec.state.usual for spec in specs] + [spec.data.usual for spec in specs if spec.data]
-    found += [f"{KEPT}{host.local_path(path)}" for path in kept]
-    below = (host.local_path(PurePosixPath(each.containerd)) for each in last.engines if each.containerd)
-    return tuple(dict.fromkeys((*found, *list_signs(host, options, record), *map(str, below))))
+    for check in last.engines:
+        specs = specs_for(check.name)
+        kept += [spec.state.usual for spec in specs]
+        kept += [spec.data.usual for spec in specs if spec.data]
+    places += [f"{KEPT}{host.local_path(path)}" for path in kept]
+    places += list_signs(host, options, record)
+    # The containerd below Docker.
+    places += [
+        str(host.local_path(PurePosixPath(check.containerd))) for check in last.engines if check.containerd
+    ]
+    return tuple(dict.fromkeys(places))
+
+
+def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
+    """Return the directories of which every file is watched: the toolkit's and those of engines' configs."""
+    directories: list[PurePosixPath] = []
+    if record.toolkit:
+        directories.append(layout.version(record.toolkit.version))
+    for row in record.engines:
+        spec = ENGINES[row.name]
+        config = row.config or spec.config
+        directories += [config.parent, config.parent / "conf.d"]
+        if spec.drop_ins.directory:
+            directories.append(spec.drop_ins.directory)
+    return directories
 
 
 def list_signs(host: Host, options: Options, record: Record) -> tuple[str, ...]:
-    """Return what an engine that we serve makes at each start: its socket, or its pidfile."""
+    """Return the paths that engines which we serve create at each start: sockets and pidfiles."""
     sockets = _list_sockets(options, record)
-    pidfiles = (path for name in sockets if (path := ENGINES[name].pidfile) is not None)
-    return tuple(str(host.local_path(path)) for path in (*sockets.values(), *pidfiles))
+    paths = list(sockets.values())
+    for name in sockets:
+        pidfile = ENGINES[name].pidfile
+        if pidfile is not None:
+            paths.append(pidfile)
+    return tuple(str(host.local_path(path)) for path in paths)
 
 
 def _list_sockets(options: Options, record: Record) -> dict[str, PurePosixPath]:
-    """Return the socket of each engine that we serve; one that we have not changed has no row."""
-    held = {row.name: row.socket for row in record.engines}
-    unchanged = record.cdi.engines if record.cdi else ()
-    return {
-        name: options.places.get(name, Places()).socket or ENGINES[name].socket for name in unchanged
-    } | held
+    """Return the socket of each engine that we serve; an engine that we have not changed has no row."""
+    sockets: dict[str, PurePosixPath] = {}
+    for name in record.cdi.engines if record.cdi else ():
+        sockets[name] = options.places.get(name, Places()).socket or ENGINES[name].socket
+    for row in record.engines:
+        sockets[row.name] = row.socket
+    return sockets
 
 
 def await_stopped(host: Host, options: Options, record: Record) -> None:
-    """Return when no Docker of ours is just being stopped, or after a minute."""
-    # It lives on until its containers have ended, and systemd, which holds its socket too, starts it again
-    # for whoever asks meanwhile (engine-facts.md#dockerd-stop).
-    before = readiness.read_check(host, options.state_file) or readiness.LastCheck()
-    processes = {each.name: each.process for each in before.engines if each.serves}
-    sockets = _list_sockets(options, record).items()
-    ours = ((name, path) for name, path in sockets if ENGINES[name].api is Api.DOCKER)
-    dockers = [(name, str(host.local_path(path))) for name, path in ours]
-    until = monotonic() + STOPS_S
-    while monotonic() < until and any(has_closed(processes.get(name, ""), path) for name, path in dockers):
+    """Wait while a Docker that we serve is being stopped, a minute at most."""
+    # dockerd lives on until its containers have ended. systemd holds its socket too, and would start dockerd
+    # again for a client that connects before that (engine-facts.md#dockerd-stop).
+    last = readiness.read_check(host, options.state_file) or readiness.LastCheck()
+    processes = {each.name: each.process for each in last.engines if each.serves}
+    dockers = {}
+    for name, path in _list_sockets(options, record).items():
+        if ENGINES[name].api is Api.DOCKER:
+            dockers[name] = str(host.local_path(path))
+    deadline = monotonic() + STOPS_S
+    while monotonic() < deadline and any(
+        has_closed(processes.get(name, ""), socket) for name, socket in dockers.items()
+    ):
         supervision.raise_if_stopped()
         sleep(1)
 
 
 def process_of(host: Host, engine: EngineState) -> str:
-    """Return where the process of an engine is found below /proc; "" where it is not seen."""
+    """Return the path of an engine's process below /proc, "" where it cannot be seen."""
     if engine.pid:
         return f"/proc/{engine.pid}"
-    # It is in another pid namespace, and perhaps the host's /proc is mounted. Its unit may run k3s around it.
+    # The engine is in another pid namespace; the host's /proc may be mounted. Its unit may run k3s around it.
     pid = systemd.look_at_unit(host, engine.unit).main_pid
-    return str(host.local_path(PurePosixPath(f"/proc/{pid}"))) if pid else ""
+    if not pid:
+        return ""
+    return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
 
 
 def keep_live(process: str) -> str:
-    """Return a process that is watched further, "" for one that has ended: only a new one is news then."""
-    return process if process and fingerprint((process,)) == fingerprint(()) else ""
+    """Return ``process`` to watch further, "" once it has ended: then only a new process is a change."""
+    if process and fingerprint((process,)) == fingerprint(()):
+        return process
+    return ""
