@@ -1,4 +1,4 @@
-"""Drift: whether a node that is not as installed is repaired now, later or not at all."""
+"""Drift: decide whether a node that differs from its install is repaired now, later or not at all."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -19,24 +19,26 @@ from installer.model.options import Drift
 from installer.payload.plan import THEIRS
 
 HOUR_S: Final = 3600.0
-# Before the first repair of a thing within an hour, before the second, and so on; then comes the end.
+# The pauses before the first repair of a thing within an hour, before the second, and so on. After these the
+# thing is not repaired any more.
 PAUSES_S: Final = (0.0, 10.0, 60.0, 300.0, 1800.0)
-# Before a node is checked again where no check succeeds: an engine that starts takes its time, and one that
-# has hung does not say that it goes on.
+# The pauses after failed checks in a row: an engine takes its time to start, and an engine that hung tells
+# nobody when it goes on.
 RETRIES_S: Final = (2.0, 10.0, 60.0)
-# Before nvidia-ctk is asked again that has failed with a loaded driver: what it waits for may change no file.
+# The pause after nvidia-ctk failed with a loaded driver: the cause may go without a change of any file.
 UNMADE_S: Final = 60.0
-# A file beside a config that is written all the time shall not cost a check each second.
+# After so many checks without a finding within so many seconds comes a rest: a file beside a config that is
+# written all the time must not cost a check each second.
 CHECKS: Final = 10
 CHECKS_WITHIN_S: Final = 600.0
 REST_S: Final = 60.0
 TOOLKIT: Final = "the toolkit"
 RECONCILE: Final = "toolkit-installer reconcile"
-# Those that restart when they see a write.
+# The engines that restart themselves when their config is written.
 RESTARTING: Final = frozenset(name for name, spec in ENGINES.items() if spec.reload is ReloadMethod.ITSELF)
 
-# What takes nothing back that an administrator did: a check, and what is not needed any more.
-# A directory is made for a file alone, and that tells.
+# Steps that revert nothing an administrator did: a look at the node, and the removal of unneeded files.
+# A directory is created for a file only, and the step of the file tells.
 HOUSEKEEPING: Final = (steps.FindRuntimes, steps.MakeDirectory, steps.RemoveVersion, steps.RemoveDirectory)
 
 # When each thing was repaired, in seconds of a clock that only runs on.
@@ -44,41 +46,51 @@ Repairs = Mapping[str, tuple[float, ...]]
 
 
 class Refusal(Struct, frozen=True):
-    """Why nothing is repaired, and until when (0: until something changes)."""
+    """The reason why nothing is repaired, and until when (0: until something changes)."""
 
     reason: InstallerError
     until_s: float = 0.0
 
 
 class Drifted(Struct, frozen=True):
-    """What is not as installed: the things with the reason of each, and the engines that need a reload."""
+    """The differences from the install: the things with their reasons, and the engines that need a reload."""
 
     things: Mapping[str, str]
     engines: tuple[str, ...] = ()
-    theirs: bool = False  # another installer has put its toolkit, or begun to, in the place of ours
-    removed: tuple[PurePosixPath, ...] = ()  # configs that held more than our runtimes
+    theirs: bool = False  # another installer has replaced our toolkit by its own, or has begun to
+    removed: tuple[PurePosixPath, ...] = ()  # removed configs with more in them than our runtimes
 
     @classmethod
     def of(cls, plan: Plan, record: Record, edited: Collection[str] = ()) -> "Drifted":
-        """Return what a plan is about to change of what is ``record``; ``edited`` held more than we wrote."""
+        """Return what a plan is about to repair.
+
+        Args:
+            plan: the plan of an install, which differs from the node.
+            record: the content of the ledger.
+            edited: paths of configs that had more in them than our text.
+        """
         things: dict[str, str] = {}
-        engines: dict[str, None] = {}
-        removed = []
+        engines: list[str] = []
+        removed: list[PurePosixPath] = []
         for step, reason in plan.planned:
             if not isinstance(step, HOUSEKEEPING) and reason not in FOLLOWS:
                 things[_name_thing(step)] = reason
-            if isinstance(step, steps.Reload) or (
-                isinstance(step, steps.WriteConfig) and step.engine in RESTARTING
-            ):
-                engines[step.engine] = None
-            if isinstance(step, steps.WriteConfig) and step.before is None:
+            if isinstance(step, steps.Reload):
+                engines.append(step.engine)
+            elif isinstance(step, steps.WriteConfig):
+                if step.engine in RESTARTING:
+                    engines.append(step.engine)
                 row = record.config(step.path)
-                removed += [step.path] if row and (row.original or str(row.path) in edited) else []
-        # One whose restart is put off has drifted, unless it was put off since the install.
-        things |= dict.fromkeys(plan.pending, "it does not serve our runtimes")
+                had_more = row is not None and (bool(row.original) or str(row.path) in edited)
+                if step.before is None and had_more:
+                    removed.append(step.path)
+        for name in plan.pending:
+            things[name] = "it does not serve our runtimes"
+            engines.append(name)
+        # A restart that is postponed since the install is no drift.
         return cls(
-            {thing: why for thing, why in things.items() if thing not in plan.due},
-            tuple(name for name in (engines | dict.fromkeys(plan.pending)) if name not in plan.due),
+            {thing: reason for thing, reason in things.items() if thing not in plan.due},
+            tuple(name for name in dict.fromkeys(engines) if name not in plan.due),
             theirs=is_taken_over(plan),
             removed=tuple(removed),
         )
@@ -86,11 +98,11 @@ class Drifted(Struct, frozen=True):
     @property
     def summary(self) -> str:
         """The things with their reasons, as part of a sentence."""
-        return "; ".join(f"{thing}: {why}" for thing, why in self.things.items())
+        return "; ".join(f"{thing}: {reason}" for thing, reason in self.things.items())
 
 
 def is_taken_over(plan: Plan) -> bool:
-    """Tell whether a plan finds another installer's toolkit in the place of ours."""
+    """Tell whether a plan finds another installer's toolkit at our path."""
     return any(reason == THEIRS for _, reason in plan.planned)
 
 
@@ -109,11 +121,20 @@ def _name_thing(step: steps.Step) -> str:
 def find_refusal(
     policy: Drift, drifted: Drifted, repairs: Repairs, now_s: float, clock: Callable[[float], str]
 ) -> Refusal | None:
-    """Return why drift is not repaired without being asked; ``clock`` words a moment."""
+    """Return why drift is not repaired without a user's request; None: it is repaired.
+
+    Args:
+        policy: the option ``--drift``.
+        drifted: the drift.
+        repairs: the former repairs of each thing.
+        now_s: the present moment, on the clock of ``repairs``.
+        clock: words a moment of that clock for a user.
+    """
     if not drifted.things:
         return None
-    if (reason := _refuse_repair(policy, drifted)) is not None:
-        return Refusal(reason)
+    policy_reason = _refuse_repair(policy, drifted)
+    if policy_reason is not None:
+        return Refusal(policy_reason)
     recent = select_recent(repairs, now_s)
     counts = {thing: recent.get(thing, ()) for thing in drifted.things}
     worst = max(counts, key=lambda thing: len(counts[thing]))
@@ -127,7 +148,10 @@ def find_refusal(
             code="drift-repeats",
         )
         return Refusal(reason, times[0] + HOUR_S)
-    until_s = max(((each[-1] + PAUSES_S[len(each)]) for each in counts.values() if each), default=now_s)
+    until_s = now_s
+    pauses_end_s = [moments[-1] + PAUSES_S[len(moments)] for moments in counts.values() if moments]
+    if pauses_end_s:
+        until_s = max(pauses_end_s)
     if until_s > now_s:
         reason = InstallerError(
             f"keep {worst} as it was installed (it was changed again after {often})",
@@ -140,47 +164,59 @@ def find_refusal(
 
 
 def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
-    """Return why nothing is repaired without being asked; None where that is not so."""
-    things, remedy = " and ".join(drifted.things), f"run {RECONCILE} at a time of your choice"
+    """Return why the policy repairs nothing without a user's request; None: it repairs."""
+    things = " and ".join(drifted.things)
+    remedy = f"run {RECONCILE} at a time of your choice"
     if policy is Drift.IGNORE:
-        why = f"--drift ignore repairs nothing; {drifted.summary}"
+        reason = f"--drift ignore repairs nothing; {drifted.summary}"
     elif policy is Drift.REPORT:
-        why = f"--drift report only tells; {drifted.summary}"
+        reason = f"--drift report only tells; {drifted.summary}"
     elif drifted.theirs:
-        why = "another installer's toolkit is there"
+        reason = "another installer's toolkit is there"
         remedy = f"to leave the node to that, stop this program; to make the node ours again, run {RECONCILE}"
-    elif drifted.removed:  # with ours alone in it the engine would start without all that its owner had there
+    elif drifted.removed:  # with our runtimes alone the engine would start without its owner's settings
         files = " and ".join(map(str, drifted.removed))
-        things, why = "the node", f"{files} was removed, with more in it than our runtimes"
+        things = "the node"
+        reason = f"{files} was removed, with more in it than our runtimes"
         remedy = f"put it back; or run {RECONCILE} for one with our runtimes alone"
     elif drifted.engines and policy is not Drift.REPAIR:
         specs = [ENGINES[name] for name in drifted.engines]
-        ways = (spec.reload for spec in specs)
-        verbs = dict.fromkeys("reloaded" if way is ReloadMethod.HUP else "restarted" for way in ways)
+        verbs: dict[str, None] = {}
+        for spec in specs:
+            verb = "reloaded" if spec.reload is ReloadMethod.HUP else "restarted"
+            verbs[verb] = None
         titles = " and ".join(spec.title for spec in specs)
-        why = f"{titles} would have to be {' or '.join(verbs)}; {drifted.summary}"
+        reason = f"{titles} would have to be {' or '.join(verbs)}; {drifted.summary}"
     else:
         return None
-    return InstallerError(f"repair {things} without being asked ({why})", remedy=remedy, code="drifted")
+    return InstallerError(f"repair {things} without being asked ({reason})", remedy=remedy, code="drifted")
 
 
 def select_specification(plan: Plan, record: Record) -> Plan | None:
-    """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver."""
+    """Return the part of a plan that is no drift, as a plan of its own: the GPUs' specification.
+
+    The specification follows the driver. None: the plan does not write it, or writes it for another reason.
+    """
     part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
-    # A node that is another installer's now has none.
-    if part is None or is_taken_over(plan) or not {reason for _, reason in part.planned} <= FOLLOWS:
+    # A node that another installer has taken over gets no specification.
+    if part is None or is_taken_over(plan):
+        return None
+    if not {reason for _, reason in part.planned} <= FOLLOWS:
         return None
     paths = {step.path for step in part.steps if isinstance(step, steps.WriteConfig)}
-    made = {
-        step: reason
-        for step, reason in plan.planned
-        if isinstance(step, steps.MakeDirectory) and any(path.is_relative_to(step.path) for path in paths)
-    }
-    above = steps.Part("directories", tuple(made.items()))
+    parents: dict[steps.MakeDirectory, str] = {}
+    for step, reason in plan.planned:
+        if not isinstance(step, steps.MakeDirectory):
+            continue
+        if any(path.is_relative_to(step.path) for path in paths):
+            parents[step] = reason
+    above = steps.Part("directories", tuple(parents.items()))
+    directories = [*record.directories, *(step.path for step in parents)]
+    other_configs = [row for row in record.configs if row.path not in paths]
     final = replace(
         record,
-        directories=tuple(dict.fromkeys((*record.directories, *(step.path for step in made)))),
-        configs=(*(row for row in record.configs if row.path not in paths), *part.rows.configs),
+        directories=tuple(dict.fromkeys(directories)),
+        configs=(*other_configs, *part.rows.configs),
         cdi=part.rows.cdi or record.cdi,
     )
     return replace(plan, parts=(above, part), in_progress=in_progress(record, final, part.steps), final=final)
@@ -188,16 +224,23 @@ def select_specification(plan: Plan, record: Record) -> Plan | None:
 
 def select_recent(repairs: Repairs, now_s: float) -> Repairs:
     """Return the repairs of the last hour."""
-    recent = {thing: [each for each in repairs[thing] if now_s - HOUR_S < each <= now_s] for thing in repairs}
-    return {thing: tuple(times) for thing, times in recent.items() if times}
+    recent: dict[str, tuple[float, ...]] = {}
+    for thing, moments in repairs.items():
+        times = tuple(moment for moment in moments if now_s - HOUR_S < moment <= now_s)
+        if times:
+            recent[thing] = times
+    return recent
 
 
 def add_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repairs:
     """Return the repairs with one more of each thing."""
-    recent = select_recent(repairs, now_s)
-    return {**recent, **{thing: (*recent.get(thing, ()), now_s) for thing in things}}
+    repairs_now = dict(select_recent(repairs, now_s))
+    for thing in things:
+        repairs_now[thing] = (*repairs_now.get(thing, ()), now_s)
+    return repairs_now
 
 
 def rest_s(idle: Sequence[float], now_s: float) -> float:
-    """Return for how many seconds no change leads to a check; ``idle`` are those that found nothing."""
-    return REST_S if sum(now_s - each < CHECKS_WITHIN_S for each in idle) >= CHECKS else 0.0
+    """Return for how many seconds a change starts no check; ``idle`` has the checks that found nothing."""
+    recent = [moment for moment in idle if now_s - moment < CHECKS_WITHIN_S]
+    return REST_S if len(recent) >= CHECKS else 0.0

@@ -1,4 +1,4 @@
-"""What ``run`` tells beside its pidfile: readiness, while engines are proven to serve, and its last check."""
+"""The files of ``run`` beside its pidfile: readiness while engines serve, and the last check."""
 
 import hashlib
 import time
@@ -21,30 +21,35 @@ from installer.model.files import File, Kind, dumps
 
 
 class Ready(Struct, frozen=True):
-    """What the file says, and among other things that of a check."""
+    """The content of the readiness file; the file of the last check has the same fields, and more."""
 
-    # ``probe`` compares the beginning of its text: boot and pid stay its first fields.
+    # ``probe`` compares the beginning of the text: boot and pid stay the first fields.
     boot_id: str
     pid: int
     plan: str
-    engines: tuple[Any, ...]  # names; of a check, what it saw of each
+    engines: tuple[Any, ...]  # names; in the file of a check, one ``EngineCheck`` for each
     time: str
 
 
 def publish(host: Host, path: PurePosixPath, record: Record) -> None:
-    """Say that everything in the ledger is in force since now, in this boot, by this process."""
+    """Publish that everything in the ledger is in force from now on, in this boot, by this process."""
     plan = hashlib.sha256(ledger.dumps(record)).hexdigest()
-    host.replace(path, File(dumps(Ready(boot_id(), own_pid(), plan, record.served, stamp()))))
+    ready = Ready(boot_id=boot_id(), pid=own_pid(), plan=plan, engines=record.served, time=stamp())
+    host.replace(path, File(dumps(ready)))
 
 
 def remove(host: Host, path: PurePosixPath) -> None:
-    """Say that nothing is proven any more; another program's file with that name stays."""
+    """Withdraw readiness; another program's file of that name stays."""
     if _is_ours(host, path):
         host.remove(path)
 
 
 def refuse_foreign(host: Host, path: PurePosixPath) -> None:
-    """Raise InstallerError where what has the name of a readiness file is none."""
+    """Refuse a file at ``path`` that is no readiness file.
+
+    Raises:
+        InstallerError: the file is another program's.
+    """
     if host.exists(path) and not _is_ours(host, path):
         problem = f"publish readiness in {path} (it is another program's file)"
         remedy = Remedy("move it away, or choose a ", Option("pid-file"), " in another directory")
@@ -57,14 +62,14 @@ def _is_ours(host: Host, path: PurePosixPath) -> bool:
 
 def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
     """Tell whether readiness was published in this boot, by the process that holds the pidfile."""
-    said = read_json_of_root(host, path, Ready)
-    if said is None or said.boot_id != boot_id() or not is_held_pidfile(host.local_path(pid_file)):
+    ready = read_json_of_root(host, path, Ready)
+    if ready is None or ready.boot_id != boot_id() or not is_held_pidfile(host.local_path(pid_file)):
         return False
-    held = host.read(pid_file)
-    return held is not None and held.content.strip() == str(said.pid).encode()
+    file = host.read(pid_file)
+    return file is not None and file.content.strip() == str(ready.pid).encode()
 
 
-NOT_RUNNING = "it does not run"  # what a stopped engine has in ``differs``
+NOT_RUNNING = "it does not run"  # ``differs`` of a stopped engine
 
 
 class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,11 +88,13 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def refusal(self) -> InstallerError | None:
-        """What becomes of that at its next start."""
+        """The error of the engine's next start with the refused configs."""
         if not self.refused:
             return None
         problem = f"start {ENGINES[self.name].title} again with the configs that it has now ({self.refused})"
-        remedy = f"correct them{' before its next start: it serves until then' * bool(self.serves)}"
+        remedy = "correct them"
+        if self.serves:
+            remedy += " before its next start: it serves until then"
         return InstallerError(problem, remedy=remedy, code="config-refused")
 
 
@@ -126,61 +133,71 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
 
     @property
     def error(self) -> InstallerError | None:
-        """What is not as it should be."""
+        """The problem of the node, as an error."""
+        if not self.problem:
+            return None
         code: Any = self.code
-        return InstallerError(self.problem, remedy=self.remedy, code=code) if self.problem else None
+        return InstallerError(self.problem, remedy=self.remedy, code=code)
 
     @property
     def generation(self) -> InstallerError | None:
-        """Why there is no new specification of the GPUs: the one that is there, if one is, still holds."""
-        error = InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
-        return error if self.unmade else None
+        """The error of the last generation of the GPUs' specification; an older specification still holds."""
+        if not self.unmade:
+            return None
+        return InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
 
     @property
     def spoken(self) -> Self:
         """The check in whole sentences."""
-        texts = {"problem": self.problem, "unmade": self.unmade}
-        return replace(self, **{name: f"cannot {text}" for name, text in texts.items() if text})
+        problem = f"cannot {self.problem}" if self.problem else ""
+        unmade = f"cannot {self.unmade}" if self.unmade else ""
+        return replace(self, problem=problem, unmade=unmade)
 
     def with_error(self, error: InstallerError | None) -> Self:
-        """Return the check with what is not as it should be."""
+        """Return the check with ``error`` as its problem; None: without any problem."""
         if error is None:
             return replace(self, code="", problem="", remedy="", until_s=0.0)
         return replace(self, code=error.code, problem=error.problem, remedy=str(error.remedy))
 
 
 def clock(moment_s: float) -> str:
-    """Return a moment of ``time.monotonic`` as people tell it."""
+    """Return a moment of ``time.monotonic`` as the time of day."""
     return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - time.monotonic() + moment_s))
 
 
 def stamp() -> str:
-    """Return this moment as it stands in files."""
+    """Return this moment in the form of our files."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def read_check(host: Host, path: PurePosixPath) -> LastCheck | None:
-    """Return the last check; None where there is none, or it cannot be read, or is not root's."""
+    """Return the last check; None where the file is missing, damaged or not root's."""
     return read_json_of_root(host, path, LastCheck)
 
 
 def publish_check(host: Host, path: PurePosixPath, seen: LastCheck) -> None:
-    """Put a check in the place of the one before."""
+    """Replace the last check on the disk."""
     host.replace(path, File(dumps(replace(seen, boot_id=boot_id(), pid=own_pid(), time=stamp()))))
 
 
 def read_check_of_boot(host: Host, path: PurePosixPath) -> LastCheck:
-    """Return the last check of this boot; the first one where there was none."""
+    """Return the last check of this boot; an empty check where there was none."""
     found = read_check(host, path)
     return found if found is not None and found.boot_id == boot_id() else LastCheck()
 
 
 def add_since(engines: Iterable[EngineCheck], before: Iterable[EngineCheck]) -> tuple[EngineCheck, ...]:
-    """Return the engines, each with the moment since when it is so: that of ``before`` where it was."""
+    """Return the engines, each with the moment since when its state is the same.
+
+    Args:
+        engines: the engines at this check.
+        before: the engines at the last check; an engine in the same state keeps its moment.
+    """
     known = {each.name: each for each in before}
-
-    def since(check: EngineCheck) -> str:
-        last = known.get(check.name)
-        return last.since if last and last.since and last.serves == check.serves else stamp()
-
-    return tuple(replace(each, since=since(each)) for each in engines)
+    checks: list[EngineCheck] = []
+    for check in engines:
+        last = known.get(check.name, EngineCheck(check.name))
+        is_unchanged = bool(last.since) and last.serves == check.serves
+        since = last.since if is_unchanged else stamp()
+        checks.append(replace(check, since=since))
+    return tuple(checks)
