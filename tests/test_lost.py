@@ -155,6 +155,60 @@ def test_a_saved_copy_that_nobody_can_place_any_more_is_kept_and_named(site: Sit
     assert site.status().returncode == 3
 
 
+def test_an_install_that_is_refused_after_the_loss_leaves_the_host_as_it_was(site: Site) -> None:
+    site.install()
+    good = site.read(DAEMON_JSON)
+    lose(site, LEDGER)
+    site.write(DAEMON_JSON, good.replace("{", "{,", 1))
+    before = site.tree()
+
+    planned, refused = site.call("plan"), site.call("install")
+
+    assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
+    assert sentence(refused).startswith("cannot read /etc/docker/daemon.json as JSON")
+    assert site.tree() == before
+    # The saved copies are looked at by the undo, once it can read what stands there.
+    site.write(DAEMON_JSON, good)
+    site.uninstall()
+    assert named(site) == []
+    assert not (site.root / HOME).exists()
+
+
+@pytest.mark.parametrize("gone", [LEDGER, HOME, ALL])
+def test_a_drop_in_of_ours_that_its_owner_imports_no_more_goes_without_the_ledger(
+    site: Site, gone: str
+) -> None:
+    drop_in = site.root / "etc/containerd/conf.d/99-nvidia.toml"
+    theirs = "version = 3\n"
+    site.write(CONTAINERD, theirs)
+    site.install("--drop-in-config", f"containerd={drop_in}")
+    lose(site, gone)
+    site.write(CONTAINERD, theirs)
+
+    site.uninstall()
+
+    assert not drop_in.exists()
+    assert not (site.root / TOOLKIT).exists()
+    assert (site.read(CONTAINERD), site.status().returncode) == (theirs, 3)
+
+
+@pytest.mark.parametrize("more", ["oom_score = -900\n", "[broken\n"], ids=["more keys", "broken"])
+def test_a_drop_in_that_nobody_imports_stays_with_what_its_owner_has_put_there(site: Site, more: str) -> None:
+    drop_in = site.root / "etc/containerd/conf.d/99-nvidia.toml"
+    site.write(CONTAINERD, "version = 3\n")
+    site.install("--drop-in-config", f"containerd={drop_in}")
+    lose(site, LEDGER)
+    site.write(CONTAINERD, "version = 3\n")
+    drop_in.write_text(more + drop_in.read_text())
+    text = drop_in.read_text()
+
+    kept = site.uninstall(code=4)
+
+    assert "/etc/containerd/conf.d/99-nvidia.toml names /usr/local/nvidia/toolkit" in sentence(kept)
+    assert drop_in.read_text() == text
+    assert (site.root / TOOLKIT).exists()
+
+
 GLOB = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 NONE = "version = 3\n"
 DEFAULT = ("--set-as-default",)

@@ -65,6 +65,7 @@ class Ledger:
         self._host, self._layout, self.lock = host, layout, lock
         self.held, self.gone = record, False
         self.stays = False  # though it holds nothing: another process goes on
+        self._was_lost = is_ledger_lost(host, layout)
         self.reloaded: list[str] = []  # engines, each time that this process has made one read its configs
 
     @classmethod
@@ -90,10 +91,6 @@ class Ledger:
         try:
             held = read_record(host, layout) or Record()
             restore_access(host, layout, held)
-            # Where the ledger is lost, its saved copies go out of the way of the rows to come.
-            for name in host.names(layout.backups) if is_ledger_lost(host, layout) else ():
-                host.make_directory(layout.unclaimed, 0o700)
-                host.rename(layout.backups / name, layout.unclaimed / name)
         except Exception:
             lock.release()
             raise
@@ -109,8 +106,26 @@ class Ledger:
             remove_staged(self._host, path)
         remove_tree(self._host, layout.check)
 
+    def _set_copies_aside(self) -> None:
+        """Move the saved copies of a lost ledger out of the way of the rows to come.
+
+        A verb that fails before it writes leaves them where they are.
+        """
+        host, layout = self._host, self._layout
+        if not is_ledger_lost(host, layout):
+            return
+        for name in host.names(layout.backups):
+            host.make_directory(layout.unclaimed, 0o700)
+            host.rename(layout.backups / name, layout.unclaimed / name)
+
+    @property
+    def is_as_found(self) -> bool:
+        """Whether the ledger was lost before this process came, and nothing was written since."""
+        return self._was_lost and is_ledger_lost(self._host, self._layout)
+
     def write(self, record: Record) -> None:
         """Put the rows on the disk; the same rows again cost nothing."""
+        self._set_copies_aside()
         if record != self.held or self._host.kind(self._layout.ledger) is Kind.ABSENT:
             try:
                 self._host.replace(self._layout.ledger, File(dumps(record), PRIVATE))
@@ -122,6 +137,7 @@ class Ledger:
 
     def save(self, files: Iterable[File]) -> None:
         """Put the bytes of ``files`` beside the ledger, by digest."""
+        self._set_copies_aside()
         for file in files:
             if read_saved(self._host, self._layout, Saved.of(file)) is None:
                 backup = self._layout.backups / file.digest
@@ -161,6 +177,7 @@ class Ledger:
         among them.
         """
         host, layout = self._host, self._layout
+        self._set_copies_aside()
         for path in self.held.published:
             remove_published(host, path)
         host.remove_directory(layout.versions)
@@ -254,7 +271,9 @@ def _release(ledger: Ledger) -> None:
         with internal_errors():
             # Published files tell of a failure; once it is gone, its name may be the next instance's.
             tells = ledger.held.published and not isinstance(failure, StoppedError)
-            if ledger.held.empty and not (tells or ledger.gone or ledger.stays):
+            # What is left of a lost ledger is no trace of a verb that failed before it wrote anything.
+            is_as_before = failure is not None and ledger.is_as_found
+            if ledger.held.empty and not (tells or ledger.gone or ledger.stays or is_as_before):
                 ledger.remove()
     except InstallerError as error:
         reason = f" after a failure ({failure})" if failure else ""

@@ -369,13 +369,16 @@ def _read_cdi(
     )
 
 
-def observe_adoption(host: Host, options: Options) -> Facts:
-    """Return what NVIDIA's own installer left; InstallerError: no engine runs, or a config cannot be read."""
+def observe_adoption(host: Host, options: Options, more: Iterable[PurePosixPath] = ()) -> Facts:
+    """Return what NVIDIA's own installer left; InstallerError: no engine runs, or a config cannot be read.
+
+    ``more`` are configs that no engine may read.
+    """
     found, record = find_engines(host, options, Record()), Record()
     for error in found.refused.values():
         raise error
     engines = tuple(replace(engine, hooks=tuple(list_hooks(host, engine))) for engine in found.engines)
-    contents = _read_configs(host, record, engines)
+    contents = _read_configs(host, record, engines, more)
     return Node(host, options, record, record, engines, contents).facts(notes=found.notes)
 
 

@@ -1,6 +1,6 @@
 """What no ledger in sight knows, as rows of one: what NVIDIA's own installer left, and what we lost."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -45,13 +45,19 @@ OURS: Final = f"{DROP_IN}*.toml"  # and what we add
 CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # where drop-ins lie; not config.toml.bak
 
 
-def find_leftovers(facts: Facts, options: Options, *, ours: bool = False) -> Part:
+def find_leftovers(
+    facts: Facts, options: Options, *, ours: bool = False, unread: Mapping[PurePosixPath, str] | None = None
+) -> Part:
     """Return rows, and a note for each, for NVIDIA's runtimes, drop-ins, imports and directory.
 
     If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
+    ``unread`` are configs, by engine, that name our toolkit and may be read no more.
     """
     toolkit_dir = options.layout.toolkit
-    parts = [_Leftovers(engine, facts, toolkit_dir, ours=ours).as_part() for engine in facts.engines]
+    parts: list[Part] = []
+    for engine in facts.engines:
+        beside = [path for path, name in (unread or {}).items() if name == engine.name]
+        parts.append(_Leftovers(engine, facts, toolkit_dir, ours=ours, unread=beside).as_part())
     rows, found = sum_rows(parts), [note for part in parts for note in part.notes]
     toolkit = None
     # Its installer writes that config in any case: without it, and unused, a directory is an administrator's.
@@ -66,9 +72,19 @@ def find_leftovers(facts: Facts, options: Options, *, ours: bool = False) -> Par
 class _Leftovers:
     """What starts the toolkit in the configs and hooks of one engine."""
 
-    def __init__(self, engine: EngineState, facts: Facts, toolkit: PurePosixPath, *, ours: bool) -> None:
+    def __init__(
+        self,
+        engine: EngineState,
+        facts: Facts,
+        toolkit: PurePosixPath,
+        *,
+        ours: bool,
+        unread: Collection[PurePosixPath] = (),
+    ) -> None:
         self.engine, self.facts, self.toolkit, self.ours = engine, facts, toolkit, ours
-        there = (path for path in engine.files if facts.contents[path] is not None)
+        # The import of our drop-in may be gone: its owner has written the root file anew.
+        unread = [path for path in unread if path not in engine.files and _is_drop_in(facts, path)]
+        there = (path for path in (*engine.files, *unread) if facts.contents[path] is not None)
         self.trees = {path: tree_of(facts.contents[path], path) for path in there}
         self.runtimes = {path: dict(list_runtimes(tree, toolkit)) for path, tree in self.trees.items()}
         # NVIDIA's as a whole; nvidia-ctk writes others to the same path.
@@ -76,6 +92,9 @@ class _Leftovers:
         if ours and facts.toolkit.kind is Kind.ABSENT:  # not even our link is left to tell whose they are
             usual = engine.spec.drop_ins.usual
             for path in [each for each in self.drop_ins if each != (usual or each) or self.holds_more(each)]:
+                del self.trees[path]
+        for path in unread:  # what else it holds may be its owner's, and be read again one day
+            if path in self.trees and self.holds_more(path):
                 del self.trees[path]
 
     def as_part(self) -> Part:
@@ -158,6 +177,13 @@ def find_packages(facts: Facts, options: Options) -> Iterator[str]:
         for key, value in leaves(tree):
             if is_ours(value) and RUNTIMES in key and not any(key[: len(each)] == each for each in known):
                 yield f"{key[key.index(RUNTIMES) + 1]} in {path}: it starts {value}"
+
+
+def _is_drop_in(facts: Facts, path: PurePosixPath) -> bool:
+    """Tell whether a file has the name of our drop-ins and can be read as one."""
+    with suppress(InstallerError):
+        return path.stem == DROP_IN and bool(tree_of(facts.contents[path], path))
+    return False
 
 
 def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
@@ -280,6 +306,6 @@ def find_lost(host: Host, options: Options) -> Part | None:
         return None
     # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
     options = replace(options, engines=tuple(dict.fromkeys(named.values())))
-    facts = observe_adoption(host, options)
-    found = find_leftovers(facts, options, ours=True)
+    facts = observe_adoption(host, options, named)
+    found = find_leftovers(facts, options, ours=True, unread=named)
     return found if found.rows.configs else None
