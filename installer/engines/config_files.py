@@ -34,10 +34,23 @@ def with_places(host: Host, engine: EngineState, places: Places) -> EngineState:
         engine = replace(
             engine, config=path_of(engine.words, engine.spec.cmdline.config) or engine.spec.config
         )
+    else:
+        engine = _with_own_name(host, engine, places.config)
     directory = path_of(engine.words, engine.spec.cmdline.drop_ins)
     if places.drop_in is None and directory and engine.drop_in:
         engine = replace(engine, drop_in=directory / engine.drop_in.name)
     return engine
+
+
+def _with_own_name(host: Host, engine: EngineState, named: PurePosixPath) -> EngineState:
+    """Return an engine with its root file by the name that it reads, where ``named`` leads to the same file.
+
+    By two names one file would count as two: an undo takes our keys out of one, and finds them in the other.
+    """
+    read = path_of(engine.words, engine.spec.cmdline.config) or engine.spec.config
+    if named == read or not _is_same_file(host, named, read) or is_read_only(host, read):
+        return engine
+    return replace(engine, config=read)
 
 
 def with_configs(host: Host, engine: EngineState) -> EngineState:

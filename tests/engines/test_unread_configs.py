@@ -64,6 +64,28 @@ def test_a_config_that_containerd_was_not_started_with_is_refused(containerd_nod
 
 
 @pytest.mark.sampled(16)
+@pytest.mark.parametrize("by", ["a link", "a mount"])
+def test_another_name_of_the_file_that_containerd_reads_is_that_file(containerd_node: Node, by: str) -> None:
+    node = containerd_node
+    if by == "a link":
+        named = "/opt/link.toml"
+        node.run(["ln", "-s", CONTAINERD, named])
+    else:
+        named = "/opt/site/config.toml"
+        node.run(["mkdir", "/opt/site"])
+        node.run(["mount", "--bind", "/etc/containerd", "/opt/site"])
+    before = (snapshot(node), served(node))
+
+    node.installer("install", *SOURCE, "--config", f"containerd={named}", check=True)
+    again = node.installer("plan", *SOURCE)
+    undone = node.installer("uninstall")
+
+    assert again.returncode == 0, again.stdout
+    assert undone.returncode == 0, undone.stderr
+    assert (snapshot(node), served(node)) == before
+
+
+@pytest.mark.sampled(16)
 def test_a_try_with_a_config_that_cannot_be_compared_leaves_docker_serving_as_before(
     docker_node: Node,
 ) -> None:
