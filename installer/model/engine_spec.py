@@ -1,4 +1,4 @@
-"""What differs from engine to engine: the row, what its functions take and give, what is in force."""
+"""The row of an engine, the types of its functions, and the config that an engine has in force."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -7,127 +7,143 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from installer.config_text import Edit, Syntax, Tree, Value, Want, flatten
+from installer.config_text import Edit, Key, Syntax, Tree, Value, Want, flatten
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.files import File, Kind
 
 Version: TypeAlias = tuple[int, ...]
 
 OUR_BINARIES: Final = frozenset(
-    f"nvidia-container-runtime{mode}{real}"
-    for mode in ("", ".cdi", ".legacy", ".experimental")  # the last is that of 2021
-    for real in ("", ".real")
+    {
+        "nvidia-container-runtime",
+        "nvidia-container-runtime.real",
+        "nvidia-container-runtime.cdi",
+        "nvidia-container-runtime.cdi.real",
+        "nvidia-container-runtime.legacy",
+        "nvidia-container-runtime.legacy.real",
+        "nvidia-container-runtime.experimental",  # of the toolkits of 2021
+        "nvidia-container-runtime.experimental.real",
+    }
 )
 # A VM or a user-space kernel cannot start a container for our runtime, nor can a shim (compatibility.md#d33).
 NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
 STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
-NAMELESS: Final = "default"  # what containerd 1.x calls a default that is a table of its own
-# In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
+NAMELESS: Final = "default"  # containerd 1.x's name for a default runtime with a table of its own
+# The keys for the program of a runtime, in the words of containerd, of CRI-O, and of schema 1.
 BINARY_NAMES: Final = frozenset({"binaryname", "runtime", "runtimepath", "path"})
 
 
 class Runtime(Struct, frozen=True):
-    """One runtime as its engine has it."""
+    """One runtime of an engine, as the engine sees the runtime."""
 
-    binary: str = ""  # what it starts, "" for the engine's own choice
-    # What the engine says of it: the words of a file, of CRI and of HTTP differ in case and underscores.
+    binary: str = ""  # the program, "" for the engine's own choice
+    # The settings in the engine's words: files, CRI and HTTP differ in case and underscores.
     table: Tree = field(default_factory=dict)
-    monitor: str = ""  # what holds its containers, as a running engine tells
+    monitor: str = ""  # the program that holds the containers, as a running engine tells
 
     @property
     def options(self) -> Tree:
-        """Its options, by their names in lower case."""
+        """The runtime's options, by their names in lower case."""
         options = self.table.get("options")
-        return {name.lower(): value for name, value in options.items()} if isinstance(options, dict) else {}
+        if not isinstance(options, dict):
+            return {}
+        return {name.lower(): value for name, value in options.items()}
 
     def same(self, other: "Runtime") -> bool:
-        """Tell whether an engine that said ``other`` before serves this runtime as it did."""
-        # An empty value says nothing, and the program is compared by itself.
-        said, before = (
-            {key: value for key, value in flatten(table) if value and key[-1] not in BINARY_NAMES}
-            for table in (self.table, other.table)
-        )
-        return self.binary == other.binary and said == before
+        """Tell whether an engine serves this runtime as ``other``; an empty value equals a missing key."""
+        return self.binary == other.binary and _read_settings(self.table) == _read_settings(other.table)
 
     def shows(self, wanted: "Runtime") -> bool:
-        """Tell whether what was ``wanted`` is there, as far as the engine tells it at all."""
+        """Tell whether the runtime is as ``wanted``, in every table that the engine shows at all."""
+        if self.binary != wanted.binary:
+            return False
         shown = dict(flatten(self.table))
-        names = {key[0] for key in shown}
-        return self.binary == wanted.binary and all(
-            (shown.get(key) or None) == (value or None)
-            for key, value in flatten(wanted.table)
-            if key[0] in names and key[-1] not in BINARY_NAMES
-        )
+        shown_tables = {key[0] for key in shown}
+        for key, value in flatten(wanted.table):
+            if key[0] not in shown_tables or key[-1] in BINARY_NAMES:
+                continue
+            if (shown.get(key) or None) != (value or None):
+                return False
+        return True
+
+
+def _read_settings(table: Tree) -> dict[Key, Value]:
+    """Return the settings with a value, by flattened key; without the program, which is compared alone."""
+    return {key: value for key, value in flatten(table) if value and key[-1] not in BINARY_NAMES}
 
 
 class EffectiveConfig(Struct, frozen=True):
-    """What an engine has in force, or would have with other texts; None and "" where it does not tell."""
+    """The config that an engine has in force, or would have with other texts; None and "" for unknown."""
 
     handlers: Mapping[str, Runtime]
     default: str
-    ready: bool = True  # as it says of itself: CRI's RuntimeReady
-    cdi: bool | None = None  # whether it serves CDI devices
-    cdi_dirs: tuple[PurePosixPath, ...] = ()  # where a running one looks for CDI specifications
-    rest_digest: str = ""  # of all else in force, which the engine's program alone tells
-    undefined: str = ""  # the default runtime that is not defined: the engine serves nothing
-    broken: str = ""  # why it would not start at all, in its own words
-    remedy: str = ""  # what its owner does about that, where a load check tells
-    ignored: tuple[
-        str, ...
-    ] = ()  # runtimes of its files that it leaves out, for their programs are not there
-    state: PurePosixPath | None = None  # where the bundles of its containers are
-    hook_dirs: tuple[PurePosixPath, ...] = ()  # where it looks for OCI hooks
-    places: Mapping[str, str] = field(default_factory=dict)  # by flag: its root, its state, where it listens
-    schema: int = 0  # of containerd: in which its program prints configs, which tells 1.x from 2.x
-    nri: bool | None = None  # whether plugins can connect to it by NRI
+    ready: bool = True  # the engine's own answer: CRI's RuntimeReady
+    cdi: bool | None = None  # whether the engine serves CDI devices
+    cdi_dirs: tuple[PurePosixPath, ...] = ()  # the directories of CDI specifications of a running engine
+    rest_digest: str = ""  # of all other settings in force, which only the engine's program prints
+    undefined: str = ""  # the default runtime, if not defined: the engine serves nothing
+    broken: str = ""  # the reason for which the engine would not start, in its own words
+    remedy: str = ""  # the owner's act against ``broken``, if a load check gives one
+    ignored: tuple[str, ...] = ()  # runtimes of the files that the engine drops: their programs are missing
+    state: PurePosixPath | None = None  # the directory of the containers' bundles
+    hook_dirs: tuple[PurePosixPath, ...] = ()  # the directories of OCI hooks
+    places: Mapping[str, str] = field(default_factory=dict)  # by flag: root, state, socket
+    schema: int = 0  # of containerd: the schema in which its program prints configs: 1.x and 2.x differ
+    nri: bool | None = None  # whether NRI plugins can connect
     cgroup_driver: str = ""  # of dockerd
     live_restore: bool = True  # of dockerd: its containers outlive its restart
 
     @property
     def fatal(self) -> str:
-        """Why an engine that is started so serves nothing; "" where it serves."""
-        return self.broken or (self.undefined and f"its default runtime {self.undefined} is not defined")
+        """The reason for which an engine with this config serves nothing; "" if the engine serves."""
+        if self.broken or not self.undefined:
+            return self.broken
+        return f"its default runtime {self.undefined} is not defined"
 
     @property
     def binaries(self) -> dict[str, str]:
-        """The runtimes by name, "" where the engine chooses the program."""
+        """The programs of the runtimes by name, "" for the engine's own choice."""
         return {name: handler.binary for name, handler in self.handlers.items()}
 
 
 class Answer(Struct, frozen=True):
-    """What a running engine says on its socket; its ``name`` over CRI alone, ``pause_image`` CRI-O alone."""
+    """The answer of a running engine on its socket."""
 
     serving: EffectiveConfig
     version: str
-    name: str = ""
-    pause_image: str = ""
+    name: str = ""  # by CRI only
+    pause_image: str = ""  # by CRI-O only
 
 
 class Flags(Struct, frozen=True):
-    """What the flags of an engine say of runtimes: no file can change that."""
+    """The runtimes in the flags of an engine, which no file can change."""
 
     default: str = ""
-    runtimes: Mapping[str, str] = field(default_factory=dict)  # with what they start
+    runtimes: Mapping[str, str] = field(default_factory=dict)  # the programs by name
 
 
 def find_disturbances(
     before: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]
 ) -> Iterator[str]:
-    """Yield, in words, what an engine would not have as before, besides the runtimes that are ours."""
+    """Yield each change of an engine's config in words, besides changes of the runtimes ``ours``."""
     if after.broken:
         yield f"it would not start: {after.broken}"
         return
     if after.undefined:
         yield f"its default runtime {after.undefined} would not be defined"
     for name in sorted((before.handlers.keys() | after.handlers.keys()) - {*ours}):
-        was, now = before.handlers.get(name), after.handlers.get(name)
-        returns = name == NAMELESS and before.default in {*ours}
-        healed = before.undefined and not before.handlers  # it would not have started
-        if (was is None and (healed or name == before.undefined)) or returns:
-            continue  # the engine is the better for it, or was asked for it
-        if now is None or was is None:
-            yield f"the runtime {name} would {'be lost' if now is None else 'appear'}"
-        elif not now.same(was):
+        old = before.handlers.get(name)
+        new = after.handlers.get(name)
+        if name == NAMELESS and before.default in {*ours}:
+            continue  # the default without us comes back
+        if old is None:
+            # A missing default, or an engine that would not have started, is healed.
+            healed = name == before.undefined or (before.undefined and not before.handlers)
+            if not healed:
+                yield f"the runtime {name} would appear"
+        elif new is None:
+            yield f"the runtime {name} would be lost"
+        elif not new.same(old):
             yield f"the runtime {name} would have other settings"
     if after.default != before.default and not {after.default, before.default} & {*ours}:
         yield f"its default runtime would be {after.default} in the place of {before.default}"
@@ -136,47 +152,47 @@ def find_disturbances(
 
 
 class RuntimeEntry(Struct, frozen=True):
-    """One OCI runtime; ``binary`` is the path the host sees."""
+    """One OCI runtime that an engine should serve."""
 
     name: str
-    binary: PurePosixPath
+    binary: PurePosixPath  # as the host sees the path
     default: bool = False
-    table: Tree | None = None  # what its engine says when it serves it; None where the binary alone counts
+    table: Tree | None = None  # the settings that the engine must show; None if only the binary counts
 
 
 class ConfigFiles(Struct, frozen=True):
-    """The configs of one engine as they would be without us, and what of ``EngineState`` matters for them."""
+    """The configs of one engine as they would be without us, and the parts of ``EngineState`` for them."""
 
     config: PurePosixPath
     drop_in: PurePosixPath | None
     trees: Mapping[PurePosixPath, Tree]  # each file that exists, in the order of reading
     version: Version | None = None  # of the running engine
     hook: PurePosixPath | None = None
-    before: EffectiveConfig | None = None  # what the files have in force; None before a question
-    serving: EffectiveConfig | None = None  # what the running engine says
+    before: EffectiveConfig | None = None  # in force by the files; None if the program was not asked yet
+    serving: EffectiveConfig | None = None  # the answer of the running engine
     texts: Mapping[PurePosixPath, str] = field(default_factory=dict)
-    flags: Flags = field(default_factory=Flags)  # of its start, in force besides
+    flags: Flags = field(default_factory=Flags)  # of the engine's start, in force besides the files
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
-    rendered: str = ""  # what the engine has made of its texts at its last start (see ``Generated``)
-    engine: str = "containerd"  # its title
+    rendered: str = ""  # the config that the engine made of its texts at its last start (see ``Generated``)
+    engine: str = "containerd"  # the engine's title
     gone: frozenset[PurePosixPath] = frozenset()
-    drop_in_directory: PurePosixPath | None = None  # that it reads whole
+    drop_in_directory: PurePosixPath | None = None  # the engine reads all files of this directory
 
 
 class Extras(Struct, frozen=True):
-    """What else an engine's config may be asked to say."""
+    """Further settings that an engine's config may get."""
 
     cdi: bool = False  # the engine's own CDI support
-    # containerd's: prefixes of the annotations that our runtimes are shown, the type of one that inherits
-    # none, and keys of a runtime's table that win over what it inherits.
+    # containerd's: prefixes of the annotations passed to our runtimes, the type of a runtime without an
+    # inherited type, and keys of a runtime's table that win over inherited keys.
     annotations: tuple[str, ...] = ()
     runtime_type: str = ""
     override: Mapping[str, Any] = field(default_factory=dict)
 
 
 class FileWants(Struct, frozen=True):
-    """What the keys of one file should hold."""
+    """The wanted keys of one file."""
 
     path: PurePosixPath
     syntax: Syntax
@@ -184,45 +200,56 @@ class FileWants(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What one engine's configs should say."""
+    """The wanted keys of one engine's configs."""
 
     files: tuple[FileWants, ...]
     low_level: tuple[str, ...]  # the runtimes that ours may wrap, preferred first
     notes: tuple[str, ...] = ()  # for the owner
-    shown: Mapping[str, Tree] = field(default_factory=dict)  # what the engine has to show of ours, by name
-    doubt: InstallerError | None = None  # why it would not serve them; its own program may know better
-    cdi: bool = False  # it has to serve CDI devices after its reload
+    shown: Mapping[str, Tree] = field(default_factory=dict)  # by name: our settings that the engine must show
+    doubt: InstallerError | None = None  # why our runtimes would not be served; the engine may know better
+    cdi: bool = False  # the engine must serve CDI devices after its reload
 
 
 def is_ours(binary: Value) -> bool:
-    """Tell whether ``binary`` is a runtime of this toolkit, whatever the name it is configured under."""
-    # Ours as its own low-level runtime would exec itself for ever (compatibility.md#d1).
+    """Tell whether ``binary`` is a runtime of this toolkit, whatever the name in the config."""
+    # Our runtime as its own low-level runtime would exec itself for ever (compatibility.md#d1).
     return isinstance(binary, str) and PurePosixPath(binary).name in OUR_BINARIES
 
 
 def is_oci(name: str, binary: Value) -> bool:
-    """Tell whether a runtime can be the low-level runtime of ours: neither a VM nor a sandbox."""
+    """Tell whether our runtime can wrap a runtime: a VM or a sandbox cannot be wrapped."""
     base = PurePosixPath(binary).name if isinstance(binary, str) else ""
     return not name.startswith(NOT_OCI_PREFIXES) and not base.startswith(NOT_OCI_PREFIXES)
 
 
 def low_level_words(binaries: Iterable[Value]) -> tuple[str, ...]:
-    """Return the paths of others in a config, then words to be looked up, runc and crun too, each once."""
-    found = [binary for binary in binaries if isinstance(binary, str) and binary and not is_ours(binary)]
-    # A word may be found elsewhere than where the engine finds it, or not at all.
-    found.sort(key=lambda binary: not binary.startswith("/"))
-    return tuple(dict.fromkeys([*found, "runc", "crun"]))
+    """Return the runtimes of others in a config, paths before bare names, then runc and crun, each once."""
+    paths = []
+    names = []
+    for binary in binaries:
+        if not isinstance(binary, str) or not binary or is_ours(binary):
+            continue
+        if binary.startswith("/"):
+            paths.append(binary)
+        else:
+            # Our look-up of a bare name may find another program than the engine's look-up, or none.
+            names.append(binary)
+    return tuple(dict.fromkeys([*paths, *names, "runc", "crun"]))
 
 
 def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
-    """Raise where a custom name would replace a runtime that is not NVIDIA's (compatibility.md#d34)."""
+    """Refuse a custom name that would replace a runtime of others (compatibility.md#d34).
+
+    Raises:
+        InstallerError: a runtime of others has the name.
+    """
     if name not in STANDARD_NAMES and binary and not is_ours(binary):
         problem = f"use {path} (a runtime named {name} is there already and starts {binary})"
         raise InstallerError(problem, remedy=Remedy("choose another name with ", Option("runtime-name")))
 
 
 class ReloadMethod(StrEnum):
-    """How an engine takes up a changed config."""
+    """The method by which an engine reads a changed config."""
 
     HUP = "SIGHUP"
     RESTART = "restart"
@@ -230,18 +257,19 @@ class ReloadMethod(StrEnum):
 
 
 class Api(StrEnum):
-    """What an engine answers on its socket, and is greeted in."""
+    """The protocol of an engine's socket."""
 
     DOCKER = "Docker's over HTTP/1.1"
     CRI = "CRI over HTTP/2"
 
 
 class RuntimeFlags(Struct, frozen=True):
-    """The flags and variables that name runtimes to an engine as it starts."""
+    """The flags and variables of an engine's start that name runtimes."""
 
-    # The flag of the default runtime: dockerd does not start with one in its config as well, CRI-O's wins.
+    # The flag of the default runtime. dockerd refuses to start with both the flag and a default in its
+    # config; with CRI-O the flag wins.
     default: str
-    runtime: str  # the flag of one runtime: its value is the name, ``between`` and the path
+    runtime: str  # the flag of a single runtime: its value is the name, ``between`` and the path
     between: str
     default_variable: str = ""
     runtime_variable: str = ""
@@ -251,109 +279,119 @@ class CommandLine(Struct, frozen=True):
     """Flags of an engine's command line, each by its names."""
 
     config: tuple[str, ...]  # of the root file
-    drop_ins: tuple[str, ...] = ()  # of their directory
-    # Where it keeps what it knows of its containers, and where it listens: without these it has none.
+    drop_ins: tuple[str, ...] = ()  # of the drop-ins' directory
+    # The root, the state and the socket; an engine without such flags has none.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runtimes: RuntimeFlags | None = None
-    conflicts: Mapping[str, str] = field(default_factory=dict)  # why, with any runtime in a config
+    conflicts: Mapping[str, str] = field(default_factory=dict)  # flag: reason against runtimes in a config
 
 
 class DropIns(Struct, frozen=True):
     """The files that an engine reads besides its root file."""
 
-    usual: PurePosixPath | None = None  # where ours goes
-    directory: PurePosixPath | None = None  # all in it are read
-    pattern: str = ""  # of the names that it reads there; "" for all, those below as well
-    is_imported: bool = False  # ours, by the root file
-    imports: bool = False  # its files name others to be read, with ``imports``
+    usual: PurePosixPath | None = None  # the usual path of our drop-in
+    directory: PurePosixPath | None = None  # the engine reads all files here
+    pattern: str = ""  # of the names that the engine reads there; "" for all, also in sub-directories
+    is_imported: bool = False  # the root file must import our drop-in
+    imports: bool = False  # files may name further files with ``imports``
 
     @property
     def takes_ours(self) -> bool:
-        """Whether ours may be one of them."""
+        """Whether the engine can read a drop-in of ours."""
         return self.is_imported or self.directory is not None
 
 
 class Monitor(StrEnum):
-    """Who holds a container while it runs, and leaves its bundle on the disk."""
+    """The program that holds a running container, and leaves the container's bundle on the disk."""
 
     SHIM = "a shim of containerd's"
     CONMON = "conmon"
 
 
 class Place(Struct, frozen=True):
-    """A place of an engine's: at ``usual``, if no flag and no key of its root file says otherwise."""
+    """A directory of an engine: ``usual`` unless a flag or a key of the root file names another."""
 
     usual: PurePosixPath
     flag: str
     key: str
-    below: str = ""  # what they say
+    below: str = ""  # the path of the place below the directory of flag and key
 
 
 class CdiSupport(Struct, frozen=True):
-    """How an engine takes CDI devices (engine-facts.md#cdi-in-force)."""
+    """The support of CDI devices in an engine (engine-facts.md#cdi-in-force)."""
 
-    since: str  # with which release, or setting: for a remedy
-    # From a release on, newest first: the latest version of a specification that it reads; None: not known.
+    since: str  # the first release, or the setting: for a remedy
+    # By first release, newest first: the highest version of a specification that is read; None if unknown.
     reads: tuple[tuple[Version, Version | None], ...]
-    hands_over: Version = ()  # the first release that hands on the devices of a kubelet, not of files alone
+    hands_over: Version = ()  # the first release that takes devices from a kubelet, not only from files
 
 
 class Check(Struct, frozen=True):
-    """How the program of an engine is asked what it makes of some texts."""
+    """A dry run: the question to an engine's own program about some texts."""
 
     paths: tuple[PurePosixPath, ...]
-    # Returns the texts to be put, given what names their places.
+    # Returns the texts to be written, given a function that names their temporary paths.
     texts: Callable[[Callable[[PurePosixPath], str]], Mapping[PurePosixPath, str]]
-    words: tuple[str | PurePosixPath, ...]  # a path stands for the place where that text will be put
+    words: tuple[str | PurePosixPath, ...]  # arguments; a path stands for its text's temporary path
     last: tuple[str, ...] = ()
-    # Texts of a directory that is put as a whole, by their names in it.
+    # The texts of directories that are written as a whole, by their names in the directory.
     beside: Mapping[PurePosixPath, Mapping[PurePosixPath, str]] = field(default_factory=dict)
-    # Flags of the running engine that ``words`` replace: the others stand before ``last``. None: it is asked
-    # without any.
+    # Flags of the running engine that ``words`` replace: its other flags stand before ``last``. None: the
+    # program gets no flags of the running engine.
     given: tuple[str, ...] | None = None
-    says: Callable[[str], EffectiveConfig] | None = None  # what the answer means; None for yes or no
-    by_start: bool = False  # the answer depends on how it is started: without that, a no may mean nothing
+    says: Callable[[str], EffectiveConfig] | None = None  # reads the answer; None for yes or no
+    by_start: bool = False  # the answer depends on the flags of the start: without them a no is uncertain
 
 
 class HostReader(Protocol):
-    """What a load check may look at on the host."""
+    """The reading of the host for a load check."""
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
-        """Return what stands at a path, behind links unless ``last`` is false."""
+        """Return the kind of file at a path, behind links unless ``last`` is false."""
 
     def read(self, path: PurePosixPath) -> File | None:
-        """Return a regular file, None where there is nothing; raise InstallerError for anything else."""
+        """Return a regular file, None for a missing file; raise InstallerError for anything else."""
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
         """Return the names in a directory, none where there is no directory."""
 
     def is_program(self, path: PurePosixPath) -> bool:
-        """Tell whether a regular file that is executable stands at a path, or a link to such a file."""
+        """Tell whether an executable regular file is at a path, or a link to an executable file."""
 
     def is_dead(self, path: PurePosixPath) -> bool:
-        """Tell whether nobody listens on a unix socket; False where that cannot be seen from here."""
+        """Tell whether no process listens on a unix socket; False if the socket cannot be seen from here."""
 
 
 class LoadInput(Struct, frozen=True):
-    """Everything that the next start of an engine takes, for a load check."""
+    """The input of an engine's next start, for a load check."""
 
     files: ConfigFiles  # as they would be, each parsed
-    # What the engine's own program prints of them, merged, with its defaults; "" where it was not asked.
+    # The files merged with the defaults, printed by the engine's program; "" if the program was not asked.
     printed: str
-    words: tuple[str, ...]  # of its command line, () where that is not known
+    words: tuple[str, ...]  # of the engine's command line, () if unknown
     environment: Mapping[str, str]
     host: HostReader
 
 
 class LoadError(Struct, frozen=True):
-    """Why an engine takes a config and then fails while it loads."""
+    """The failure of an engine that accepts a config and then fails to load the config."""
 
     reason: str  # part of a sentence; names the file
     remedy: str  # the one act of the engine's owner, in the imperative
 
 
+def _keep_edits(edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
+    """Return the edits as they are: the tools of most engines move no keys."""
+    return edits
+
+
+def _refuse_nothing(_tree: Tree) -> str:
+    """Return "": most engines start with any drop-in."""
+    return ""
+
+
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """One engine: what differs from the others is in this row."""
+    """The row of one engine: everything that differs from other engines."""
 
     name: str
     title: str  # in a sentence
@@ -363,81 +401,82 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     drop_ins: DropIns = DropIns()
     hook_dir: PurePosixPath | None = None  # of OCI hooks
     default_key: str  # the last part of the key that names the default runtime
-    # The ways to have our runtimes served, the plainest first; an error where there is none.
+    # The candidates for configs that serve our runtimes, the plainest first; an error if there is none.
     draft: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
-    # What files have in force as far as their texts tell; an error where a value has a type that it refuses.
+    # The config in force by the files' texts alone; an error for a value of a type that the engine refuses.
     estimate: Callable[[ConfigFiles], EffectiveConfig]
-    # How its own program is asked.
+    # The dry run by the engine's own program.
     make_check: Callable[[ConfigFiles], Check] | None = None
-    # Its load check: why it would not load what its program accepts. The running engine counts for nothing
-    # here, nor does what its program refuses itself.
+    # The load check: the reasons for which the engine would not load a config that its program accepts. The
+    # running engine does not count here, nor does a config that the program itself refuses.
     find_load_errors: Callable[[LoadInput], Iterable[LoadError]] | None = None
-    # The runtimes that a text names, with their programs: "" is looked for by its name.
+    # The runtimes that a text names, with their programs: "" is looked up by the runtime's name.
     read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
-    # What its start looks for, and its program does not when it is asked: paths, words for its PATH, and
-    # whether that is run at once.
+    # The programs that the engine looks up at its start but not in a dry run: paths, or names in its PATH;
+    # the second field tells whether the engine runs the program at once.
     list_programs: Callable[[Tree], Iterable[tuple[Value, bool]]] | None = None
-    # Edits with their keys where the engine's own tools have moved them.
-    relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
+    # Edits with the keys to which the engine's own tools have moved them.
+    relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = _keep_edits
 
-    # Where it writes a config anew each time it starts.
-    marks: tuple[str, ...] = ()  # parts of its paths that no other engine's have; () for one that does not
-    # The runtime that it looks for by itself: nothing is edited. "" where it makes its config of other texts.
+    # For an engine that generates a config at each start.
+    marks: tuple[str, ...] = ()  # parts of paths that only this engine has; () for an engine without
+    # The runtime that the engine finds by itself: nothing is edited. "" if texts make the generated config.
     finds: str = ""
-    # Its owner's templates of that config, beside it, the preferred first, with the CRI plugin of each.
+    # The owner's templates of the generated config, beside it, the preferred first, with their CRI plugins.
     templates: Mapping[str, str] = field(default_factory=dict)
-    inputs: tuple[PurePosixPath, ...] = ()  # what else it makes that config of
-    units: tuple[str, ...] = ()  # it is part of one of them
-    start_s: float = 0.0  # for which a start is waited at least
-    makes: PurePosixPath | None = None  # that config, beside the root file or a whole path
-    needs_root: bool = False  # it does not start without its root file
-    # The pattern of what may take the place of the root file: that of another revision of a snap.
+    inputs: tuple[PurePosixPath, ...] = ()  # further inputs of the generated config
+    units: tuple[str, ...] = ()  # the engine is part of one of these units
+    start_s: float = 0.0  # the least time to wait for a start
+    makes: PurePosixPath | None = None  # the generated config: beside the root file, or an absolute path
+    needs_root: bool = False  # the engine does not start without its root file
+    # The pattern of files that may replace the root file: the root file of another revision of a snap.
     copies: PurePosixPath | None = None
-    # Why a release of it does not start with a drop-in, and which; "" where all do.
-    refuses: Callable[[Tree], str] = lambda _: ""
+    # The releases that do not start with a drop-in, with the reason; "" if all start.
+    refuses: Callable[[Tree], str] = _refuse_nothing
 
     # Its process and its socket.
     process: str
-    program: PurePosixPath | None = None  # where that is no usual place
+    program: PurePosixPath | None = None  # in an unusual place
     unit: str
     socket: PurePosixPath
     api: Api
-    pidfile: PurePosixPath | None = None  # written at each start, where systemd holds the socket
+    pidfile: PurePosixPath | None = None  # written at each start; for an engine whose socket systemd holds
     cmdline: CommandLine
-    uses: str = ""  # the engine that runs its containers for it
-    # As patterns, what it starts though no config names it, by default as containerd: io.containerd.gpu.v2 is
-    # containerd-shim-gpu-v2, which any client may ask for.
+    uses: str = ""  # the engine that runs this engine's containers
+    # Patterns of programs that the engine starts though no config names them. The default is containerd's:
+    # io.containerd.gpu.v2 is containerd-shim-gpu-v2, which any client may ask for.
     starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
 
     # Its reload.
     reload: ReloadMethod
-    # It says afterwards what its files say, and serves what it had (engine-facts.md#crio-reload).
+    # After a reload the engine answers with its files, but still serves the old config
+    # (engine-facts.md#crio-reload).
     reload_misreports: bool = False
-    # It stops when calls in flight have returned: a container which it ends cannot wait for its restart.
+    # The engine stops after the calls in flight: a container being stopped cannot wait for the restart.
     finishes_calls: bool = False
 
     # Its containers.
-    state: Place  # of their bundles
+    state: Place  # of the bundles
     monitor: Monitor = Monitor.SHIM
-    namespace: str = ""  # of containerd, which has this engine's containers alone; "" for any
-    data: Place | None = None  # of their files
-    # From which version on one cannot be used once its handler is not configured, None for none: containerd
-    # 2.x refuses exec, CRI-O stop and remove (engine-facts.md#removed-handler).
+    namespace: str = ""  # of containerd, for this engine's containers only; "" for any
+    data: Place | None = None  # of the containers' files
+    # The first version in which a container cannot be used without its handler in the config, None for none:
+    # containerd 2.x refuses exec, CRI-O stop and remove (engine-facts.md#removed-handler).
     needs_handler_since: Version | None = None
 
     # Devices without a runtime of ours.
     cdi: CdiSupport
-    nri_name: str = ""  # what it calls itself towards an NRI plugin; "" where it has no NRI
+    nri_name: str = ""  # the engine's name towards an NRI plugin; "" for an engine without NRI
 
     def needs_handler(self, version: Version | None) -> bool:
-        """Tell whether a container cannot be used once its handler is not configured, with this version."""
+        """Tell whether this version cannot use a container after the handler is removed from the config."""
         since = self.needs_handler_since
         return since is not None and (not version or version >= since)
 
     def rendered(self, config: PurePosixPath) -> PurePosixPath | None:
-        """Return the file that it makes of its configs, given its root file; None where it makes none."""
+        """Return the config that the engine generates, given the root file; None if none is generated."""
         return self.makes and config.parent / self.makes
 
     def is_copy(self, path: PurePosixPath) -> bool:
-        """Tell whether a file is none of its configs, and may take the place of its root file."""
+        """Tell whether a file is no config of the engine, but may replace the root file."""
         return self.copies is not None and path != self.config and path.match(str(self.copies))

@@ -1,4 +1,4 @@
-"""What is held on the node, which is the ledger's content, and what was found there: all that decides."""
+"""The record, which is the content of the ledger, and the facts observed on the node: all input of a plan."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +16,8 @@ from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, Fi
 T = TypeVar("T")
 STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
 ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
-OWNER: Final = "cdi"  # of CDI specifications: in the place of an engine's name, in rows and steps
-# What the ledger has for one name in a directory of ours: that of a version, or of a saved copy.
+OWNER: Final = "cdi"  # the owner of CDI specifications: instead of an engine's name, in rows and steps
+# A name of a version, or of a saved copy, in a directory of ours.
 NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME.pattern}\Z")]
 
@@ -33,59 +33,61 @@ class Saved(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, file: File | None) -> "Saved | None":
-        """Return the row of a file; None where there is none."""
-        meta = file.meta if file else Meta()
-        return cls(file.digest, f"{meta.mode:04o}", meta.uid, meta.gid, dict(meta.xattrs)) if file else None
+        """Return the row of a file; None for a missing file."""
+        if file is None:
+            return None
+        meta = file.meta
+        return cls(file.digest, f"{meta.mode:04o}", meta.uid, meta.gid, dict(meta.xattrs))
 
     @property
     def meta(self) -> Meta:
-        """What it was apart from its bytes."""
+        """The mode, the owner and the attributes of the saved file."""
         return Meta(int(self.mode, 8), self.uid, self.gid, tuple(self.xattrs.items()))
 
 
 class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One config of one engine. A file that is written whole has neither syntax nor edits."""
+    """The row of one config of one engine. A file that is written whole has neither syntax nor edits."""
 
     engine: str
     path: PurePosixPath
     syntax: Syntax | None
-    original: Saved | None  # None where there was no file
-    ours: tuple[str, ...]  # the digests of every text we wrote there: a file that is none of them was edited
-    edits: tuple[Edit, ...]  # what is undone in a file that was edited
-    target: PurePosixPath | None = None  # where a symbolic link led when we wrote
+    original: Saved | None  # None if the file was missing
+    ours: tuple[str, ...]  # the digests of our texts: a file with another digest was edited by others
+    edits: tuple[Edit, ...]  # to be undone in a file that was edited by others
+    target: PurePosixPath | None = None  # the target of a symbolic link when we wrote
     # The programs of the toolkit that the file named before our first install, once for each time.
     named: tuple[str, ...] | None = None  # None in a ledger of 0.1.0
 
     @property
     def written(self) -> bool:
-        """Whether we wrote there at all: what names our programs without us is remembered, too."""
+        """Whether we wrote the file: rows of files that only name our programs are kept, too."""
         return bool(self.edits) or self.syntax is None
 
 
 class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An engine that was configured: where to reach it, and the program of each runtime that it was given."""
+    """The row of a configured engine: the engine's socket, and the program of each of our runtimes."""
 
     name: str
     socket: PurePosixPath
     unit: str
     runtimes: Mapping[str, PurePosixPath]
-    state: PurePosixPath | None = None  # where its containers are, looked for also when it is stopped
-    pending: str = ""  # what it had not taken up when it was last asked, and when it will
-    config: PurePosixPath | None = None  # its root config; None where nothing has to be said there
-    default: str = ""  # the runtime that was to be its default
+    state: PurePosixPath | None = None  # the containers' directory, searched also while the engine is stopped
+    pending: str = ""  # the changes that the last answer did not show yet, and when they come
+    config: PurePosixPath | None = None  # the root config; None if nothing has to be set there
+    default: str = ""  # the wanted default runtime
     version: tuple[int, ...] | None = None
-    restart_due: bool = False  # the restart by which it reads its configs is still to come
-    proven: str = ""  # the digest of all texts that it reads, as the last install left them; "" in 0.2.0
+    restart_due: bool = False  # the engine must still be restarted to read its configs
+    proven: str = ""  # the digest of all texts of the engine after the last install; "" in 0.2.0
 
 
 class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload."""
+    """The row of the payload."""
 
     version: Name
-    previous: Name | None  # which is kept beside it
-    rendered: str  # config.toml as we wrote it, to tell an administrator's edits
-    replaced: bool = False  # a directory of another installer was exchanged away
-    linked: str | None = None  # what a symlink of another installer held
+    previous: Name | None  # kept beside ``version``
+    rendered: str  # config.toml as we wrote it, to recognize an administrator's edits
+    replaced: bool = False  # a directory of another installer was set aside
+    linked: str | None = None  # the target of another installer's symlink
     files: Mapping[str, str] = {}  # the manifest of ``version``; not in ledgers of 0.1.0
 
 
@@ -93,55 +95,55 @@ class CdiRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """The engines that take devices by CDI and were not changed."""
 
     engines: tuple[str, ...]
-    lacking: str = ""  # why there is no specification of ours for them
+    lacking: str = ""  # the reason for which we have written no specification for these engines
 
 
 class DeviceNode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A device node; ``born`` tells it from a later one of that name: boot and inode."""
+    """A device node."""
 
     path: PurePosixPath
-    born: str
+    born: str  # boot and inode, which a later node of the same name does not have
 
 
 class Failure(Struct, frozen=True, forbid_unknown_fields=True):
-    """The plan that an engine did not take: ``digest`` of all it depends on, and why in the error's words."""
+    """A plan that an engine did not accept."""
 
-    digest: str
-    problem: str
+    digest: str  # of the plan's whole input
+    problem: str  # in the words of the error
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything we hold on one node."""
+    """The content of the ledger: everything that we have changed on one node."""
 
     directories: tuple[PurePosixPath, ...] = ()
     toolkit: ToolkitRow | None = None
     engines: tuple[EngineRow, ...] = ()
     configs: tuple[ConfigRow, ...] = ()
     finished: bool = False  # false from the first step to the last proof
-    failed: Failure | None = None  # a plan that is not tried again as it is: no crash loop restarts engines
-    nodes: tuple[DeviceNode, ...] = ()  # those of the driver that we had made
-    pid_file: PurePosixPath | None = None  # of the last ``run``; beside it stood the file of its readiness
-    left: str = ""  # why the last undo could not undo everything, "" after an install
-    # Since when an undo waits for the rest of it, in UTC; "" where none does, as after an install.
+    failed: Failure | None = None  # a plan that is not tried again unchanged: no crash loop restarts engines
+    nodes: tuple[DeviceNode, ...] = ()  # of the driver, made by us
+    pid_file: PurePosixPath | None = None  # of the last ``run``; the file ``ready`` was beside the pidfile
+    left: str = ""  # the reason for which the last undo was not complete, "" after an install
+    # The start of an undo that waits to be completed, in UTC; "" if none waits, as after an install.
     undo_pending: str = ""
-    # Metrics and labels; they stay when nothing else is held, to tell of an install that failed.
+    # Metrics and labels; they stay when the rest of the record is empty, to report a failed install.
     published: tuple[PurePosixPath, ...] = ()
-    cdi: CdiRow | None = None  # None but after an install of CDI alone
+    cdi: CdiRow | None = None  # None except after an install of CDI alone
     nri: PurePosixPath | None = None  # the socket of the engine that the NRI plugin beside ``run`` serves
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The engines that serve what is installed, changed for it or not."""
+        """The engines that serve GPUs by this install, changed or unchanged."""
         unchanged = self.cdi.engines if self.cdi else ()
         return tuple(dict.fromkeys((*(row.name for row in self.engines), *unchanged)))
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is held but directories, and files that tell so."""
+        """Whether the record has only directories and published files."""
         return not (self.toolkit or self.engines or self.configs or self.failed or self.nodes)
 
     def engine(self, name: str) -> EngineRow | None:
-        """Return the row of an engine; None where it is not held."""
+        """Return the row of an engine; None for an engine without a row."""
         return next((row for row in self.engines if row.name == name), None)
 
     def config(self, path: PurePosixPath) -> ConfigRow | None:
@@ -150,18 +152,22 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def require(fact: T | None) -> T:
-    """Return a fact that the observation of this verb includes; LookupError, a bug, where it does not."""
+    """Return a fact that the observation of this verb includes.
+
+    Raises:
+        LookupError: the fact was not observed, which is a bug.
+    """
     if fact is None:
         raise LookupError("not observed for this verb")
     return fact
 
 
 class Container(Struct, frozen=True):
-    """A container on our runtime, without which it cannot be removed (engine-facts.md#removed-program)."""
+    """A container on our runtime, whose removal needs the runtime (engine-facts.md#removed-program)."""
 
     engine: str
     id: str
-    name: str  # what its owner calls it
+    name: str  # for people
     binary: PurePosixPath
 
 
@@ -172,147 +178,163 @@ def names_of(containers: Iterable[Container]) -> str:
 
 def list_some(names: Sequence[str], most: int = 8) -> str:
     """Return the first few of many names."""
+    text = ", ".join(names[:most])
     more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    if more > 0:
+        text += f" and {more} more"
+    return text
 
 
 def count(number: int, noun: str) -> str:
-    """Return how many there are of something, as part of a sentence."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """Return a number with its noun, as part of a sentence."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}s"
 
 
 class Started(Struct, frozen=True):
-    """How an engine was started, or will be: the words behind its ``program``, and the environment."""
+    """The past or the next start of an engine."""
 
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # behind ``program``
     environment: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
-    began_s: float | None = None  # when, in seconds of the wall clock; None if unknown
+    began_s: float | None = None  # in seconds of the wall clock; None if unknown
 
     def runs(self, process: str) -> bool:
-        """Tell whether it starts that program itself, and no other that has it as a word."""
+        """Tell whether ``program`` is the process itself, not a wrapper with the process as a word."""
         return PurePosixPath(self.program).name == process
 
     def mentions(self, word: str) -> bool:
-        """Tell whether a flag or the name of a variable has a word in it: it may overrule a config."""
+        """Tell whether a flag or the name of a variable contains ``word``, and so may overrule a config."""
         return any(word in each.lower() for each in (*self.words, *self.environment))
 
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
-        """Where programs are looked for that a word names; systemd sets a PATH where a unit does not."""
-        places = self.environment.get("PATH", "").split(":")
-        return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
+        """The directories in which a program's name is looked up; systemd sets a PATH if a unit does not."""
+        directories = self.environment.get("PATH", "").split(":")
+        absolute = tuple(PurePosixPath(each) for each in directories if each.startswith("/"))
+        return absolute or PATH
 
 
 class EngineState(Struct, frozen=True):
-    """One engine: where it is configured, by the paths of the host, and what the running one says."""
+    """One engine as observed: its places, by the paths of the host, and the running engine's answers."""
 
     spec: EngineSpec
     config: PurePosixPath
     drop_in: PurePosixPath | None
     hook: PurePosixPath | None
-    files: tuple[PurePosixPath, ...]  # the configs it reads, in that order
+    files: tuple[PurePosixPath, ...]  # the configs of the engine, in the order of reading
     socket: PurePosixPath
     unit: str
     version: tuple[int, ...] | None = None
-    serving: EffectiveConfig | None = None  # None where it does not answer
-    silence: str = ""  # the reason for that
-    remedy: str = ""  # what lets us connect, where that alone is missing
-    stopped: bool = False  # its socket does not answer
-    failed: bool = False  # its CRI did not load, and will not
-    disabled: bool = False  # it runs without CRI on purpose
-    another: str = ""  # why it is not the engine whose API it answers
-    crashing: bool = False  # it does not run for the moment: its unit is started again and again
-    pid: int | None = None  # its process, where that is in a pid namespace we see
+    serving: EffectiveConfig | None = None  # None if the engine does not answer
+    silence: str = ""  # the reason for which the engine does not answer
+    remedy: str = ""  # the act that lets us connect, if nothing else is missing
+    stopped: bool = False  # the socket does not answer
+    failed: bool = False  # CRI did not load, and will not
+    disabled: bool = False  # the engine runs without CRI on purpose
+    another: str = ""  # the reason for which this is not the engine whose API it answers
+    crashing: bool = False  # the engine is down now: its unit is started again and again
+    pid: int | None = None  # the process, if it is in a pid namespace that we see
     exe: PurePosixPath | None = None
-    build: str = ""  # tells one build of ``exe`` from another
-    start: str = ""  # tells one way in which its unit starts it from another
-    inputs: str = ""  # tells one set of files that it makes its config of from another
-    edited_inputs: tuple[PurePosixPath, ...] = ()  # those of them that were changed after its start
-    state: PurePosixPath | None = None  # where the state of its containers is, if not at the usual place
-    # A config changed since its start, and no install has proven it: it may serve less than it says.
+    build: str = ""  # differs between two builds of ``exe``
+    start: str = ""  # differs between two commands or environments of the unit
+    inputs: str = ""  # differs between two sets of the files of which the engine generates its config
+    edited_inputs: tuple[PurePosixPath, ...] = ()  # inputs that were changed after the engine's start
+    state: PurePosixPath | None = None  # the directory of the containers' state, if not the usual directory
+    # A config changed since the start, and no install has proven it: the engine may serve less than it says.
     outdated: bool = False
-    hooks: tuple[PurePosixPath, ...] = ()  # OCI hooks that it runs, for --adopt only
-    started: Started | None = None  # how its process was started, None where that is not known
+    hooks: tuple[PurePosixPath, ...] = ()  # the engine's OCI hooks, for --adopt only
+    started: Started | None = None  # the start of the process, None if unknown
     flags: Flags = field(default_factory=Flags)
-    next_flags: Flags = field(default_factory=Flags)  # those that its unit will give it at its next start
-    next_start: Started | None = None  # how its unit will start it, None where that is not known
-    unreadable: frozenset[PurePosixPath] = frozenset()  # imports without a text, with which it does not start
-    gone: frozenset[PurePosixPath] = frozenset()  # programs that it or its configs name, and that are none
-    drop_in_directory: PurePosixPath | None = None  # the directory of drop-ins that it reads
-    dormant: frozenset[PurePosixPath] = frozenset()  # files that it would read with an import of ours
-    rendered: File | None = None  # what it made of its configs at its start, where it does not read them
-    not_restarted: InstallerError | None = None  # why it is not to be restarted by us
-    changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after its start, as far as times tell
-    replaced: bool = False  # its program was replaced after its start
-    places_by_files: frozenset[str] = frozenset()  # those of its places that its configs alone will give it
-    paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # its PATHs, of this start and of its next
-    creating: tuple[str, ...] = ()  # containers created and not yet started, for --restart-mode when-idle
+    next_flags: Flags = field(default_factory=Flags)  # given by the unit at the next start
+    next_start: Started | None = None  # the next start by the unit, None if unknown
+    unreadable: frozenset[PurePosixPath] = (
+        frozenset()
+    )  # imports that are no regular files: no start with them
+    gone: frozenset[PurePosixPath] = frozenset()  # missing programs that the engine or its configs name
+    drop_in_directory: PurePosixPath | None = None  # the engine's directory of drop-ins
+    dormant: frozenset[PurePosixPath] = frozenset()  # files that an import of ours would make the engine read
+    rendered: File | None = None  # the config that the engine generated at its start, if it generates one
+    not_restarted: InstallerError | None = None  # the reason for which we must not restart the engine
+    changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after the start, by their times
+    replaced: bool = False  # the program was replaced after the start
+    places_by_files: frozenset[str] = frozenset()  # places that only the configs set for the next start
+    paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # the PATHs of this start and of the next
+    creating: tuple[str, ...] = ()  # containers in state CREATED, for --restart-mode when-idle
 
     @classmethod
     def usual(cls, spec: EngineSpec) -> Self:
-        """Return an engine at its usual places, of which nothing was observed."""
-        return cls(spec, spec.config, spec.drop_ins.usual, None, (), spec.socket, spec.unit)
+        """Return an engine at its usual places, before any observation."""
+        return cls(
+            spec=spec,
+            config=spec.config,
+            drop_in=spec.drop_ins.usual,
+            hook=None,
+            files=(),
+            socket=spec.socket,
+            unit=spec.unit,
+        )
 
     @property
     def name(self) -> str:
-        """What flags, the ledger and events call it."""
+        """The engine's name in flags, in the ledger and in events."""
         return self.spec.name
 
     @property
     def title(self) -> str:
-        """How a sentence calls it."""
+        """The engine's name in a sentence."""
         return self.spec.title
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that the running process was started with, () if unknown."""
+        """The arguments of the running process, () if unknown."""
         return self.started.words if self.started else ()
 
     @property
     def next_words(self) -> tuple[str, ...]:
-        """The words that its unit will start it with, () if unknown."""
+        """The arguments of the next start by the unit, () if unknown."""
         return self.next_start.words if self.next_start else ()
 
     @property
     def served(self) -> EffectiveConfig:
-        """What it says that it serves, nothing where it does not answer."""
+        """The config in force by the engine's answer, an empty config if the engine does not answer."""
         return self.serving or EffectiveConfig({}, "")
 
 
 class Reference(Struct, frozen=True):
-    """A text, an engine or a link, none of the ledger's, that may lead to a program of the toolkit."""
+    """A text, an engine or a link outside the ledger that may lead to a program of the toolkit."""
 
     how: str  # begins a sentence that ends with the program
-    program: str  # as it is named there
+    program: str  # as the text, the engine or the link names the program
     remedy: str = "correct that file"
 
 
 class ToolkitFacts(Struct, frozen=True):
-    """What stands at ``<install-dir>/toolkit``."""
+    """The present state of ``<install-dir>/toolkit``."""
 
     kind: Kind = Kind.ABSENT
-    link: str = ""  # what the symlink holds
+    link: str = ""  # the symlink's target
     versions: Mapping[str, Mapping[PurePosixPath, Entry]] = field(default_factory=dict)  # beside the ledger
     config: str | None = None  # the installed config.toml
-    replaced: bool = False  # the directory of another installer stands aside
-    theirs: bool = False  # another installer's programs stand there
-    superseded: bool = False  # what we have set aside has a later one in its place
+    replaced: bool = False  # the directory of another installer was set aside
+    theirs: bool = False  # another installer's programs are there
+    superseded: bool = False  # a later directory has the name of the directory that we have set aside
     digests: Mapping[PurePosixPath, str] = field(default_factory=dict)  # sha256 of the version in place
 
 
 class PayloadFacts(Struct, frozen=True):
-    """What is to be installed, and what the node has for it."""
+    """The payload to be installed, and the node's means for the payload."""
 
     artifacts: tuple[Artifact, ...]
     absent_interpreters: frozenset[PurePosixPath] = frozenset()  # of the payload's scripts
-    version: tuple[int, ...] | None = None  # what the toolkit says of itself
+    version: tuple[int, ...] | None = None  # by the toolkit's own answer
     free_bytes: int | None = None
     machine: str = "x86_64"
 
 
 class DriverFacts(Struct, frozen=True):
-    """Where NVIDIA's driver is, and how the host finds libraries."""
+    """The root of NVIDIA's driver, and the host's way to find libraries."""
 
     root: str = str(DEFAULT_DRIVER_ROOT)
     ldconfig_real: bool = False
@@ -320,42 +342,44 @@ class DriverFacts(Struct, frozen=True):
 
 
 class GpuSpecification(Struct, frozen=True):
-    """The CDI specification of the node's GPUs: what it is to be, and what stands in its place."""
+    """The wanted CDI specification of the node's GPUs, and the present file at the same path."""
 
     path: PurePosixPath
-    text: str = ""  # "" where none can be made, for which ``lacking`` is the reason
-    lacking: str = ""
-    ours: bool = False  # what stands at ``path`` is ours
-    stale: tuple[str, ...] = ()  # files that it names and that are gone
-    others: tuple[PurePosixPath, ...] = ()  # of others, with its devices, where engines read them
-    missing: tuple[str, ...] = ()  # devices of ours that one of these engines gets from no file then
-    # How nvidia-ctk has failed although a driver is loaded: no file tells when it would not.
+    text: str = ""  # "" if no specification can be made
+    lacking: str = ""  # the reason for which no specification can be made
+    ours: bool = False  # the file at ``path`` is ours
+    stale: tuple[str, ...] = ()  # missing files that the file at ``path`` names
+    others: tuple[PurePosixPath, ...] = ()  # files of others with the same devices, in engines' directories
+    missing: tuple[str, ...] = ()  # devices of ours that an engine would get from none of ``others``
+    # The failure of nvidia-ctk with a loaded driver: no file shows when nvidia-ctk would succeed.
     unmade: InstallerError | None = None
 
 
 class CdiFacts(Struct, frozen=True):
-    """What the CDI specifications depend on that an install writes."""
+    """The facts for the CDI specifications that an install writes."""
 
-    management: str | None = None  # its text; None while device nodes are absent that it would name
+    management: str | None = (
+        None  # the specification; None while device nodes for the specification are absent
+    )
     absent_nodes: tuple[DeviceNode, ...] = ()
-    held_nodes: tuple[DeviceNode, ...] = ()  # those of the ledger that are still there
-    gpus: GpuSpecification | None = None  # None where containers do not get GPUs by CDI
+    held_nodes: tuple[DeviceNode, ...] = ()  # nodes of the ledger that still exist
+    gpus: GpuSpecification | None = None  # None if containers do not get GPUs by CDI
 
 
 class ContainerFacts(Struct, frozen=True):
-    """The containers on our runtimes, and the names of stopped ones that could not start without them."""
+    """The containers on our runtimes."""
 
     running: tuple[Container, ...] = ()
-    idle: tuple[str, ...] = ()
-    low_level: PurePosixPath | None = None  # a runtime of the host that can take the place of ours
+    idle: tuple[str, ...] = ()  # the names of stopped containers that could not start without our runtimes
+    low_level: PurePosixPath | None = None  # a runtime of the host that can replace ours
 
 
 class Facts(Struct, frozen=True):
-    """The host as it was found. What one verb does not look at is None."""
+    """The host as observed. Facts that a verb does not need are None."""
 
     engines: tuple[EngineState, ...]
     contents: Mapping[PurePosixPath, File | None]  # each config that was read
-    originals: Mapping[PurePosixPath, File | None]  # the saved text of those in the ledger
+    originals: Mapping[PurePosixPath, File | None]  # the saved texts of the configs in the ledger
     missing: frozenset[PurePosixPath]  # directories that would have to be made
     toolkit: ToolkitFacts
     held: Record
@@ -365,18 +389,18 @@ class Facts(Struct, frozen=True):
     containers: ContainerFacts = field(default_factory=ContainerFacts)
     lost: frozenset[PurePosixPath] = frozenset()  # configs whose saved text is missing or damaged
     targets: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)  # behind symbolic links
-    # What the symbolic links hold that an administrator has put in the place of files that we created.
+    # The targets of symbolic links that an administrator has put in the place of files that we created.
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)  # to programs that have other names
-    # Programs that come back with the directory that stood in the toolkit's place before ours.
+    # Programs that come back with the directory that was in the toolkit's place before ours.
     returning: frozenset[str] = frozenset()
     references: tuple[Reference, ...] = ()  # besides the configs of the ledger's engines
-    refused: Mapping[str, InstallerError] = field(default_factory=dict)  # engines whose configs are not known
+    refused: Mapping[str, InstallerError] = field(default_factory=dict)  # engines with unknown configs
     unwritable: Mapping[PurePosixPath, InstallerError] = field(default_factory=dict)
     obstacles: tuple[InstallerError, ...] = ()  # reasons for which an install could not end well
     notes: tuple[str, ...] = ()
 
     @property
     def digests(self) -> dict[PurePosixPath, str]:
-        """The digest of each config, "" where there is none."""
+        """The digest of each config, "" for a missing config."""
         return {path: file.digest if file else "" for path, file in self.contents.items()}

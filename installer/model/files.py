@@ -1,10 +1,10 @@
-"""Every host path, what stands there, what a payload puts there, and the JSON of our own files."""
+"""Host paths, the files at paths, the files of a payload, and the JSON of our own files."""
 
 import json
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, convert, field, to_builtins
@@ -12,22 +12,26 @@ from msgspec import Struct, convert, field, to_builtins
 T = TypeVar("T")
 ROOT: Final = PurePosixPath("/")
 HOME: Final = ".toolkit-installer"
-# How the names of published files end: node_exporter's, what ``run`` serves, and where; labels end otherwise.
-METRICS, ANSWER, SOCKET = ".prom", ".openmetrics", ".sock"
-VERSIONS: Final = f"{HOME}/versions/"  # how the toolkit's link begins: so it holds in every mount of the host
+# The suffixes of published files; labels have other suffixes.
+METRICS: Final = ".prom"  # for node_exporter
+ANSWER: Final = ".openmetrics"  # the answer that ``run`` serves
+SOCKET: Final = ".sock"  # the socket on which ``run`` serves the answer
+VERSIONS: Final = f"{HOME}/versions/"  # the toolkit's link begins so: a relative link works in every mount
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
 DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
 RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
 # systemd's own socket first: only root may speak there. On the bus every user can send us messages.
 SYSTEM_BUSES: Final = (PurePosixPath("/run/systemd/private"), PurePosixPath("/run/dbus/system_bus_socket"))
-# Where distributions put programs, relative to a root.
+# Distributions' directories of programs, relative to a root.
 EXECUTABLE_DIRS: Final = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
-# Where systemd and shells look for programs that a word names, unless set otherwise.
-PATH: Final = tuple(PurePosixPath("/", place) for place in EXECUTABLE_DIRS)
-# Where distributions put the driver's libraries when it is installed on the host itself.
-DRIVER_LIBRARY_DIRS: Final = tuple(
-    PurePosixPath(path)
-    for path in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
+# The default PATH of systemd and shells.
+PATH: Final = tuple(PurePosixPath("/", directory) for directory in EXECUTABLE_DIRS)
+# Distributions' directories of the driver's libraries, for a driver that is installed on the host itself.
+DRIVER_LIBRARY_DIRS: Final = (
+    PurePosixPath("/usr/lib64"),
+    PurePosixPath("/usr/lib/x86_64-linux-gnu"),
+    PurePosixPath("/usr/lib/aarch64-linux-gnu"),
+    PurePosixPath("/usr/lib"),
 )
 EXECUTE: Final = 0o111  # by everybody
 OTHERS_WRITE: Final = 0o022
@@ -38,18 +42,18 @@ class Layout:
 
     def __init__(self, install_dir: PurePosixPath = DEFAULT_INSTALL_DIR) -> None:
         self.install_dir = install_dir
-        self.toolkit = install_dir / "toolkit"  # the symlink that engines name their runtimes through
+        self.toolkit = install_dir / "toolkit"  # the symlink in the paths of runtimes in engines' configs
         self.config = self.toolkit / ".config/nvidia-container-runtime/config.toml"
-        self.cdi_hook = self.toolkit / "nvidia-cdi-hook"  # which our CDI specifications name
+        self.cdi_hook = self.toolkit / "nvidia-cdi-hook"  # the hook of our CDI specifications
         self.home = install_dir / HOME  # the directory that is ours alone
-        self.ledger = self.home / "ledger"  # what we hold on this node and what was there before
-        self.counts = self.home / "counts"  # what has happened on this node, for its metrics
-        self.made = self.home / "made"  # what ``verify`` makes in the engines, by name
-        self.answer = self.home / f"metrics{ANSWER}"  # what those are sent who ask ``run`` for metrics
-        self.backups = self.home / "backups"  # files as they were before us
-        # Configs as they were before an install whose ledger, which says where they stood, is lost.
+        self.ledger = self.home / "ledger"  # our changes of this node, and the state before them
+        self.counts = self.home / "counts"  # counts of events on this node, for its metrics
+        self.made = self.home / "made"  # the names of the objects that ``verify`` makes in the engines
+        self.answer = self.home / f"metrics{ANSWER}"  # the answer of ``run`` to a request for metrics
+        self.backups = self.home / "backups"  # files as they were before our install
+        # Configs as they were before an install whose ledger, which has their paths, is lost.
         self.unclaimed = self.home / "unclaimed"
-        self.check = self.home / "check"  # where CRI-O's drop-ins are put together for its own program
+        self.check = self.home / "check"  # the copy of CRI-O's drop-ins for a dry run by its own program
         self.replaced = self.home / "replaced"  # a toolkit directory of another installer, kept for undo
         self.versions = self.home / "versions"  # one directory for each payload
 
@@ -59,7 +63,7 @@ class Layout:
 
 
 class Kind(StrEnum):
-    """What stands at a path; a symlink is followed unless said otherwise."""
+    """The kind of file at a path; a symlink is followed by default."""
 
     ABSENT = "absent"
     FILE = "file"
@@ -69,16 +73,16 @@ class Kind(StrEnum):
 
 
 class Meta(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a file is apart from its content."""
+    """The mode, the owner and the attributes of a file."""
 
     mode: int = 0o644
-    uid: int | None = None  # a new file has no owner to keep: it belongs to whoever makes it
+    uid: int | None = None  # None for a new file: it belongs to the process that makes the file
     gid: int | None = None
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
 class File(Struct, frozen=True):
-    """A regular file: its bytes and what else it is."""
+    """A regular file with its metadata."""
 
     content: bytes
     meta: Meta = field(default_factory=Meta)
@@ -90,14 +94,14 @@ class File(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """What a directory listing tells of a file, a link or a directory, without reading it."""
+    """A file, a link or a directory in the listing of a directory, without its content."""
 
     size_bytes: int
     mode: int
     link: str = ""
     owned: bool = True  # by root, or by us where we are not root
     directory: bool = False
-    capabilities: bool = False  # whoever executes it gets some (capabilities(7))
+    capabilities: bool = False  # the program gets capabilities when it is executed (capabilities(7))
 
 
 class Copy(Struct, frozen=True):
@@ -119,20 +123,20 @@ class Text(Struct, frozen=True):
 
 
 class Symlink(Struct, frozen=True):
-    """A relative link to a neighbour, or one to a program of the host's."""
+    """A relative link to a neighbour, or a link to a program of the host."""
 
     path: PurePosixPath
     target: str
 
 
-# What a version directory holds, named by paths relative to it.
+# A file of a version directory, with a path relative to the directory.
 PayloadFile: TypeAlias = Copy | Text | Symlink
 
 HEAD_BYTES: Final = 256  # as much as the kernel reads of a script's first line (BINPRM_BUF_SIZE)
 
 
 class Artifact(Struct, frozen=True):
-    """What was found in the toolkit's source for the required ``name``."""
+    """The file in the toolkit's source for the required ``name``."""
 
     name: str  # such as libnvidia-container.so.1
     file_name: str  # with symlinks resolved, such as libnvidia-container.so.1.17.4
@@ -145,28 +149,45 @@ class Artifact(Struct, frozen=True):
 
     @property
     def own_path(self) -> PurePosixPath:
-        """The path on the host where the source is the host itself."""
+        """The path on the host, for a source that is the host itself."""
         return PurePosixPath("/") / self.place
 
     @property
     def interpreter(self) -> PurePosixPath | None:
-        """The program that runs this script; None where it is no script, or names none by its whole path."""
-        line = self.head.partition(b"\n")[0]
-        words = line.removeprefix(b"#!").split() if line.startswith(b"#!") else []
-        path = PurePosixPath(words[0].decode(errors="surrogateescape")) if words else PurePosixPath()
+        """The program that runs this script; None for no script, or an interpreter without absolute path."""
+        line, _, _ = self.head.partition(b"\n")
+        if not line.startswith(b"#!"):
+            return None
+        words = line.removeprefix(b"#!").split()
+        if not words:
+            return None
+        path = PurePosixPath(words[0].decode(errors="surrogateescape"))
         return path if path.is_absolute() else None
 
 
 def says(words: str) -> msgspec.Meta:
-    """Return what the schema of a document says of one of its fields."""
+    """Return the description of a field in the schema of a document."""
     return msgspec.Meta(description=words)
 
 
 def dumps(thing: object, indent: int | None = None) -> bytes:
-    """Return a thing as a line, or as lines: a path that is no UTF-8 as escapes of its lone surrogates."""
+    """Return a value as JSON, on one line unless ``indent`` is given; paths keep bytes that are no UTF-8.
+
+    A byte that is no UTF-8 becomes the escape of a lone surrogate.
+    """
     return json.dumps(to_builtins(thing, enc_hook=str), indent=indent).encode() + b"\n"
 
 
 def loads(content: bytes, kind: type[T]) -> T:
-    """Return what ``dumps`` made a text of; ValueError: it is none of that kind; RecursionError: too deep."""
-    return convert(json.loads(content), kind, dec_hook=lambda path, word: path(word))
+    """Return the value that ``dumps`` wrote as ``content``.
+
+    Raises:
+        ValueError: the content is no JSON, or no value of this kind.
+        RecursionError: the content is nested too deeply.
+    """
+    return convert(json.loads(content), kind, dec_hook=_decode_path)
+
+
+def _decode_path(kind: type, text: str) -> Any:
+    """Return the value of a type that msgspec does not know, such as a path."""
+    return kind(text)

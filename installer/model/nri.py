@@ -1,4 +1,4 @@
-"""What the NRI plugin is asked for: where an engine listens, its own name, and which namespace gets what."""
+"""The options of the NRI plugin, the state that the plugin writes, and the engines that inject devices."""
 
 import re
 from pathlib import PurePosixPath
@@ -7,11 +7,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
 from installer.errors import InstallerError, UsageError
 
 DEFAULT_SOCKET: Final = PurePosixPath("/var/run/nri/nri.sock")
-# What the CDI library takes (tags.cncf.io/container-device-interface/pkg/parser).
+# The names that the CDI library accepts (tags.cncf.io/container-device-interface/pkg/parser).
 _KIND: Final = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?"
 DEVICE: Final = re.compile(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _ALLOWED: Final = re.compile(rf"(?P<namespace>[a-z0-9]([a-z0-9-]*[a-z0-9])?)=(?P<kind>{_KIND})")
-_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
+_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 refuses other names
 _INDEX: Final = re.compile(r"[0-9]{1,2}")
 
 
@@ -23,26 +23,34 @@ class Allowed(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "Allowed":
-        """Return what ``NAMESPACE=VENDOR/CLASS`` says. Raises UsageError: it says something else."""
-        found = _ALLOWED.fullmatch(text)
-        if found is None:
+        """Return the namespace and the kind of ``NAMESPACE=VENDOR/CLASS``.
+
+        Raises:
+            UsageError: the text has another form.
+        """
+        match = _ALLOWED.fullmatch(text)
+        if match is None:
             remedy = "write NAMESPACE=VENDOR/CLASS, such as gpu-operator=management.nvidia.com/gpu"
             raise UsageError(f"allow {text!r} over NRI", remedy=remedy)
-        return cls(found["namespace"], found["kind"])
+        return cls(match["namespace"], match["kind"])
 
     def __str__(self) -> str:
         return f"{self.namespace}={self.kind}"
 
 
 class Identity(NamedTuple):
-    """What an engine calls a plugin, and the index by whose order it asks several."""
+    """The name of a plugin for engines, and the index in the order of several plugins."""
 
     name: str = "toolkit-installer"
     order: str = "10"
 
     @classmethod
     def of(cls, name: str, order: str) -> "Identity":
-        """Return an identity; UsageError where engines would refuse it."""
+        """Return an identity.
+
+        Raises:
+            UsageError: engines would refuse the name or the index.
+        """
         if not _NAME.fullmatch(name):
             problem = f"call the plugin {name!r} (NRI takes letters, digits and _ . + - alone)"
             raise UsageError(problem, remedy="choose another --nri-name")
@@ -52,36 +60,40 @@ class Identity(NamedTuple):
 
 
 class Nri(NamedTuple):
-    """What the plugin is asked for: where the engine listens, who we are, and who gets what."""
+    """The options of the plugin: the engine's socket, our identity, and the namespaces that may ask."""
 
     socket: PurePosixPath = DEFAULT_SOCKET
     identity: Identity = Identity()
     allowed: tuple[Allowed, ...] = ()
-    beside: bool = False  # ``run`` has it run beside itself
+    beside: bool = False  # ``run`` starts the plugin beside itself
 
     def at(self, socket: PurePosixPath) -> "Nri":
-        """Return the same plugin at another socket."""
+        """Return the same options with another socket."""
         return self._replace(socket=socket)
 
     def refuse_idle(self) -> None:
-        """Raise ``UsageError`` where no namespace may ask for anything."""
+        """Refuse a plugin without an allowed namespace.
+
+        Raises:
+            UsageError: no namespace may ask for anything.
+        """
         if not self.allowed:
             remedy = "give --nri-allow NAMESPACE=VENDOR/CLASS, such as gpu-operator=management.nvidia.com/gpu"
             raise UsageError("serve pods over NRI (none is allowed to ask for anything)", remedy=remedy)
 
     @property
     def lock(self) -> PurePosixPath:
-        """Beside the socket: two plugins that could ask the same engine see the same directory."""
+        """The plugin's pidfile beside the socket: two plugins of one engine see the same directory."""
         return self.socket.with_name("toolkit-installer.pid")
 
     @property
     def state(self) -> PurePosixPath:
-        """Beside it, for ``status``."""
+        """The plugin's state file beside the socket, for ``status``."""
         return self.socket.with_name("toolkit-installer.json")
 
 
 class Missed(TypedDict):
-    """A container that was created without the plugin, and runs without what its pod asks for."""
+    """A container that was created without the plugin, and runs without the devices of its annotations."""
 
     namespace: str
     pod: str
@@ -90,18 +102,18 @@ class Missed(TypedDict):
 
 
 def name_missed(missed: Missed) -> str:
-    """Return how a sentence calls a container."""
+    """Return the name of a container for a sentence."""
     return f"{missed['namespace']}/{missed['pod']}/{missed['container']}"
 
 
 class PluginState(TypedDict):
-    """A plugin and its engine since a moment, as it stands in the file for ``status``."""
+    """The content of the state file: a plugin and its engine since a time."""
 
     registered: bool
     engine: str
-    problem: str  # why it is not registered
+    problem: str  # the reason for which the plugin is not registered
     since: str
-    missed: list[Missed]  # the first of them
+    missed: list[Missed]  # the first few
     missed_in_all: int
     version: Literal[1]
 
@@ -113,8 +125,8 @@ UNSEEN: Final = PluginState(
 
 _Version: TypeAlias = tuple[int, int, int]
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
-# By the name that an engine gives itself in Configure: from a version on, and up to the next that does not.
-# The others drop devices without a word: they lack the field, or an injector of their own
+# The engines that inject devices, by their name in Configure: ranges of versions, the end excluded. Other
+# versions drop devices without a word: they lack the field, or an injector of their own
 # (engine-facts.md#nri-cdi).
 INJECTS: Final[dict[str, tuple[tuple[_Version, _Version | None], ...]]] = {
     "containerd": (((1, 7, 30), (2, 0, 0)), ((2, 1, 0), None)),
@@ -127,13 +139,18 @@ _UPGRADE: Final = (
 
 
 def refuse_dropping(name: str, text: str) -> None:
-    """Raise unless the engine injects what a plugin asks for; others start containers without it."""
-    found = _VERSION.match(text)
-    if name not in INJECTS or found is None:
+    """Refuse an engine that would start containers without the devices that a plugin asks for.
+
+    Raises:
+        InstallerError: the engine drops devices, or its version is unknown.
+    """
+    match = _VERSION.match(text)
+    if name not in INJECTS or match is None:
         reason = f"it is not known whether {name or 'an engine without a name'} {text} injects them"
     else:
-        number = (int(found[1]), int(found[2]), int(found[3] or 0))
-        if any(least <= number and (end is None or number < end) for least, end in INJECTS[name]):
-            return
+        version = (int(match[1]), int(match[2]), int(match[3] or 0))
+        for first, end in INJECTS[name]:
+            if first <= version and (end is None or version < end):
+                return
         reason = f"{name} {text} takes them and starts the container without them"
     raise InstallerError(f"give CDI devices by NRI ({reason})", remedy=_UPGRADE, code="nri-unusable")

@@ -1,4 +1,4 @@
-"""What the program was asked for: frozen, and valid once built."""
+"""The options of the program: frozen, and valid once built."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -21,7 +21,7 @@ RUNTIME_NAME: Final = "nvidia"
 
 
 class ToolkitConfig(Struct, frozen=True):
-    """What can be asked of config.toml, with NVIDIA's defaults."""
+    """The options of config.toml, with NVIDIA's defaults."""
 
     accept_envvar_when_unprivileged: bool = True
     accept_volume_mounts: bool = False
@@ -32,13 +32,14 @@ class ToolkitConfig(Struct, frozen=True):
     cdi_default_kind: str = "nvidia.com/gpu"
     cdi_annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
     skip_mode_detection: bool = True
-    features: tuple[str, ...] = ()  # a dot in one makes a nested table
+    features: tuple[str, ...] = ()  # a dot in a name makes a nested table
 
 
 class Listen(Struct, frozen=True):
-    """Where metrics are asked for: a unix socket at a ``path`` of the host, or an address and a port.
+    """The place where metrics are served: a unix socket at a ``path`` of the host, or an address and a port.
 
-    UsageError where the socket has a name that others may have for something else.
+    Raises:
+        UsageError: the socket's name does not end in .sock, so that other files may have the name.
     """
 
     path: PurePosixPath | None = None
@@ -50,16 +51,18 @@ class Listen(Struct, frozen=True):
             raise UsageError(f"listen on {self}", remedy="give a socket that is named *.sock")
 
     def __str__(self) -> str:
-        return f"unix:{self.path}" if self.path else f"{self.address}:{self.port}"
+        if self.path:
+            return f"unix:{self.path}"
+        return f"{self.address}:{self.port}"
 
 
 class Mode(StrEnum):
-    """How containers on this node get their GPUs."""
+    """The way in which containers on this node get their GPUs."""
 
-    AUTO = "auto"  # what costs the node least (``cdi.plan``)
+    AUTO = "auto"  # the mode that changes least on the node (``cdi.plan``)
     RUNTIME = "runtime"  # engines serve runtimes of ours
     CDI = "cdi"  # engines take devices of a CDI specification: no runtime of ours, no config, no restart
-    NRI = "nri"  # the same, and pods that no device plugin serves ask by annotation
+    NRI = "nri"  # as CDI, and pods without a device plugin ask by annotation
 
     @property
     def by_cdi(self) -> bool:
@@ -68,11 +71,11 @@ class Mode(StrEnum):
 
 
 class RestartMode(StrEnum):
-    """Whether an engine is brought to read its config again, each in the one way that works."""
+    """Whether an engine is made to read its config again, by the method of the engine."""
 
     # SIGHUP for Docker, else a restart (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
     AUTO = "auto"
-    WHEN_IDLE = "when-idle"  # the same, but no restart while containers are created
+    WHEN_IDLE = "when-idle"  # as AUTO, but no restart while containers are created
     NONE = "none"
 
 
@@ -80,31 +83,31 @@ OPTIONS_SUFFIX: Final = ".options"  # of the file beside a pidfile that has the 
 
 
 class OnExit(StrEnum):
-    """What ``run`` does when it is stopped; ``keep`` serves rolling updates."""
+    """The act of ``run`` when stopped; ``keep`` serves rolling updates."""
 
     UNDO = "undo"
     KEEP = "keep"
 
 
 class Drift(StrEnum):
-    """What ``run`` does, while it waits, when the node is not as installed any more."""
+    """The act of a waiting ``run`` on a node that has drifted."""
 
-    AUTO = "auto"  # repair what no engine has to be restarted or reloaded for
-    REPAIR = "repair"  # that as well
-    REPORT = "report"  # tell it only
-    IGNORE = "ignore"  # say nothing of it as long as the engines serve our runtimes
+    AUTO = "auto"  # repair the parts for which no engine has to be restarted or reloaded
+    REPAIR = "repair"  # repair all parts
+    REPORT = "report"  # log only
+    IGNORE = "ignore"  # log nothing as long as the engines serve our runtimes
 
 
 class InUse(StrEnum):
-    """What an undo does while containers run on our runtime."""
+    """The act of an undo while containers run on our runtime."""
 
-    WAIT = "wait"  # give them ten seconds, then as ``keep``
+    WAIT = "wait"  # wait ten seconds for the containers, then act as ``keep``
     KEEP = "keep"  # our runtime is not the default any more, its handlers and the payload stay
     FORCE = "force"  # leave links to the low-level runtime in the payload's place
 
 
 class Places(Struct, frozen=True):
-    """Where one engine is found when not at its usual place; host paths."""
+    """The paths of an engine on the host; None for the usual path."""
 
     config: PurePosixPath | None = None
     drop_in: PurePosixPath | None = None
@@ -112,26 +115,27 @@ class Places(Struct, frozen=True):
 
 
 class Cdi(Struct, frozen=True):
-    """A CDI specification for management containers: in which directory of the host, and of what kind."""
+    """A CDI specification for management containers."""
 
-    directory: PurePosixPath
+    directory: PurePosixPath  # of the host
     kind: str
     driver_root: str
     local_driver_root: str  # as this process sees it
     dev_root: str
     local_dev_root: str
-    nodes: bool  # control device nodes are to be made
+    nodes: bool  # make control device nodes
 
     @property
     def path(self) -> PurePosixPath:
-        """The file, named after vendor and class."""
+        """The path of the specification, named after vendor and class."""
         return self.directory / f"{self.kind.replace('/', '-')}.yaml"
 
 
 class Options(Struct, frozen=True):
-    """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
+    """The options of a run. Paths are the host's, except ``toolkit_source`` and ``mounts[*][1]``.
 
-    UsageError where the combination makes no sense.
+    Raises:
+        UsageError: a value is not usable, or the combination makes no sense.
     """
 
     engines: tuple[str, ...] = (AUTO,)  # () for the payload alone
@@ -142,8 +146,8 @@ class Options(Struct, frozen=True):
     mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...] = ()
     driver_root: str = AUTO
     toolkit: ToolkitConfig = field(default_factory=ToolkitConfig)
-    low_level: tuple[str, ...] = ()  # the runtimes that ours wrap, where not to be found out
-    extras: Extras = field(default_factory=Extras)  # what an engine's config says besides
+    low_level: tuple[str, ...] = ()  # the runtimes that ours wrap; () to find them
+    extras: Extras = field(default_factory=Extras)  # further settings of an engine's config
     cdi: Cdi | None = None
     runtime_name: str = RUNTIME_NAME
     set_as_default: bool = False
@@ -155,25 +159,29 @@ class Options(Struct, frozen=True):
     on_exit: OnExit = OnExit.UNDO
     in_use: InUse = InUse.WAIT
     drift: Drift = Drift.AUTO
-    retry: bool = False  # a plan that failed before is tried once more, as it is
-    adopt: bool = False  # an undo removes what NVIDIA's own installer left, too
+    retry: bool = False  # a plan that failed before is tried once more, unchanged
+    adopt: bool = False  # an undo removes the changes of NVIDIA's own installer, too
     thorough: bool = True  # an undo waits for containers, and searches the node for other references
     metrics_textfile: PurePosixPath | None = None  # for node_exporter
     nfd_features: PurePosixPath | None = None  # for Node Feature Discovery
-    metrics_listen: Listen | None = None  # where ``run`` answers while it waits
+    metrics_listen: Listen | None = None  # the place where a waiting ``run`` serves metrics
     nri: Nri = field(default_factory=Nri)
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):
             if not path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"use the path {path}", remedy="give an absolute path without ..")
+
         # An empty root is NVIDIA's word for the host itself.
-        for words in (self.driver_root if self.driver_root != AUTO else "", str(self.toolkit_source)):
-            if words and not PurePosixPath(words).is_absolute():
-                raise UsageError(f"use the path {words}", remedy="give an absolute path")
-        for words in (str(self.install_dir), self.driver_root, self.runtime_name, *self.low_level):
-            if not words.isprintable() or words != words.encode(errors="replace").decode():
-                raise UsageError(f"write {words!r} into a config", remedy="use plain text without controls")
+        driver_root = "" if self.driver_root == AUTO else self.driver_root
+        for root in (driver_root, str(self.toolkit_source)):
+            if root and not PurePosixPath(root).is_absolute():
+                raise UsageError(f"use the path {root}", remedy="give an absolute path")
+
+        for text in (str(self.install_dir), self.driver_root, self.runtime_name, *self.low_level):
+            if not text.isprintable() or text != text.encode(errors="replace").decode():
+                raise UsageError(f"write {text!r} into a config", remedy="use plain text without controls")
+
         self._refuse_published()
         if self.install_dir == ROOT:
             raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
@@ -188,6 +196,7 @@ class Options(Struct, frozen=True):
             raise UsageError(f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number above 0")
 
     def _refuse_published(self) -> None:
+        """Refuse published files at unusable paths."""
         for path in self.published:
             if not path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"write {path}", remedy="give an absolute path without ..")
@@ -201,12 +210,12 @@ class Options(Struct, frozen=True):
 
     @property
     def serves_nri(self) -> bool:
-        """Whether ``run`` has the NRI plugin run beside itself."""
+        """Whether ``run`` starts the NRI plugin beside itself."""
         return self.nri.beside or self.mode is Mode.NRI
 
     @property
     def in_place(self) -> bool:
-        """Whether the toolkit is the host's own, and used where its package manager keeps it."""
+        """Whether the toolkit is the host's own, used at the paths of the host's package manager."""
         return self.toolkit_source == self.host_root
 
     @property
@@ -216,56 +225,65 @@ class Options(Struct, frozen=True):
 
     @property
     def auto(self) -> bool:
-        """Whether the engines that run here are to be found out."""
+        """Whether the running engines must be detected."""
         return AUTO in self.engines
 
     @property
     def needs_runtime(self) -> list[str]:
-        """The flags whose giver relies on a runtime: without it containers fail, or start without a GPU."""
-        asked = {
+        """The given flags that need a runtime: without the runtime containers fail or start without a GPU."""
+        flags = {
             "--set-as-default": self.set_as_default,
             "--runtime-name": self.runtime_name != RUNTIME_NAME,
             "--crio-hook": self.crio_hook is not None,
             "--accept-nvidia-visible-devices-as-volume-mounts": self.toolkit.accept_volume_mounts,
         }
-        return [flag for flag, given in asked.items() if given]
+        return [flag for flag, is_given in flags.items() if is_given]
 
     @property
     def at_once(self) -> "Options":
-        """The same without a restart that waits until its engine is idle."""
-        mode = RestartMode.NONE if self.restart_mode is RestartMode.NONE else RestartMode.AUTO
-        return replace(self, restart_mode=mode)
+        """The same options without a restart that waits for an idle engine."""
+        if self.restart_mode is RestartMode.NONE:
+            return self
+        return replace(self, restart_mode=RestartMode.AUTO)
 
     @property
     def for_engines(self) -> "Options":
-        """The same but for what changes nothing of an engine's answer: when it restarts, and who is told."""
-        asked = replace(self.at_once, retry=False, drift=Drift.AUTO)
-        return replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
+        """The same options with defaults for those that change no answer of an engine."""
+        return replace(
+            self.at_once,
+            retry=False,
+            drift=Drift.AUTO,
+            metrics_textfile=None,
+            nfd_features=None,
+            metrics_listen=None,
+        )
 
     @property
     def published(self) -> tuple[PurePosixPath, ...]:
-        """The files that tell others of us, a socket on which they may ask included."""
-        asked = (self.layout.answer, self.metrics_listen.path) if self.metrics_listen else ()
-        return tuple(path for path in (self.metrics_textfile, self.nfd_features, *asked) if path is not None)
+        """The published files: metrics, labels, and the socket of metrics with the answer served there."""
+        paths = [self.metrics_textfile, self.nfd_features]
+        if self.metrics_listen:
+            paths += [self.layout.answer, self.metrics_listen.path]
+        return tuple(path for path in paths if path is not None)
 
     @property
     def ready_file(self) -> PurePosixPath:
-        """Beside the pidfile: there while the engines are proven to serve our runtimes."""
+        """A file beside the pidfile that exists while the engines are proven to serve our runtimes."""
         return self.pid_file.with_name("ready")
 
     @property
     def options_file(self) -> PurePosixPath:
-        """Beside the pidfile: what ``run`` was asked for, for its children."""
+        """A file beside the pidfile with the options of ``run``, for its children."""
         return self.pid_file.with_name(f"{self.pid_file.name}{OPTIONS_SUFFIX}")
 
     @property
     def state_file(self) -> PurePosixPath:
-        """Beside the pidfile: what ``run`` has seen of the node and its engines, for ``status`` to tell."""
+        """A file beside the pidfile with the last check of the node by ``run``, for ``status``."""
         return self.pid_file.with_name(f"{self.pid_file.name}.state")
 
 
 class Wish(Struct, frozen=True):
-    """What ``run`` was asked for, and how it speaks: read once, and handed to its children."""
+    """The options of ``run`` and its log format: read once, and passed to its children."""
 
     options: Options
     nvidia: bool

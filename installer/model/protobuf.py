@@ -1,17 +1,21 @@
-"""Protobuf as bytes, by a table of the fields that matter; CRI and NRI are spoken in it."""
+"""Encode and decode protobuf, the format of CRI and NRI, by tables of the needed fields."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Types of fields on the wire, and the sizes of the fixed types in bytes.
+_VARINT: Final = 0
+_FIXED64: Final = 1
+_BYTES: Final = 2
+_FIXED32: Final = 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
-_VARINT_BITS: Final = 64  # without an end it would grow for hours
+_VARINT_BITS: Final = 64  # a number without an end would grow for hours
 _MORE: Final = 0x80
-# An empty message has two bytes and becomes some 500 in memory. A thousand pods have 30,000 fields.
+# An empty message has two bytes and takes some 500 bytes in memory. A thousand pods have 30,000 fields.
 MOST_FIELDS: Final = 1 << 18
 MOST_OBJECTS: Final = 1 << 15
 
-# What a field is: a Python type (dict: a map of texts), the schema of a message, or a list of one of these.
+# The kind of a field: a Python type (dict: a map of texts), the schema of a message, or a list of these.
 Kind: TypeAlias = "type[int | str | bytes | dict[str, str]] | Schema | list[Kind]"
 # The name and the kind of each field of a message, by its number.
 Schema: TypeAlias = "Mapping[int, tuple[str, Kind]]"
@@ -19,22 +23,27 @@ ENTRY: Final[Schema] = {1: ("key", str), 2: ("value", str)}  # of a map
 
 
 def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
-    """Return ``values`` as protobuf; what is empty or 0 is left out, as proto3 does."""
+    """Return ``values`` as protobuf; an empty value or 0 is left out, as in proto3."""
     packed = bytearray()
     for number, (name, kind) in schema.items():
-        found: Any = values.get(name)
+        value: Any = values.get(name)
+        if not value:
+            continue
         if kind is dict:
-            entries = ({"key": key, "value": text} for key, text in (found or {}).items())
-            packed += pack_fields(*((number, pack(ENTRY, entry)) for entry in entries))
+            for key, text in value.items():
+                packed += _pack_field(number, pack(ENTRY, {"key": key, "value": text}))
         elif isinstance(kind, list):
-            packed += b"".join(pack({number: (name, kind[0])}, {name: each}) for each in found or ())
-        elif found:
-            packed += _field(number, pack(kind, found) if isinstance(kind, Mapping) else found)
+            for element in value:
+                packed += pack({number: (name, kind[0])}, {name: element})
+        elif isinstance(kind, Mapping):
+            packed += _pack_field(number, pack(kind, value))
+        else:
+            packed += _pack_field(number, value)
     return bytes(packed)
 
 
 class _Bounds:
-    """How many fields and objects one answer may still have."""
+    """The numbers of fields and objects that an answer may still have."""
 
     __slots__ = ("fields", "objects")
 
@@ -43,25 +52,30 @@ class _Bounds:
         self.objects = MOST_OBJECTS
 
     def count_field(self) -> None:
+        """Count a field; raise ValueError for too many."""
         self.fields -= 1
         if self.fields < 0:
             raise ValueError(f"more than {MOST_FIELDS} fields")
 
     def count_object(self) -> None:
+        """Count an object; raise ValueError for too many."""
         self.objects -= 1
         if self.objects < 0:
             raise ValueError(f"more than {MOST_OBJECTS} objects")
 
 
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
-    """Return the fields of ``schema`` that a message has, the others as if empty; unknown ones are skipped.
+    """Return the fields of a message that ``schema`` names; missing fields are empty, unknown fields skipped.
 
-    Raises ValueError for what is no protobuf, a field of another type, or more fields than an engine sends.
+    Raises:
+        ValueError: the content is no protobuf, a field has another type, or there are more fields than an
+            engine sends.
     """
     return _unpack(schema, content, _Bounds())
 
 
 def _unpack(schema: Schema, content: bytes, bounds: _Bounds) -> dict[str, Any]:
+    """Return the fields of a message within the bounds of the whole answer."""
     bounds.count_object()
     values: dict[str, Any] = {name: _empty_value(kind) for name, kind in schema.values()}
     for number, value in read_fields(content):
@@ -82,64 +96,83 @@ def _unpack(schema: Schema, content: bytes, bounds: _Bounds) -> dict[str, Any]:
 
 
 def _empty_value(kind: Kind) -> Any:
+    """Return the value of a missing field."""
     if isinstance(kind, list):
         return []
-    return unpack(kind, b"") if isinstance(kind, Mapping) else kind()
+    if isinstance(kind, Mapping):
+        return unpack(kind, b"")
+    return kind()
 
 
 def _unpack_value(kind: Kind, value: Any, bounds: _Bounds) -> Any:
+    """Return the value of a field that is no map and no list."""
     if isinstance(kind, Mapping):
         return _unpack(kind, value, bounds)
-    return value.decode(errors="replace") if kind is str else value
+    if kind is str:
+        return value.decode(errors="replace")
+    return value
 
 
 def read_fields(content: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message, an int for a varint, else bytes; raise ValueError for no protobuf."""
-    at = 0
-    while at < len(content):
-        tag, at = _varint(content, at)
-        if tag & 7 == _VARINT:
-            value, at = _varint(content, at)
-            yield tag >> 3, value
+    """Yield the number and the value of each field, an int for a varint, else bytes.
+
+    Raises:
+        ValueError: the content is no protobuf.
+    """
+    pos = 0
+    while pos < len(content):
+        tag, pos = _unpack_varint(content, pos)
+        number = tag >> 3
+        wire_type = tag & 7
+        if wire_type == _VARINT:
+            value, pos = _unpack_varint(content, pos)
+            yield number, value
             continue
-        if tag & 7 == _BYTES:
-            size, at = _varint(content, at)
-        elif tag & 7 in _FIXED:
-            size = _FIXED[tag & 7]
+
+        if wire_type == _BYTES:
+            size, pos = _unpack_varint(content, pos)
+        elif wire_type in _FIXED:
+            size = _FIXED[wire_type]
         else:
-            raise ValueError(f"a field of type {tag & 7}")
-        if at + size > len(content):
-            raise ValueError(f"a field of {size} bytes where {len(content) - at} are left")
-        yield tag >> 3, content[at : at + size]
-        at += size
+            raise ValueError(f"a field of type {wire_type}")
+        if pos + size > len(content):
+            raise ValueError(f"a field of {size} bytes where {len(content) - pos} are left")
+        yield number, content[pos : pos + size]
+        pos += size
 
 
-def _field(number: int, value: int | str | bytes) -> bytes:
+def _pack_field(number: int, value: int | str | bytes) -> bytes:
+    """Return a field as bytes."""
     if isinstance(value, int):
-        return _number(number << 3 | _VARINT) + _number(value)
+        return _pack_varint(number << 3 | _VARINT) + _pack_varint(value)
     content = value.encode(errors="replace") if isinstance(value, str) else value
-    return _number(number << 3 | _BYTES) + _number(len(content)) + content
+    return _pack_varint(number << 3 | _BYTES) + _pack_varint(len(content)) + content
 
 
 def pack_fields(*pairs: tuple[int, int | str | bytes]) -> bytes:
-    """Return a message as bytes, of the numbers and values of its fields."""
-    return b"".join(_field(number, value) for number, value in pairs)
+    """Return the message of the given numbers and values of fields."""
+    return b"".join(_pack_field(number, value) for number, value in pairs)
 
 
-def _number(value: int) -> bytes:
+def _pack_varint(value: int) -> bytes:
+    """Return a number as a varint: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while value >= _MORE:
         encoded.append(value & 0x7F | _MORE)
         value >>= 7
-    return bytes((*encoded, value))
+    encoded.append(value)
+    return bytes(encoded)
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(content) and shift < _VARINT_BITS:
-        byte = content[at]
+def _unpack_varint(content: bytes, pos: int) -> tuple[int, int]:
+    """Return the number at ``pos``, and the position behind the number."""
+    value = 0
+    shift = 0
+    while pos < len(content) and shift < _VARINT_BITS:
+        byte = content[pos]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        pos += 1
+        shift += 7
         if byte < _MORE:
-            return value, at
+            return value, pos
     raise ValueError("a number without an end")

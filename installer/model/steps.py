@@ -1,4 +1,4 @@
-"""A step is one change to the host, as plain data: what is there before it and what after."""
+"""The steps of a plan: each is one change to the host as plain data, with the state before and after."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
@@ -10,86 +10,87 @@ from msgspec.structs import replace
 from installer.config_text import Edit
 from installer.errors import InstallerError
 from installer.model.engine_spec import EffectiveConfig, EngineSpec, ReloadMethod, Runtime, RuntimeEntry
-from installer.model.facts import ConfigRow, DeviceNode, EngineState, Record
+from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi
 
 
 class MakeDirectory(Struct, frozen=True):
-    """Make one directory that is not there."""
+    """Make one missing directory."""
 
     path: PurePosixPath
 
 
 class RemoveDirectory(Struct, frozen=True):
-    """Remove one directory that we made, if it is empty."""
+    """Remove one directory that we made, if the directory is empty."""
 
     path: PurePosixPath
 
 
 class FindRuntimes(Struct, frozen=True):
-    """Look whether the engine finds ``binaries`` where its config will name them."""
+    """Check that the engine finds ``binaries`` at the paths that its config will name."""
 
     spec: EngineSpec
     binaries: tuple[PurePosixPath, ...]
 
 
 class WriteConfig(Struct, frozen=True):
-    """Put ``after`` in the place of ``before``; None is no file."""
+    """Replace the file ``before`` with ``after``; None is a missing file."""
 
     engine: str
     path: PurePosixPath
     before: File | None
     after: File | None
-    # What a symbolic link holds that an administrator has put here since we created a file: it goes with the
-    # file, for a link to nowhere is not the absence that was there before us.
+    # The target of a symbolic link that an administrator has put here since we created a file. The link is
+    # removed together with the file, for a link to nowhere is not the absence before our install.
     link: str = ""
-    # The edits of a text that stands there for the time of a reload: it may stay, and be edited by others.
+    # The edits of a text for the time of a reload only: the text may stay, and be edited by others.
     passing: tuple[Edit, ...] = ()
-    unwanted: bool = False  # ``before`` does not come back, also if what follows fails
+    unwanted: bool = False  # a roll-back does not restore ``before``
 
 
 class InstallVersion(Struct, frozen=True):
-    """Put a payload beside the others, complete or not at all."""
+    """Put a payload beside the other payloads, complete or not at all."""
 
     version: str
     files: tuple[PayloadFile, ...]
-    repairs: bool = False  # it takes the place of the same version, damaged, which does not come back
+    repairs: bool = False  # the payload replaces a damaged copy of the same version, which is not restored
 
 
 class RemoveVersion(Struct, frozen=True):
-    """Remove a payload that nothing names any more."""
+    """Remove a payload without users."""
 
     version: str
 
 
 class SwitchToolkit(Struct, frozen=True):
-    """Let ``<install-dir>/toolkit`` be what ``after`` says."""
+    """Give ``<install-dir>/toolkit`` the state ``after``."""
 
-    # What a symlink holds, "" for no such name, None for another installer's directory, which stands aside
-    # while our symlink is in its place. None on both sides: that goes, for a later one has taken its name.
+    # The target of our symlink; "" for a missing name; None for another installer's directory, which is set
+    # aside while our symlink is in its place. With None on both sides the directory that was set aside is
+    # removed, because a later directory has taken its name.
     before: str | None
     after: str | None
 
 
 class Neighbour(Struct, frozen=True):
-    """A runtime that is not ours, and the forms in which its engine may serve it after a reload."""
+    """A runtime of others, and the forms in which the engine may serve the runtime after a reload."""
 
     name: str
     forms: tuple[Runtime, ...]
 
 
 class Reload(Struct, frozen=True):
-    """Make a running engine read its config; verify that it serves ``present`` and not ``absent``."""
+    """Make a running engine read its config; verify that the engine serves ``present`` and not ``absent``."""
 
     spec: EngineSpec
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
-    demoted: frozenset[str] = frozenset()  # none of these may be its default runtime
-    others: tuple[Neighbour, ...] = ()  # which have to be served as they were
-    defaults: frozenset[str] = frozenset()  # one of these has to be its default, where any are given
-    cdi: bool = False  # CDI has to be served, where the engine tells of it at all
-    when_idle: bool = False  # it is given up where the engine goes on creating containers
+    demoted: frozenset[str] = frozenset()  # the engine's default runtime must be none of these
+    others: tuple[Neighbour, ...] = ()  # the engine must serve these as before
+    defaults: frozenset[str] = frozenset()  # the engine's default runtime must be one of these; empty: any
+    cdi: bool = False  # the engine must serve CDI, if its answer speaks of CDI at all
+    when_idle: bool = False  # the reload is given up if the engine goes on creating containers
 
     @property
     def engine(self) -> str:
@@ -97,42 +98,55 @@ class Reload(Struct, frozen=True):
         return self.spec.name
 
     def is_served_by(self, engine: EngineState) -> bool:
-        """Tell whether an engine says that it serves what this is to bring about, of configs it has read."""
+        """Tell whether an engine already has the result of this reload in force, from its present configs."""
         serving = engine.serving
-        if engine.hook is not None:  # in a directory that it names, which is checked before
-            return serving is not None and bool(serving.hook_dirs)
-        return serving is not None and not engine.outdated and self.satisfied_by(serving)
+        if serving is None:
+            return False
+        if engine.hook is not None:  # the hook's directory was checked before
+            return bool(serving.hook_dirs)
+        return not engine.outdated and self.satisfied_by(serving)
 
     def satisfied_by(self, serving: EffectiveConfig) -> bool:
-        """Tell whether an engine that serves this needs no reload any more."""
+        """Tell whether an engine with ``serving`` in force needs no reload any more."""
         binaries = serving.binaries
-        gone = all(
-            binaries.get(entry.name) != str(entry.binary)
-            and (serving.default != entry.name or entry.name in binaries)
-            for entry in self.absent
-        )
-        unasked = serving.default not in self.demoted and not (self.cdi and serving.cdi is False)
-        return gone and unasked and not self.wrong_in(serving)
+        for entry in self.absent:
+            is_served = binaries.get(entry.name) == str(entry.binary)
+            is_default = serving.default == entry.name and entry.name not in binaries
+            if is_served or is_default:
+                return False
+        if serving.default in self.demoted:
+            return False
+        if self.cdi and serving.cdi is False:
+            return False
+        return not self.wrong_in(serving)
 
     def lost_in(self, serving: EffectiveConfig) -> tuple[str, ...]:
-        """Return what is not served as it was: the runtimes of others, and the default."""
-        lost = tuple(
-            one.name
-            for one in self.others
-            if (found := serving.handlers.get(one.name)) is None
-            or not any(found.same(form) or found.shows(form) for form in one.forms)
-        )
-        return (*lost, "the default") if self.defaults and serving.default not in self.defaults else lost
+        """Return the names of others' runtimes that are not served as before, and "the default"."""
+        lost = []
+        for neighbour in self.others:
+            runtime = serving.handlers.get(neighbour.name)
+            if runtime is None or not _has_form(runtime, neighbour.forms):
+                lost.append(neighbour.name)
+        if self.defaults and serving.default not in self.defaults:
+            lost.append("the default")
+        return tuple(lost)
 
     def wrong_in(self, serving: EffectiveConfig) -> tuple[str, ...]:
-        """Return the names of the runtimes that are not served as they should be."""
-        return tuple(
-            entry.name
-            for entry in self.present
-            if (found := serving.handlers.get(entry.name)) is None
-            or not found.shows(Runtime(str(entry.binary), entry.table or {}))
-            or (entry.default and serving.default != entry.name)
-        )
+        """Return the names of our runtimes that are not served as wanted."""
+        wrong = []
+        for entry in self.present:
+            runtime = serving.handlers.get(entry.name)
+            wanted = Runtime(str(entry.binary), entry.table or {})
+            is_served = runtime is not None and runtime.shows(wanted)
+            lacks_default = entry.default and serving.default != entry.name
+            if not is_served or lacks_default:
+                wrong.append(entry.name)
+        return tuple(wrong)
+
+
+def _has_form(runtime: Runtime, forms: Iterable[Runtime]) -> bool:
+    """Tell whether an engine serves a runtime in one of several forms."""
+    return any(runtime.same(form) or runtime.shows(form) for form in forms)
 
 
 class RemoveToolkit(Struct, frozen=True):
@@ -140,7 +154,7 @@ class RemoveToolkit(Struct, frozen=True):
 
 
 class MakeDeviceNodes(Struct, frozen=True):
-    """Let the toolkit's nvidia-ctk, from ``source``, make the driver's device nodes that are absent."""
+    """Make the driver's missing device nodes with the toolkit's nvidia-ctk from ``source``."""
 
     nodes: tuple[DeviceNode, ...]
     cdi: Cdi
@@ -148,15 +162,15 @@ class MakeDeviceNodes(Struct, frozen=True):
 
 
 class RemoveDeviceNodes(Struct, frozen=True):
-    """Remove device nodes of the driver that we had made, each if it still is that one."""
+    """Remove device nodes that we made for the driver, unless the driver has made them again."""
 
     nodes: tuple[DeviceNode, ...]
 
 
 class WriteSpecification(Struct, frozen=True):
-    """Write the CDI specification that the toolkit's nvidia-ctk generates once the device nodes are there.
+    """Write the CDI specification that the toolkit's nvidia-ctk generates after the device nodes are made.
 
-    It is carried out as a ``WriteConfig``, once its text is known.
+    When the text is known, a ``WriteConfig`` replaces this step.
     """
 
     cdi: Cdi
@@ -165,14 +179,14 @@ class WriteSpecification(Struct, frozen=True):
 
     @property
     def path(self) -> PurePosixPath:
-        """The file."""
+        """The path of the file."""
         return self.cdi.path
 
 
 class ProveUnused(Struct, frozen=True):
-    """Go on only if no container runs on our runtimes by now, and nothing names a program of ours."""
+    """Go on only if no container runs on our runtimes, and no config names a program of ours."""
 
-    hooked: str = ""  # the engine that had an OCI hook of ours: what it is making has to run that first
+    hooked: str = ""  # an engine that had our OCI hook: containers in creation must run the hook first
 
 
 ConcreteStep: TypeAlias = (
@@ -193,6 +207,7 @@ Step: TypeAlias = ConcreteStep | WriteSpecification
 Planned: TypeAlias = tuple[tuple[Step, str], ...]  # steps, each with its reason
 
 
+# By method: the act in the imperative, and the event.
 TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
     ReloadMethod.HUP: ("reload {}", "engine reloaded"),
     ReloadMethod.RESTART: ("restart {}", "engine restarted"),
@@ -201,49 +216,37 @@ TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
 
 
 class Deed(Struct, frozen=True):
-    """What a step is to people: in the imperative, as the event that tells it is done, and what undoes it."""
+    """The description of a step for people, and the step that undoes it."""
 
-    text: str
-    event: str
-    fields: Mapping[str, str]
-    undo: Step | None = None  # None where there is nothing to undo, or, of a reload, where a plan decides
+    text: str  # in the imperative
+    event: str  # logged when the step is done
+    fields: Mapping[str, str]  # of the event
+    undo: Step | None = None  # None if nothing must be undone, and for a reload, whose undo a plan decides
 
 
 def describe(step: Step) -> Deed:
-    """Return what a step is to people, and the step that undoes it."""
+    """Return the description of a step for people, and the step that undoes it."""
     match step:
-        case MakeDirectory(path) | RemoveDirectory(path):
-            verb, past = ("make", "made") if isinstance(step, MakeDirectory) else ("remove", "removed")
-            other: Step = RemoveDirectory(path) if isinstance(step, MakeDirectory) else MakeDirectory(path)
-            return Deed(f"{verb} the directory {path}", f"directory {past}", {"path": str(path)}, other)
+        case MakeDirectory() | RemoveDirectory():
+            return _describe_directory(step)
         case FindRuntimes(spec):
             text = f"make sure that {spec.title} finds the runtimes"
             return Deed(text, "runtimes found by the engine", {"engine": spec.name})
-        case WriteConfig(engine, path, before, after):
-            text = f"{'create' if before is None else 'remove' if after is None else 'edit'} {path}"
-            event = "config written" if after else "config removed"
-            back = None if step.unwanted else replace(step, before=after, after=before)
-            return Deed(text, event, {"engine": engine, "path": str(path)}, back)
-        case InstallVersion(version, files, repairs):
-            text = f"install toolkit {version}{' anew' if repairs else ''} ({len(files)} files)"
-            gone = None if repairs else RemoveVersion(version)
-            return Deed(text, "toolkit installed", {"version": version}, gone)
+        case WriteConfig():
+            return _describe_write(step)
+        case InstallVersion():
+            return _describe_version(step)
         case RemoveVersion(version):
             return Deed(f"remove toolkit {version}", "toolkit removed", {"version": version})
         case SwitchToolkit():
             return _describe_switch(step)
-        case Reload(spec, present):
-            text, event = TAKES_UP[spec.reload]
-            proof = " and verify that it serves the runtimes" if present else ""
-            return Deed(f"{text.format(spec.title)}{proof}", event, {"engine": spec.name})
+        case Reload():
+            return _describe_reload(step)
         case RemoveToolkit():
             return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})
-        case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
-            verb, past = ("make", "made") if isinstance(step, MakeDeviceNodes) else ("remove", "removed")
-            paths = ", ".join(str(node.path) for node in nodes)
-            removal = RemoveDeviceNodes(nodes) if isinstance(step, MakeDeviceNodes) else None
-            return Deed(f"{verb} the device nodes {paths}", f"device nodes {past}", {"paths": paths}, removal)
-        case WriteSpecification(cdi):  # once its text is known a WriteConfig stands in its place
+        case MakeDeviceNodes() | RemoveDeviceNodes():
+            return _describe_device_nodes(step)
+        case WriteSpecification(cdi):  # has no event: a WriteConfig replaces this step before it is done
             return Deed(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
             text = "make sure that no container runs on the runtimes, and that nothing names their programs"
@@ -252,7 +255,62 @@ def describe(step: Step) -> Deed:
             assert_never(step)
 
 
+def _describe_directory(step: MakeDirectory | RemoveDirectory) -> Deed:
+    """Return the description of a step that makes or removes one directory."""
+    path = step.path
+    fields = {"path": str(path)}
+    if isinstance(step, MakeDirectory):
+        return Deed(f"make the directory {path}", "directory made", fields, RemoveDirectory(path))
+    return Deed(f"remove the directory {path}", "directory removed", fields, MakeDirectory(path))
+
+
+def _describe_device_nodes(step: MakeDeviceNodes | RemoveDeviceNodes) -> Deed:
+    """Return the description of a step that makes or removes device nodes."""
+    paths = ", ".join(str(node.path) for node in step.nodes)
+    fields = {"paths": paths}
+    if isinstance(step, MakeDeviceNodes):
+        return Deed(
+            f"make the device nodes {paths}", "device nodes made", fields, RemoveDeviceNodes(step.nodes)
+        )
+    return Deed(f"remove the device nodes {paths}", "device nodes removed", fields)
+
+
+def _describe_version(step: InstallVersion) -> Deed:
+    """Return the description of the installation or the repair of a payload."""
+    size = f"({len(step.files)} files)"
+    fields = {"version": step.version}
+    if step.repairs:
+        return Deed(f"install toolkit {step.version} anew {size}", "toolkit installed", fields)
+    undo = RemoveVersion(step.version)
+    return Deed(f"install toolkit {step.version} {size}", "toolkit installed", fields, undo)
+
+
+def _describe_reload(step: Reload) -> Deed:
+    """Return the description of a reload or a restart, by the engine's method."""
+    act, event = TAKES_UP[step.spec.reload]
+    text = act.format(step.spec.title)
+    if step.present:
+        text += " and verify that it serves the runtimes"
+    return Deed(text, event, {"engine": step.spec.name})
+
+
+def _describe_write(step: WriteConfig) -> Deed:
+    """Return the description of the change of one config."""
+    if step.before is None:
+        text = f"create {step.path}"
+    elif step.after is None:
+        text = f"remove {step.path}"
+    else:
+        text = f"edit {step.path}"
+    event = "config written" if step.after else "config removed"
+    fields = {"engine": step.engine, "path": str(step.path)}
+    if step.unwanted:
+        return Deed(text, event, fields)
+    return Deed(text, event, fields, replace(step, before=step.after, after=step.before))
+
+
 def _describe_switch(step: SwitchToolkit) -> Deed:
+    """Return the description of a change of ``<install-dir>/toolkit``."""
     if step.before is None and step.after is None:
         return Deed("remove the previous toolkit of another installer", "previous toolkit removed", {})
     back = SwitchToolkit(step.after, step.before) if step.before != step.after else None
@@ -268,36 +326,36 @@ TRY_AGAIN: Final = "run toolkit-installer uninstall again"
 
 
 class Part(Struct, frozen=True):
-    """What one part of an install or an undo takes."""
+    """One part of the plan of an install or an undo."""
 
     id: str
     planned: Planned = ()
-    rows: Record = field(default_factory=Record)  # what is held of it after the steps
-    in_progress: tuple[ConfigRow, ...] = ()  # of an undo: what is held of its configs meanwhile
-    backups: tuple[File, ...] = ()  # which are saved ahead of all steps
+    rows: Record = field(default_factory=Record)  # the part's rows of the ledger after the steps
+    in_progress: tuple[ConfigRow, ...] = ()  # of an undo: the rows of its configs while the steps are done
+    backups: tuple[File, ...] = ()  # saved ahead of all steps
     notes: tuple[str, ...] = ()
-    obstacles: tuple[InstallerError, ...] = ()  # which keep the whole plan from being carried out
-    needed: tuple[InstallerError, ...] = ()  # of an undo: why something stays
-    refused: bool = False  # what the part would take is not known
+    obstacles: tuple[InstallerError, ...] = ()  # each keeps the whole plan from being carried out
+    needed: tuple[InstallerError, ...] = ()  # of an undo: the reasons for which something stays
+    refused: bool = False  # the part could not be planned
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What is done, in this order."""
+        """The steps in their order."""
         return tuple(step for step, _ in self.planned)
 
 
 def for_reason(reason: str, steps: Iterable[Step]) -> Planned:
-    """Return steps that all have one reason."""
+    """Return steps, each with the same reason."""
     return tuple((step, reason) for step in steps)
 
 
 def name_part(name: str) -> str:
-    """Return the id of the part that is about an engine."""
+    """Return the id of the part of an engine."""
     return f"engine-{name}"
 
 
 def make_part(part: str, make: Callable[[], Part]) -> Part:
-    """Return what ``make`` makes, or a part with the reason why it cannot: a plan has all obstacles."""
+    """Return the part that ``make`` plans, or a part with the error: a plan shows all obstacles."""
     try:
         return make()
     except InstallerError as error:
@@ -305,14 +363,29 @@ def make_part(part: str, make: Callable[[], Part]) -> Part:
 
 
 def sum_rows(parts: Iterable[Part]) -> Record:
-    """Return what is held of all parts; where two have a row for the same thing, that of the later one."""
-    rows = [part.rows for part in parts]
+    """Return the ledger's rows of all parts; of two rows for the same thing the row of the later part."""
+    directories: dict[PurePosixPath, None] = {}
+    toolkit: ToolkitRow | None = None
+    engines: dict[str, EngineRow] = {}
+    configs: dict[PurePosixPath, ConfigRow] = {}
+    nodes: list[DeviceNode] = []
+    cdi: CdiRow | None = None
+    nri: PurePosixPath | None = None
+    for part in parts:
+        rows = part.rows
+        directories.update(dict.fromkeys(rows.directories))
+        toolkit = rows.toolkit or toolkit
+        engines.update((row.name, row) for row in rows.engines)
+        configs.update((row.path, row) for row in rows.configs)
+        nodes += rows.nodes
+        cdi = cdi or rows.cdi
+        nri = nri or rows.nri
     return Record(
-        directories=tuple(dict.fromkeys(path for each in rows for path in each.directories)),
-        toolkit=next((each.toolkit for each in reversed(rows) if each.toolkit), None),
-        engines=tuple({row.name: row for each in rows for row in each.engines}.values()),
-        configs=tuple({row.path: row for each in rows for row in each.configs}.values()),
-        nodes=tuple(node for each in rows for node in each.nodes),
-        cdi=next((each.cdi for each in rows if each.cdi), None),
-        nri=next((each.nri for each in rows if each.nri), None),
+        directories=tuple(directories),
+        toolkit=toolkit,
+        engines=tuple(engines.values()),
+        configs=tuple(configs.values()),
+        nodes=tuple(nodes),
+        cdi=cdi,
+        nri=nri,
     )
