@@ -1,4 +1,4 @@
-"""The NRI plugin beside ``run``: it needs an engine that does what it asks, and changes nothing of it."""
+"""The plan for the NRI plugin beside ``run``: the plugin needs a capable engine, and changes none."""
 
 from contextlib import suppress
 from typing import Final
@@ -17,37 +17,52 @@ GONE: Final = "a script of 0.2.0, which no engine starts now"
 
 
 def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
-    """Return what stands against the plugin: every engine of the node would start containers without devices.
+    """Return the part of the plugin, with obstacles if every engine would start containers without devices.
 
-    An engine whose version is not known yet gives it to the plugin. ``ask`` tells whether its config has NRI;
-    once the plugin serves, what counts is whether the engine has taken it.
+    An engine whose version is unknown here gives the version to the plugin. ``ask`` makes the dry run that
+    tells whether NRI is switched on in a config; after an install only the registration of the plugin counts.
     """
     part = _remove_programs(facts)
     if not options.serves_nri:
         return part
-    against = [_explain_unusable(engine, None if facts.held.nri else ask) for engine in facts.engines]
-    # That a plugin is to be there the ledger has to tell: one that was killed tells nothing.
+    dry_run = None if facts.held.nri else ask
+    obstacles = []
+    for engine in facts.engines:
+        problem = _explain_unusable(engine, dry_run)
+        if problem is not None:
+            obstacles.append(problem)
+    if len(obstacles) < len(facts.engines):
+        obstacles = []  # an engine can serve the plugin
+
+    # The ledger has to record the plugin: a plugin that was killed reports nothing.
     rows = Record(nri=options.nri.socket)
-    return replace(part, rows=rows, obstacles=tuple(each for each in against if each) if all(against) else ())
+    return replace(part, rows=rows, obstacles=tuple(obstacles))
 
 
 def undo(facts: Facts) -> Part:
-    """Return how the program of 0.2.0 goes, also where something else of ours stays."""
-    return replace(
-        _remove_programs(facts), in_progress=tuple(row for row in facts.held.configs if row.engine == ID)
-    )
+    """Return the part that removes the programs of 0.2.0, also if other changes of ours stay."""
+    rows = tuple(row for row in facts.held.configs if row.engine == ID)
+    return replace(_remove_programs(facts), in_progress=rows)
 
 
 def _remove_programs(facts: Facts) -> Part:
-    """Return how the programs go by which 0.2.0 had an engine start its way to the plugin."""
-    rows = (row for row in facts.held.configs if row.engine == ID)
-    # None comes back, whatever fails: one that has not its own name yet would keep the engine from starting.
-    steps = tuple(replace(step, unwanted=True) for row in rows if (step := withdraw(row, facts).step))
+    """Return the part for the removal of the programs by which an engine started the plugin of 0.2.0."""
+    steps = []
+    for row in facts.held.configs:
+        if row.engine != ID:
+            continue
+        step = withdraw(row, facts).step
+        if step is not None:
+            # A roll-back does not restore the program: under a temporary name it would keep the engine from
+            # starting.
+            steps.append(replace(step, unwanted=True))
     return Part(ID, for_reason(GONE, steps))
 
 
 def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | None:
-    if not (nri_name := engine.spec.nri_name):
+    """Return the reason for which an engine cannot serve the plugin; None if the engine can, or may."""
+    nri_name = engine.spec.nri_name
+    if not nri_name:
         problem = f"serve {engine.title} by NRI (it has no NRI)"
         remedy = "use another mode for it: its containers take devices by --device"
         return InstallerError(problem, remedy=remedy, code="nri-unusable")
@@ -56,7 +71,7 @@ def _explain_unusable(engine: EngineState, ask: Ask | None) -> InstallerError | 
             refuse_dropping(nri_name, ".".join(map(str, engine.version)))
     except InstallerError as error:
         return error
-    with suppress(InstallerError):  # its config is not understood: the plugin is registered or not
+    with suppress(InstallerError):  # a config that is not understood: the registration will show
         if ask is not None and ask(engine, {}).nri is False:
             problem = f"serve {engine.title} by NRI (its config has NRI switched off)"
             remedy = f"switch it on there, restart {engine.title}, or use another mode"

@@ -1,16 +1,17 @@
-"""One connection of a plugin with an engine: what came in leads to what is answered, and to what is known.
+"""A connection of the plugin with an engine: received bytes lead to replies and news.
 
-No socket and no clock: whoever has them hands over bytes and sends what comes back. Everything is answered
-from memory, for all pods and containers of the node wait while a plugin thinks.
+This module has no socket and no clock: plugin.py passes received bytes in and sends the replies. Every
+answer comes from memory, for all pods and containers of the node wait while a plugin thinks.
 
-First which CDI devices a pod asks for, and whether it may. Whoever may make a pod chooses its annotations. So
-a namespace gets a kind of device only where the admin of the node has said so, and everything else is an
-error: a container never starts without what its pod asks for.
+The first part finds the CDI devices that a pod asks for, and decides whether the pod may have them. Anybody
+who may create a pod chooses its annotations. So a namespace gets a kind of device only if the administrator
+of the node allows this, and every other request is an error: a container never starts without the devices
+that its pod asks for.
 
-Then NRI as bytes: frames of its mux, messages of ttrpc, and the tables of the messages that are needed. The
+The second part is NRI as bytes: frames of the mux, messages of ttrpc, and tables of the needed messages. The
 field numbers are the same from NRI 0.2 to 0.12 (pkg/api/api.proto of NRI and ttrpc's request.proto,
-engine-facts.md#nri-fields). What is left out is skipped when it comes, and never sent. Whatever comes is
-refused in a sentence where it is none of this.
+engine-facts.md#nri-fields). Fields outside the tables are skipped when received, and never sent. Bytes that
+are not NRI are refused with a sentence.
 """
 
 import struct
@@ -22,43 +23,52 @@ from installer.model import protobuf
 from installer.model.nri import DEVICE, Allowed, Identity, Missed, refuse_dropping
 from installer.model.protobuf import Schema, pack
 
-# As NVIDIA's plugin reads them: the first that is there counts, alone.
+# The annotations of NVIDIA's plugin, read in the same order: only the first annotation of a pod counts.
 FOR_CONTAINER: Final = "nvidia.cdi.k8s.io/container."
 FOR_POD: Final = ("nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io")
-# Ours, at each container that got its devices: so a plugin started anew knows which ones were missed.
+# Our annotation of each container with devices, by which a restarted plugin finds the missed containers.
 GIVEN: Final = "toolkit-installer.nri/devices"
 
-# So much of a tenant's text is logged: an annotation has up to 256 KiB.
+# Limits of a tenant's text in the log: an annotation has up to 256 KiB.
 _SHOWN: Final = 80
 _NAMED: Final = 10
-_WISHES: Final = 64  # annotations of one pod that are kept until all containers are known
+_WISHES: Final = 64  # annotations of a pod that are kept until all containers are known
 
 
 def shorten(text: str) -> str:
-    """Return as much of a tenant's text as is logged."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    """Return a tenant's text as logged."""
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}..."
 
 
 def shorten_names(names: Sequence[str]) -> list[str]:
-    """Return as many of a tenant's names as are logged."""
+    """Return a tenant's names as logged."""
+    logged = [shorten(name) for name in names[:_NAMED]]
     more = len(names) - _NAMED
-    return [*map(shorten, names[:_NAMED]), *([f"... {more} more"] if more > 0 else [])]
+    if more > 0:
+        logged.append(f"... {more} more")
+    return logged
 
 
 class RefusedError(InstallerError):
-    """A container may not be created as its pod asks."""
+    """A container must not be created, because the request of its pod is wrong."""
 
     usual = "nri-refused"
 
 
 class ForbiddenError(RefusedError):
-    """A pod asks for what its namespace may not have."""
+    """A pod asks for a device that its namespace must not have."""
 
 
 def requested_devices(
     pod: Mapping[str, Any], container: Mapping[str, Any], allowed: Iterable[Allowed]
 ) -> tuple[str, ...]:
-    """Return the CDI devices that a container is to get, each once; RefusedError: the request is wrong."""
+    """Return the CDI devices for a container, each once.
+
+    Raises:
+        RefusedError: the annotation is wrong, or the namespace may not ask for a device.
+    """
     key = requested_by(pod, container)
     if key is None:
         return ()
@@ -69,20 +79,23 @@ def requested_devices(
             f"create {where} (its annotation {shorten(key)} is none that asks for devices)",
             remedy=f"write {FOR_CONTAINER}NAME or {' or '.join(FOR_POD)}, or remove the annotation",
         )
-    names = tuple(dict.fromkeys(name for each in value.split(",") if (name := each.strip())))
+
+    stripped = [name.strip() for name in value.split(",")]
+    names = tuple(dict.fromkeys(name for name in stripped if name))
     if not names:
         remedy = "write VENDOR/CLASS=NAME there, or remove the annotation"
         raise RefusedError(f"create {where} (its annotation {key} names no device)", remedy=remedy)
-    kinds = {allows.kind for allows in allowed if allows.namespace == pod["namespace"]}
+
+    kinds = {each.kind for each in allowed if each.namespace == pod["namespace"]}
     for name in names:
-        found = DEVICE.fullmatch(name)
-        if found is None:
+        device = DEVICE.fullmatch(name)
+        if device is None:
             raise RefusedError(
                 f"create {where} (its annotation {key} asks for {shorten(name)!r}, which is no CDI device)",
                 remedy="write VENDOR/CLASS=NAME there, several with commas",
             )
-        if found["kind"] not in kinds:
-            wanted = Option("nri-allow", f"{pod['namespace']}={shorten(found['kind'])}")
+        if device["kind"] not in kinds:
+            wanted = Option("nri-allow", f"{pod['namespace']}={shorten(device['kind'])}")
             raise ForbiddenError(
                 f"create {where} (its annotation {key} asks for {shorten(name)}: its namespace may not)",
                 remedy=Remedy("give the plugin ", wanted, " if it should, or remove the annotation"),
@@ -91,12 +104,19 @@ def requested_devices(
 
 
 def requested_by(pod: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
-    """Return the annotation of a pod that asks for a container, a wrong one first; None without any."""
-    keys = (*filter(_is_wrong, pod["annotations"]), f"{FOR_CONTAINER}{container['name']}", *FOR_POD)
-    return next((key for key in keys if key in pod["annotations"]), None)
+    """Return the annotation of a pod that asks for a container, wrong annotations first; None without any."""
+    annotations: Mapping[str, str] = pod["annotations"]
+    for key in annotations:
+        if _is_wrong(key):
+            return key
+    for key in (f"{FOR_CONTAINER}{container['name']}", *FOR_POD):
+        if key in annotations:
+            return key
+    return None
 
 
 def _is_wrong(key: str) -> bool:
+    """Tell whether an annotation has the prefix of NVIDIA's plugin, but asks for nothing."""
     return key.startswith(f"{FOR_POD[1]}/") and not (key in FOR_POD or key.startswith(FOR_CONTAINER))
 
 
@@ -106,17 +126,22 @@ def may_ask(annotations: Iterable[str]) -> bool:
 
 
 def keep_wishes(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod with the annotations that ask for devices alone, and of those what is logged.
+    """Return a pod with only the annotations that ask for devices, shortened as for the log.
 
-    A node has 110 pods of 256 KiB each, and with one emoji a text takes four times its length in memory.
+    A node has 110 pods of 256 KiB each, and with an emoji a text takes four times its length in memory.
     """
-    asking = [key for key in pod["annotations"] if key.partition("/")[0] == FOR_POD[1]]
-    asking.sort(key=lambda key: key.startswith(FOR_CONTAINER))  # those that count for every container first
-    wishes = {key: shorten(pod["annotations"][key]) for key in asking[:_WISHES]}
-    return {**pod, "annotations": wishes}
+    for_pod = []
+    for_container = []
+    for key in pod["annotations"]:
+        if key.startswith(FOR_CONTAINER):
+            for_container.append(key)
+        elif key.partition("/")[0] == FOR_POD[1]:
+            for_pod.append(key)
+    kept = [*for_pod, *for_container][:_WISHES]  # first the annotations for every container
+    return {**pod, "annotations": {key: shorten(pod["annotations"][key]) for key in kept}}
 
 
-# The connections that share the socket: on one the engine asks, on the other the plugin.
+# The two connections of the mux on the socket: the engine asks on the first, the plugin on the second.
 PLUGIN: Final = 1
 RUNTIME: Final = 2
 REQUEST: Final = 1
@@ -130,7 +155,7 @@ _TTRPC: Final = struct.Struct(">IIBB")
 
 
 class WireError(InstallerError):
-    """What came is not what NRI says it is."""
+    """The engine sent bytes that are not NRI."""
 
     usual = "nri-failed"
 
@@ -141,7 +166,7 @@ class WireError(InstallerError):
 
 
 class Message(NamedTuple):
-    """One message of ttrpc: the connection it came on, its stream, its type and what is in it."""
+    """A message of ttrpc on a connection of the mux."""
 
     connection: int
     stream: int
@@ -150,21 +175,28 @@ class Message(NamedTuple):
 
 
 def encoded(message: Message) -> bytes:
-    """Return a message as frames, none of which is longer than the other side can read."""
+    """Return a message as frames, each short enough for the other side."""
     whole = _TTRPC.pack(len(message.content), message.stream, message.kind, 0) + message.content
-    parts = (whole[at : at + MAX_PAYLOAD_BYTES] for at in range(0, len(whole), MAX_PAYLOAD_BYTES))
-    return b"".join(_MUX.pack(message.connection, len(part)) + part for part in parts)
+    frames = bytearray()
+    for start in range(0, len(whole), MAX_PAYLOAD_BYTES):
+        payload = whole[start : start + MAX_PAYLOAD_BYTES]
+        frames += _MUX.pack(message.connection, len(payload)) + payload
+    return bytes(frames)
 
 
 class Messages:
-    """Cuts the bytes of one socket into messages; frames of an unknown connection are dropped."""
+    """The received bytes of a socket, cut into messages; frames of an unknown connection are dropped."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._connections = {PLUGIN: bytearray(), RUNTIME: bytearray()}
 
     def of(self, content: bytes) -> Iterator[Message]:
-        """Yield the messages that are whole with ``content``; WireError where one is too long."""
+        """Yield the messages that ``content`` completes.
+
+        Raises:
+            WireError: a frame or a message is too long.
+        """
         self._bytes += content
         for (number, _), payload in _cut(self._bytes, _MUX, 1, MAX_MESSAGE_BYTES + _TTRPC.size, "frame"):
             if number in self._connections:
@@ -177,21 +209,34 @@ class Messages:
 def _cut(
     waiting: bytearray, header: struct.Struct, place: int, most: int, what: str
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Take off each header that has come whole, with what it announces; its size stands at ``place``."""
+    """Remove each complete unit from ``waiting``; yield the fields of its header, and its content.
+
+    Args:
+        waiting: the received bytes.
+        header: the format of the header.
+        place: the index of the content's size among the header's fields.
+        most: the largest size allowed.
+        what: the unit's name for errors.
+    """
     while len(waiting) >= header.size:
-        words = header.unpack_from(waiting)
-        end = header.size + words[place]
-        if words[place] > most:
-            raise WireError(f"a {what} of {words[place]} bytes")
+        fields = header.unpack_from(waiting)
+        size = fields[place]
+        if size > most:
+            raise WireError(f"a {what} of {size} bytes")
+        end = header.size + size
         if len(waiting) < end:
             return
         content = bytes(waiting[header.size : end])
         del waiting[:end]
-        yield words, content
+        yield fields, content
 
 
 def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
-    """Return the fields of ``schema`` that a message has, or raise WireError."""
+    """Return the fields of a message that ``schema`` names.
+
+    Raises:
+        WireError: the content is no message of this schema.
+    """
     try:
         return protobuf.unpack(schema, content)
     except ValueError as error:
@@ -227,25 +272,32 @@ CREATED: Final[Schema] = {1: ("adjust", ADJUSTMENT)}
 INVALID_ARGUMENT: Final = 3
 PERMISSION_DENIED: Final = 7
 UNIMPLEMENTED: Final = 12
-# What newer and older engines tell a plugin without being asked, and what needs no words for an answer.
+# Notices that newer and older engines send unasked: an empty answer is enough.
 TOLD_ONLY: Final = frozenset(
     {
-        *("StateChange", "Shutdown", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"),
-        *("PostCreateContainer", "StartContainer", "PostStartContainer", "RemoveContainer"),
+        "StateChange",
+        "Shutdown",
+        "RunPodSandbox",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+        "PostCreateContainer",
+        "StartContainer",
+        "PostStartContainer",
+        "RemoveContainer",
     }
 )
 FIRST_STREAM: Final = 1
 
 
 class Configured(NamedTuple):
-    """The engine has taken us, and this is what it calls itself."""
+    """The engine has accepted the plugin, and has given its own name and version."""
 
     engine: str
     version: str
 
 
 class Synchronized(NamedTuple):
-    """The engine has listed what exists: from now on it asks us for each container."""
+    """The engine has listed its pods and containers: from now on the engine asks for each new container."""
 
     missed: list[Missed]
 
@@ -258,16 +310,18 @@ class Given(NamedTuple):
     devices: tuple[str, ...]
 
 
-# An error is why a container is not created.
+# An event of a connection; the error is the reason for which a container is not created.
 News: TypeAlias = Configured | Synchronized | Given | RefusedError
 
 
 class Session:
-    """What is known of one connection; ``registered`` once the engine has listed what exists."""
+    """The state of a connection; ``registered`` after the engine has listed its pods and containers."""
 
     def __init__(self, identity: Identity, allowed: Sequence[Allowed]) -> None:
-        self._identity, self._allowed = identity, allowed
-        self._messages, self.registered = Messages(), False
+        self._identity = identity
+        self._allowed = allowed
+        self._messages = Messages()
+        self.registered = False
         self._pods: dict[str, Mapping[str, Any]] = {}
         self._containers: list[Mapping[str, Any]] = []
         self._methods: dict[str, Callable[[bytes], tuple[bytes, News | None]]] = {
@@ -277,17 +331,19 @@ class Session:
         }
 
     def opening(self) -> bytes:
-        """Return what a plugin says first."""
+        """Return the plugin's registration, its first bytes."""
         index = self._identity.order.zfill(2)  # "must be 2 digits"
         payload = pack(REGISTER, {"name": self._identity.name, "index": index})
-        asked = {"service": "nri.pkg.api.v1alpha1.Runtime", "method": "RegisterPlugin", "payload": payload}
-        content = pack(ASKED, asked)
+        request = {"service": "nri.pkg.api.v1alpha1.Runtime", "method": "RegisterPlugin", "payload": payload}
+        content = pack(ASKED, request)
         return encoded(Message(RUNTIME, FIRST_STREAM, REQUEST, content))
 
     def hear(self, content: bytes) -> Iterator[tuple[bytes, News | None]]:
-        """Yield for each message that is whole with ``content`` what to send, at once, and then what to tell.
+        """Yield for each message that ``content`` completes the reply, to be sent at once, and the news.
 
-        WireError where it is not NRI, InstallerError where the engine refuses us, or has no use for us.
+        Raises:
+            WireError: the bytes are not NRI.
+            InstallerError: the engine refuses the plugin, or would drop its devices.
         """
         for message in self._messages.of(content):
             if message.connection == PLUGIN and message.kind == REQUEST:
@@ -300,63 +356,84 @@ class Session:
                     raise InstallerError(problem, remedy=remedy, code="nri-failed")
 
     def _answer(self, message: Message) -> tuple[bytes, News | None]:
-        asked = unpack(ASKED, message.content)
-        service, method = asked["service"], asked["method"]
+        """Return the reply to a request of the engine, and the news."""
+        request = unpack(ASKED, message.content)
+        service = request["service"]
+        method = request["method"]
         call = self._methods.get(method) if service == PLUGIN_SERVICE else None
+
         answer: dict[str, Any] = {}
         news: News | None = None
         if call is not None:
             try:
-                answer["payload"], news = call(asked["payload"])
+                answer["payload"], news = call(request["payload"])
             except RefusedError as error:
                 code = PERMISSION_DENIED if isinstance(error, ForbiddenError) else INVALID_ARGUMENT
-                answer["status"], news = {"code": code, "message": str(error)}, error
+                answer["status"] = {"code": code, "message": str(error)}
+                news = error
         elif service != PLUGIN_SERVICE or method not in TOLD_ONLY:
-            said = f"{service}/{method} is not for this plugin"
-            answer["status"] = {"code": UNIMPLEMENTED, "message": said}
+            problem = f"{service}/{method} is not for this plugin"
+            answer["status"] = {"code": UNIMPLEMENTED, "message": problem}
+
         content = pack(ANSWERED, answer)
         return encoded(Message(PLUGIN, message.stream, RESPONSE, content)), news
 
     def _configure(self, payload: bytes) -> tuple[bytes, News | None]:
+        """Ask the engine for the creation of containers only; refuse an engine that drops devices."""
         request = unpack(CONFIGURE, payload)
         refuse_dropping(request["engine"], request["version"])
         answer = pack(CONFIGURED, {"events": CREATE_CONTAINER_ALONE})
         return answer, Configured(request["engine"], request["version"])
 
     def _synchronize(self, payload: bytes) -> tuple[bytes, News | None]:
-        """Gather what exists, in as many parts as it comes; only what may matter is kept."""
+        """Collect the engine's pods and containers from all parts of its list; find the missed containers."""
         request = unpack(SYNCHRONIZE, payload)
         for pod in request["pods"]:
             if may_ask(pod["annotations"]):
                 self._pods[pod["id"]] = keep_wishes(pod)
-        self._containers += [
-            {"pod": each["pod"], "name": each["name"]}
-            for each in request["containers"]
-            if each["state"] != STOPPED and GIVEN not in each["annotations"]
-        ]
+        for container in request["containers"]:
+            if container["state"] != STOPPED and GIVEN not in container["annotations"]:
+                self._containers.append({"pod": container["pod"], "name": container["name"]})
+
         answer = pack(SYNCHRONIZED, {"more": request["more"]})
         if request["more"]:
             return answer, None
-        missed = list[Missed]()
-        for container in self._containers:
-            pod = self._pods.get(container["pod"])
-            if pod is not None and (key := requested_by(pod, container)) is not None:
-                namespace, name, asked = pod["namespace"], container["name"], shorten(pod["annotations"][key])
-                missed.append(Missed(namespace=namespace, pod=pod["name"], container=name, asked=asked))
-        self._pods, self._containers, self.registered = {}, [], True
+
+        missed = list(self._find_missed())
+        self._pods = {}
+        self._containers = []
+        self.registered = True
         return answer, Synchronized(missed)
 
+    def _find_missed(self) -> Iterator[Missed]:
+        """Yield the containers whose pod asks for devices, and that have none."""
+        for container in self._containers:
+            pod = self._pods.get(container["pod"])
+            if pod is None:
+                continue
+            key = requested_by(pod, container)
+            if key is not None:
+                yield Missed(
+                    namespace=pod["namespace"],
+                    pod=pod["name"],
+                    container=container["name"],
+                    asked=shorten(pod["annotations"][key]),
+                )
+
     def _create(self, payload: bytes) -> tuple[bytes, News | None]:
+        """Give a new container the devices in its pod's annotations."""
         try:
             request = unpack(CREATE, payload)
-        except WireError as error:  # an answer without devices could start it without what it asks for
+        except WireError as error:  # with an empty answer the container could start without its devices
             raise RefusedError(
                 f"create a container ({error.problem})", remedy=error.remedy, code="nri-failed"
             ) from error
-        pod, container = request["pod"], request["container"]
+        pod = request["pod"]
+        container = request["container"]
         names = requested_devices(pod, container, self._allowed)
         if not names:
             return b"", None
-        marks, wishes = {GIVEN: ",".join(shorten_names(names))}, [{"name": name} for name in names]
-        answer = pack(CREATED, {"adjust": {"annotations": marks, "devices": wishes}})
+        annotations = {GIVEN: ",".join(shorten_names(names))}
+        devices = [{"name": name} for name in names]
+        answer = pack(CREATED, {"adjust": {"annotations": annotations, "devices": devices}})
         return answer, Given(f"{pod['namespace']}/{pod['name']}", container["name"], names)

@@ -1,4 +1,4 @@
-"""The NRI plugin from outside: started, shown by ``status``, which asks neither it nor an engine, removed."""
+"""Start the NRI plugin, show its state in ``status`` from its files alone, and remove its files."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,20 +20,22 @@ NAMED: Final = 5
 
 
 def read_state(host: Host, path: PurePosixPath) -> PluginState | None:
-    """Return the state that the plugin has written; None where there is none of root's."""
+    """Return the state that the plugin has written; None without a state file of root."""
     return read_json_of_root(host, path, PluginState)
 
 
 def at_ledger_socket(nri: Nri, record: Record | None) -> Nri:
-    """Return the plugin with the socket that ``run`` has written down, where it has."""
-    return nri.at(record.nri) if record and record.nri else nri
+    """Return the options with the socket in the ledger of ``run``, if the ledger has a socket."""
+    if record and record.nri:
+        return nri.at(record.nri)
+    return nri
 
 
 def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, str, bool, bool]]:
-    """Yield what there is to tell of the plugin: about what, how it was, and whether that is good.
+    """Yield the findings about the plugin: the subject, the state, whether the state is good, and readiness.
 
-    The last tells of what is not good whether the node is ready so: what was missed stays missed, and a
-    plugin that no ``run`` has beside itself is nothing that this installation promises.
+    A finding that is not good may leave the node ready: missed containers stay missed until their pods are
+    deleted, and this installation promises nothing about a plugin that no ``run`` has started.
     """
     beside_run = record is not None and record.nri is not None
     nri = at_ledger_socket(nri, record)
@@ -41,32 +43,37 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
     if state is None and not beside_run:
         return
     state = state or UNSEEN
-    why = f" ({state['problem']})" if state["problem"] else ""
-    remedy = "start run again, or uninstall" if beside_run else "start it again"
+    reason = f" ({state['problem']})" if state["problem"] else ""
     lock = host.local_path(nri.lock)
     if not locks.is_held_pidfile(lock):
-        last = f"has ended{why}, last seen at {state['since']}" if state["since"] else "does not run"
+        last = f"has ended{reason}, last seen at {state['since']}" if state["since"] else "does not run"
+        remedy = "start run again, or uninstall" if beside_run else "start it again"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
     elif not state["registered"]:
         since = f" since {state['since']}" if state["since"] else ""
-        yield WHAT, f"not registered{since}{why}: {WITHOUT}", False, not beside_run
+        yield WHAT, f"not registered{since}{reason}: {WITHOUT}", False, not beside_run
     else:
         yield WHAT, f"registered with {state['engine']}, since {state['since']}", True, True
-    if missed := state["missed"][:NAMED]:
-        in_all, names = state["missed_in_all"], ", ".join(map(name_missed, missed))
-        more = ", ..." if in_all != len(missed) else ""
-        sentence = f"{in_all} containers run without the devices that their pods ask for"
-        yield WHAT, f"{sentence} ({names}{more}): delete these pods", False, True
+
+    missed = state["missed"][:NAMED]
+    if missed:
+        total = state["missed_in_all"]
+        names = ", ".join(map(name_missed, missed))
+        if total != len(missed):
+            names += ", ..."
+        sentence = f"{total} containers run without the devices that their pods ask for"
+        yield WHAT, f"{sentence} ({names}): delete these pods", False, True
 
 
 def is_registered(host: Host, nri: Nri) -> bool:
-    """Tell whether an engine has configured the plugin and asks it."""
-    state, lock = read_state(host, nri.state) or UNSEEN, host.local_path(nri.lock)
+    """Tell whether an engine has registered the plugin, and the plugin runs."""
+    state = read_state(host, nri.state) or UNSEEN
+    lock = host.local_path(nri.lock)
     return state["registered"] and locks.is_held_pidfile(lock)
 
 
 def remove_plugin(host: Host, nri: Nri) -> None:
-    """Remove what a ``run`` that was killed has left; a plugin that runs does so itself."""
+    """Remove the files of a plugin that was killed; a running plugin removes its files itself."""
     if locks.is_held_pidfile(host.local_path(nri.lock)):
         return
     with suppress(InstallerError):
@@ -76,7 +83,11 @@ def remove_plugin(host: Host, nri: Nri) -> None:
 
 
 def serve(options: Options, log_format: str) -> Exit:
-    """Become the plugin, or raise: another instance serves this engine, or NRI is not there."""
+    """Become the plugin.
+
+    Raises:
+        InstallerError: another instance serves this engine, or NRI is not there.
+    """
     nri = options.nri
     nri.refuse_idle()
     host = Host.under(options.host_root, options.mounts)
@@ -89,16 +100,26 @@ def serve(options: Options, log_format: str) -> Exit:
 
 
 def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
-    """Become the plugin beside ``run``, which ends with that; ``ended`` is how the one before it has."""
+    """Become the plugin beside ``run``, with which the plugin ends.
+
+    Args:
+        options: the options of ``run``.
+        ended: the end of the plugin before this one, "-" for none.
+        log_format: the format of the log.
+    """
     if not supervision.end_with_run():
-        return Exit.OK  # the ``run`` that it served has ended
+        return Exit.OK  # ``run`` has ended already
     if ended != "-":
         log.warning("NRI plugin started again", ended=ended)
     return serve(options, log_format)
 
 
 def refuse_absent(host: Host, nri: Nri) -> None:
-    """Raise where no engine can listen for plugins: the directory of its socket is not there."""
+    """Refuse a node without NRI: the directory of the engine's socket is missing.
+
+    Raises:
+        InstallerError: the directory is missing.
+    """
     directory = nri.socket.parent
     if host.kind(directory) is not Kind.DIRECTORY:
         problem = f"reach NRI at {nri.socket} (there is no directory {directory})"
