@@ -1,7 +1,7 @@
-"""What a kubelet runs: does ``run`` live (--alive), and has it proven its engines (--ready)?
+"""The probe of a kubelet: does ``run`` live (--alive), and has it proven its engines (--ready)?
 
-It imports nothing of ours, and takes no lock: a probe excludes no process. Where the answer is not a plain
-yes, ``status`` gives it, and says what is wrong.
+The probe imports no module of ours, and takes no lock: a probe excludes no process. For any answer but a
+plain yes the probe becomes ``status``, which names the problem.
 """
 
 import os
@@ -11,15 +11,13 @@ MOST_BYTES = 64 << 10
 
 
 def main(words: list[str]) -> int:
-    """Return 0 where the pidfile is locked by the process that it names, and readiness is of that one."""
+    """Return 0 if the pidfile's process holds the lock, and the file ``ready`` is of the same process."""
     root = os.environ.get("TOOLKIT_INSTALLER_HOST_ROOT", "").rstrip("/")
     pid_file = os.environ.get("TOOLKIT_INSTALLER_PID_FILE") or f"{root}/run/nvidia/toolkit/toolkit.pid"
     try:
-        pid, inode = int(_text(pid_file)), os.lstat(pid_file).st_ino
-        # Not /proc/locks: any user can make that table so long that no probe ends in time.
-        texts = (_text(f"/proc/{pid}/fdinfo/{name}") for name in os.listdir(f"/proc/{pid}/fdinfo"))
-        locks = (line.split() for text in texts for line in text.splitlines() if line.startswith("lock:"))
-        good = any(each[2:6:3] == ["FLOCK", str(pid)] and each[6].endswith(f":{inode}") for each in locks)
+        pid = int(_text(pid_file))
+        inode = os.lstat(pid_file).st_ino
+        good = _has_lock(pid, inode)
         if words == ["--ready"]:
             boot_id = _text("/proc/sys/kernel/random/boot_id").strip()
             ready = _text(os.path.join(os.path.dirname(pid_file), "ready"))
@@ -31,7 +29,23 @@ def main(words: list[str]) -> int:
     return 0
 
 
+def _has_lock(pid: int, inode: int) -> bool:
+    """Tell whether a process holds a lock of its own on an inode."""
+    # Not /proc/locks: any user can make that table so long that no probe ends in time.
+    directory = f"/proc/{pid}/fdinfo"
+    for name in os.listdir(directory):
+        for line in _text(f"{directory}/{name}").splitlines():
+            if not line.startswith("lock:"):
+                continue
+            # lock: 1: FLOCK ADVISORY WRITE 4711 00:19:1234 0 EOF
+            fields = line.split()
+            if fields[2:6:3] == ["FLOCK", str(pid)] and fields[6].endswith(f":{inode}"):
+                return True
+    return False
+
+
 def _text(path: str) -> str:
+    """Return the text of a file, as far as a probe reads it."""
     with open(path, "rb") as file:
         return file.read(MOST_BYTES).decode()
 

@@ -1,15 +1,17 @@
-"""Starts a process of ``run`` as a script: supervisor and NRI plugin bare, any other child as the program."""
+"""Start a process of ``run`` as a script: supervisor and NRI plugin bare, any other child as the program."""
 
 import sys
 
 
 def main() -> None:
-    """Become what the first argument says."""
-    # Of a path such as /opt/x/installer/start.py, whose own directory is no place to import from.
-    package = __file__.rpartition("/installer/")[0]
-    sys.path[:] = [package, *(each for each in sys.path if each != f"{package}/installer")]
+    """Become the process that the first argument names."""
+    # Python has put the directory of this script into the path, but modules are imported from its parent.
+    parent, _, _ = __file__.rpartition("/installer/")
+    others = [each for each in sys.path if each != f"{parent}/installer"]
+    sys.path[:] = [parent, *others]
+
     match sys.argv[1]:
-        case "supervisor":  # as an import: what is compiled here would stay in memory
+        case "supervisor":  # imported: code that is compiled in this script would stay in memory
             from installer.supervisor import Supervisor
 
             sys.exit(Supervisor(sys.argv[2:]).run())

@@ -1,6 +1,7 @@
-"""What is watched while ``run`` waits: the fingerprint of places, and locks, which may lose their names.
+"""Watch places and locks while ``run`` waits: the fingerprint of places, and locks that may lose their names.
 
-The standard library alone: ``supervisor`` compares it every other second, and a check says what to compare.
+This module imports the standard library alone. ``supervisor`` compares the fingerprint every other second,
+and a check names the places.
 """
 
 import os
@@ -14,27 +15,31 @@ if TYPE_CHECKING:  # typing is not loaded to wait
 
 MANY = 512  # names in one directory
 PROC = "/proc/"
-# Before a path: one that is to be there; and one that is to stay mounted as it is, with room in it.
-THERE, KEPT = "!", "="
+# Prefixes of a path.
+THERE = "!"  # the path must exist
+KEPT = "="  # the path's file system must stay mounted as it is, with room in it
 FEW = 16  # inodes: with 6 no container starts
-LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
+LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB a container with a small config does
 
 
 class HeldLock:
-    """A lock that counts as long as its file has its name."""
+    """A lock on a file, valid as long as the file has its name."""
 
     def __init__(self, path: str, fd: int, flags: int) -> None:
-        self.path, self.fd, self._flags = path, fd, flags
+        self.path = path
+        self.fd = fd
+        self._flags = flags
         os.set_inheritable(fd, False)
 
     def renew(self) -> bool | None:
-        """Take it anew where its name was lost, or leads to another file; tell whether that was done.
+        """Lock the file anew if its name was removed, or leads to another file.
 
-        None where another process has the lock that has the name now.
+        Returns:
+            Whether the file was locked anew; None if another process has locked the file of that name.
         """
         if has_name(self.fd, self.path):
             return False
-        with suppress(OSError):  # its directory is gone, something else stands there, or no more locks
+        with suppress(OSError):  # the directory is gone, the name is no usual file, or no lock is left
             fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             try:
                 if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
@@ -55,36 +60,69 @@ def has_name(fd: int, path: "str | os.PathLike[str]") -> bool:
 
 
 def fingerprint(places: "Sequence[str]") -> str:
-    """Return a number, as text, that is another one as soon as one of ``places`` is not as it was.
+    """Return a number, as text, that changes when one of ``places`` changes.
 
-    A place is a path, with / at its end all in a directory, with * all whose names begin so, behind ``THERE``
-    one that is to be there, whatever it is, and behind ``KEPT`` a file system that may get read-only or full.
+    A place is a path. A final / stands for all files of a directory, a final * for all names with this
+    beginning. The prefix ``THERE`` is for a path whose existence alone counts, ``KEPT`` for a file system
+    that may become read-only or full.
     """
-    # Of numbers alone: the same in each process.
-    return str(hash(tuple(number for place in places for number in _look_at(place))))
+    numbers: list[int] = []
+    for place in places:
+        numbers += _look_at(place)
+    # The hash of numbers is the same in each process.
+    return str(hash(tuple(numbers)))
 
 
 def _look_at(place: str) -> list[int]:
+    """Return numbers that change when a place changes."""
     if place[0] == KEPT:
-        with suppress(OSError):
-            space = os.statvfs(place[1:])
-            return [space.f_flag, lacks_room(space)]
-        return []
-    if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
-        return [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
-    directory, _, start = place.rstrip("*").rpartition("/")
-    if place[-1] == "*":  # a device's times are those of its use
-        names = [name for name in _names(directory or "/") if name.startswith(start)]
-        return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
-    if place[-1] != "/":
-        return _stat(place)
-    # What begins with a dot is a text that some program, perhaps ours, is about to rename.
+        return _look_at_file_system(place[1:])
+    if PROC in place or place[0] == THERE:
+        # A file of the host's /proc, perhaps mounted elsewhere, has the time of the look: only its existence
+        # counts. An existing file gives no number.
+        return [] if _stat(place.removeprefix(THERE)) else [-1]
+    if place[-1] == "*":
+        return _look_at_names(place.rstrip("*"))
+    if place[-1] == "/":
+        return _look_at_directory(place)
+    return _stat(place)
+
+
+def _look_at_file_system(path: str) -> list[int]:
+    """Return numbers that change when a file system becomes read-only, full, or is remounted."""
+    with suppress(OSError):
+        space = os.statvfs(path)
+        return [space.f_flag, lacks_room(space)]
+    return []
+
+
+def _look_at_names(beginning: str) -> list[int]:
+    """Return numbers that change with the files of paths with this beginning."""
+    directory, _, start = beginning.rpartition("/")
+    names = [name for name in _names(directory or "/") if name.startswith(start)]
+    numbers: list[int] = []
+    for name in names[:MANY]:
+        numbers += _stat(f"{directory}/{name}")[
+            :3
+        ]  # without the times: a device's times are those of its use
+    return numbers
+
+
+def _look_at_directory(place: str) -> list[int]:
+    """Return numbers that change with the files of a directory; ``place`` ends with a slash."""
+    # A name with a leading dot is a text that some program, perhaps ours, is about to rename.
     names = [name for name in _names(place) if name[0] != "."]
-    found = _stat(directory)[:3] if len(names) <= MANY else _stat(directory)
-    return found + [number for name in names[:MANY] for number in _stat(place + name)]
+    directory, _, _ = place.rpartition("/")
+    numbers = _stat(directory)
+    if len(names) <= MANY:
+        numbers = numbers[:3]
+    for name in names[:MANY]:
+        numbers += _stat(place + name)
+    return numbers
 
 
 def _names(directory: str) -> list[str]:
+    """Return the sorted names in a directory; none for a directory that cannot be read."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -92,17 +130,31 @@ def _names(directory: str) -> list[str]:
 
 
 def lacks_room(space: os.statvfs_result) -> bool:
-    """Tell whether a file system has no room for a container of root's; without a limit it has."""
-    little = space.f_blocks and space.f_bfree * space.f_frsize < LITTLE
-    return bool(little or (space.f_files and space.f_ffree < FEW))
+    """Tell whether a file system has no room for a container of root; a size of 0 means no limit."""
+    if space.f_blocks and space.f_bfree * space.f_frsize < LITTLE:
+        return True
+    return bool(space.f_files and space.f_ffree < FEW)
 
 
 def _stat(path: str) -> list[int]:
+    """Return the numbers of a file, and of a link's target; none for a file that cannot be looked at."""
     try:
-        found = [os.lstat(path)]
-        if S_ISLNK(found[0].st_mode):
-            found.append(os.stat(path))
+        status = os.lstat(path)
+        numbers = _list_numbers(status)
+        if S_ISLNK(status.st_mode):
+            numbers += _list_numbers(os.stat(path))
     except (OSError, ValueError):
         return []
-    fields = ((at.st_dev, at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for at in found)
-    return [number for each in fields for number in each]
+    return numbers
+
+
+def _list_numbers(status: os.stat_result) -> list[int]:
+    """Return the numbers that change with a file; the first three are the file's identity and kind."""
+    return [
+        status.st_dev,
+        status.st_ino,
+        status.st_mode,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    ]
