@@ -31,7 +31,7 @@ ABSENT: Final = Absent.ABSENT
 
 
 class Syntax(StrEnum):
-    """The syntaxes that engines read."""
+    """The syntaxes of engines' configs."""
 
     JSON = "json"
     TOML = "toml"
@@ -56,7 +56,7 @@ class Want(Struct, frozen=True):
 
 
 class Edit(Struct, frozen=True, forbid_unknown_fields=True):
-    """The change of one key; a container that had to be created is an edit of its own."""
+    """The change of a key; a created container is a separate edit."""
 
     key: Key  # () for the whole of an empty text, with the text as ``before``
     before: str | None  # a literal in the text's own syntax, None if the key was missing
@@ -239,12 +239,12 @@ def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
 
 
 def spellings(tree: Tree, word: str) -> list[str]:
-    """Return the keys of a table that are ``word`` to an engine that ignores case."""
+    """Return the keys of a table that an engine without regard to case reads as ``word``."""
     return [name for name in tree if name.lower() == word.lower()]
 
 
 def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
-    """Return the error for a key that holds a value of another type."""
+    """Return the error for a key with a value of another type."""
     problem = f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)"
     return InstallerError(problem, remedy="correct the file, then run again")
 

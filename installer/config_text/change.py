@@ -36,7 +36,7 @@ _CONTAINERS: Final = {Syntax.JSON: "an object", Syntax.TOML: "a table"}
 
 
 class _Grammar(Protocol):
-    """A module that reads a syntax and changes one key of a text."""
+    """A module for a syntax: reads a text, and changes a key of a text."""
 
     def load(self, text: str) -> Branch: ...
     def value(self, text: str) -> Any: ...
@@ -107,13 +107,13 @@ class Draft(Struct):
             del self._parent(key)[key[-1]]
 
     def _parent(self, key: Key) -> Branch:
-        """Return the container of ``key``, a copy that may be changed, in the draft's tree."""
+        """Return the container of ``key`` in the draft's tree, as a copy for changes."""
         self.tree, parent = open_way(self.tree, key[:-1])
         return parent
 
 
 def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
-    """Return the tree of ``text``; of two pairs of one name the last counts.
+    """Return the tree of ``text``; of pairs with the same name the last counts.
 
     Args:
         text: the config.
@@ -130,7 +130,7 @@ def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
 def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
     """Return ``text`` with every want fulfilled, and the edits; a fulfilled want needs no edit.
 
-    The edits are in the order in which they were made. The edit of a deleted key has the literal but not the
+    The edits are in the order of making. The edit of a deleted key has the literal but not the
     place.
 
     Raises:
@@ -172,7 +172,7 @@ def _count_names(edit: Edit) -> int:
 
 
 def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
-    """Return the edits whose value is not in ``text``; with two edits of one key, either value counts.
+    """Return the edits without their value in ``text``; with two edits of a key, either value counts.
 
     Raises:
         InstallerError: the text is not valid, or a key on the way is there twice.
@@ -292,7 +292,7 @@ def _create_containers(draft: Draft, key: Key) -> Iterator[Edit]:
 
 
 def _undo_edit(draft: Draft, edit: Edit) -> bool:
-    """Undo one edit; return False if others have given the key another value."""
+    """Undo an edit; return False if others have given the key another value."""
     if not edit.key:
         if not draft.tree:
             draft.text = edit.before or ""
@@ -351,7 +351,7 @@ def _misplaced(draft: Draft, key: Key, present: Any, expected: str) -> Installer
 
 
 def _read(text: str, syntax: Syntax, name: str) -> Branch:
-    """Return the tree of ``text``, a cached tree that must not be changed.
+    """Return the tree of ``text`` from a cache; callers must not change the tree.
 
     Raises:
         InstallerError: the text is not valid.

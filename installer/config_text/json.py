@@ -18,7 +18,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)  # used only 
 
 
 def load(text: str) -> Branch:
-    """Return the tree of ``text``, with a second pair of one name kept.
+    """Return the tree of ``text``, with every pair of a repeated name.
 
     Raises:
         TextError: the text is not one JSON object.
@@ -98,7 +98,7 @@ def close(text: str, key: Key) -> str:
 
 
 def value(text: str) -> Any:
-    """Return the value of a text, be it a literal or all of a config."""
+    """Return the value of a literal or of a whole config."""
     constants: list[str] = []
     try:
         tree = json.loads(

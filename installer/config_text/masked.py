@@ -39,7 +39,7 @@ _SHOWN: Final = frozenset(
 
 
 class _Scanner(Protocol):
-    """A module that finds the pairs between two braces."""
+    """A module for finding the pairs between two braces."""
 
     def pairs(self, text: str, start: int) -> list[Pair]: ...
 
@@ -65,7 +65,7 @@ def mask(text: str, syntax: Syntax) -> str:
 
 
 def _find_hidden(text: str, syntax: Syntax) -> Iterator[tuple[int, int]]:
-    """Yield the spans that must be masked, comments aside."""
+    """Yield the spans to be masked, comments aside."""
     if syntax is Syntax.TOML:
         for table in toml.tables(text, ()):
             yield from _hide_name(text, table.start, table.end)
@@ -77,7 +77,7 @@ def _find_hidden(text: str, syntax: Syntax) -> Iterator[tuple[int, int]]:
 
 
 def _hide_values(text: str, scanner: _Scanner, pairs: Iterable[Pair]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of ``pairs`` that must be masked, with the pairs within them."""
+    """Yield the spans to be masked in ``pairs``, and in the pairs within them."""
     for pair in pairs:
         yield from _hide_name(text, pair.start, pair.value)
         if text[pair.value] == "{":

@@ -52,7 +52,7 @@ class Table(NamedTuple):
     inline: bool = False
 
     def pairs(self, text: str, first: str | None = None) -> list[Pair]:
-        """Return the pairs of this table in ``text``; given ``first``, only pairs whose name begins so."""
+        """Return the pairs of this table in ``text``; given ``first``, only pairs with this first part."""
         if self.inline:
             begin = self.start + 1
             stop = self.end - 1
@@ -86,14 +86,14 @@ def tables(text: str, key: Key) -> tuple[Table, ...]:
 
 
 def pairs(text: str, start: int) -> list[Pair]:
-    """Return the pairs of the inline table that starts at ``start``."""
+    """Return the pairs of the inline table at ``start``."""
     end = _find_end(text, start)
     table = Table(name=(), raw=(), start=start, end=end, stop=end, inline=True)
     return table.pairs(text)
 
 
 def items(text: str, start: int) -> list[tuple[int, int]]:
-    """Return the spans of the elements of the array that starts at ``start``."""
+    """Return the spans of the elements of the array at ``start``."""
     spans: list[tuple[int, int]] = []
     pos = _skip(_VOID, text, start + 1)
     while not text.startswith("]", pos):
@@ -110,7 +110,7 @@ def comma_after(text: str, pos: int) -> int | None:
 
 
 def _open_inline(text: str, table: Table, key: Key) -> Iterator[Table]:
-    """Yield ``table``, then the inline tables within it that are on the way to ``key``."""
+    """Yield ``table``, then the inline tables within ``table`` on the way to ``key``."""
     yield table
     depth = len(table.name)
     if depth >= len(key):
@@ -303,7 +303,7 @@ def close(text: str, key: Key) -> str:
 
 
 def insert(text: str, key: Key, literal: str) -> str:
-    """Return ``text`` with ``key`` in a place that TOML allows, written like its neighbours.
+    """Return ``text`` with ``key`` in an allowed place, written like the neighbours.
 
     The places, in this order: behind the last pair of the key's table, between the braces of an inline table,
     beside a dotted name, below a new header at the end.
@@ -332,7 +332,7 @@ def insert(text: str, key: Key, literal: str) -> str:
 
 
 def add_element(array: str, element: str) -> str:
-    """Return the literal ``array`` with ``element`` at its end."""
+    """Return the literal ``array`` with ``element`` at the end."""
     spans = items(array, 0)
     if not spans:
         return _add_first_element(array, element)
@@ -424,7 +424,7 @@ def _find_dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pa
 
 
 def _list_parents(found: Sequence[Table], key: Key) -> Iterator[Table]:
-    """Yield the tables that ``key`` is below."""
+    """Yield the tables above ``key``."""
     for table in found:
         if table.name == key[: len(table.name)] and table.name != key:
             yield table
@@ -512,7 +512,7 @@ def _find_style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str,
 
 
 def _count_common(name: Key, other: Key) -> int:
-    """Return the number of parts that both names begin with."""
+    """Return the number of common parts at the beginning of both names."""
     count = 0
     for part, other_part in zip(name, other, strict=False):
         if part != other_part:
@@ -560,19 +560,19 @@ def _remove_line(text: str, start: int, end: int, *, header: bool = False) -> st
 
 
 def _find_line_end(text: str, pos: int) -> int:
-    """Return the end of the line of ``pos``, without the characters that end the line."""
+    """Return the end of the line of ``pos``, before the line break."""
     newline = text.find("\n", pos)
     return len(text) if newline < 0 else _find_eol(text, newline + 1)
 
 
 def _find_eol(text: str, after: int) -> int:
-    """Return the start of the characters that end a line, which stop at ``after``."""
+    """Return the start of the line break before ``after``."""
     length = 2 if text.endswith("\r\n", 0, after) else 1
     return after - length
 
 
 def _read_eol(text: str, pos: int) -> str:
-    """Return the characters that end the line of ``pos``, or the text's last line."""
+    """Return the line break of the line of ``pos``, or of the text's last line."""
     newline = text.find("\n", pos)
     if newline < 0:
         newline = text.rfind("\n")

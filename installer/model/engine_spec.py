@@ -34,7 +34,7 @@ BINARY_NAMES: Final = frozenset({"binaryname", "runtime", "runtimepath", "path"}
 
 
 class Runtime(Struct, frozen=True):
-    """One runtime of an engine, as the engine sees the runtime."""
+    """A runtime of an engine, as the engine sees the runtime."""
 
     binary: str = ""  # the program, "" for the engine's own choice
     # The settings in the engine's words: files, CRI and HTTP differ in case and underscores.
@@ -73,7 +73,7 @@ def _read_settings(table: Tree) -> dict[Key, Value]:
 
 
 class EffectiveConfig(Struct, frozen=True):
-    """The config that an engine has in force, or would have with other texts; None and "" for unknown."""
+    """The config in force in an engine, now or with other texts; None and "" for unknown."""
 
     handlers: Mapping[str, Runtime]
     default: str
@@ -152,7 +152,7 @@ def find_disturbances(
 
 
 class RuntimeEntry(Struct, frozen=True):
-    """One OCI runtime that an engine should serve."""
+    """An OCI runtime for an engine."""
 
     name: str
     binary: PurePosixPath  # as the host sees the path
@@ -161,7 +161,7 @@ class RuntimeEntry(Struct, frozen=True):
 
 
 class ConfigFiles(Struct, frozen=True):
-    """The configs of one engine as they would be without us, and the parts of ``EngineState`` for them."""
+    """The configs of an engine as they would be without us, and the parts of ``EngineState`` for them."""
 
     config: PurePosixPath
     drop_in: PurePosixPath | None
@@ -181,7 +181,7 @@ class ConfigFiles(Struct, frozen=True):
 
 
 class Extras(Struct, frozen=True):
-    """Further settings that an engine's config may get."""
+    """Further settings for an engine's config."""
 
     cdi: bool = False  # the engine's own CDI support
     # containerd's: prefixes of the annotations passed to our runtimes, the type of a runtime without an
@@ -192,7 +192,7 @@ class Extras(Struct, frozen=True):
 
 
 class FileWants(Struct, frozen=True):
-    """The wanted keys of one file."""
+    """The wanted keys of a file."""
 
     path: PurePosixPath
     syntax: Syntax
@@ -200,7 +200,7 @@ class FileWants(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """The wanted keys of one engine's configs."""
+    """The wanted keys of an engine's configs."""
 
     files: tuple[FileWants, ...]
     low_level: tuple[str, ...]  # the runtimes that ours may wrap, preferred first
@@ -353,7 +353,7 @@ class HostReader(Protocol):
         """Return a regular file, None for a missing file; raise InstallerError for anything else."""
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
-        """Return the names in a directory, none where there is no directory."""
+        """Return the names in a directory, none for a missing directory."""
 
     def is_program(self, path: PurePosixPath) -> bool:
         """Tell whether an executable regular file is at a path, or a link to an executable file."""
@@ -391,7 +391,7 @@ def _refuse_nothing(_tree: Tree) -> str:
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """The row of one engine: everything that differs from other engines."""
+    """The row of an engine: all differences from other engines."""
 
     name: str
     title: str  # in a sentence

@@ -46,7 +46,7 @@ class Saved(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The row of one config of one engine. A file that is written whole has neither syntax nor edits."""
+    """The row of a config of an engine. A file written as a whole has neither syntax nor edits."""
 
     engine: str
     path: PurePosixPath
@@ -113,7 +113,7 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of the ledger: everything that we have changed on one node."""
+    """The content of the ledger: all our changes of a node."""
 
     directories: tuple[PurePosixPath, ...] = ()
     toolkit: ToolkitRow | None = None
@@ -356,7 +356,7 @@ class GpuSpecification(Struct, frozen=True):
 
 
 class CdiFacts(Struct, frozen=True):
-    """The facts for the CDI specifications that an install writes."""
+    """The facts for the CDI specifications of an install."""
 
     management: str | None = (
         None  # the specification; None while device nodes for the specification are absent

@@ -38,7 +38,7 @@ OTHERS_WRITE: Final = 0o022
 
 
 class Layout:
-    """The paths below one install-dir, as the host sees them."""
+    """The paths below an install-dir, as the host sees them."""
 
     def __init__(self, install_dir: PurePosixPath = DEFAULT_INSTALL_DIR) -> None:
         self.install_dir = install_dir
@@ -58,7 +58,7 @@ class Layout:
         self.versions = self.home / "versions"  # one directory for each payload
 
     def version(self, digest: str) -> PurePosixPath:
-        """Return the directory of one payload."""
+        """Return the directory of a payload."""
         return self.versions / digest
 
 
@@ -115,7 +115,7 @@ class Copy(Struct, frozen=True):
 
 
 class Text(Struct, frozen=True):
-    """A file that we write ourselves."""
+    """A file written by us."""
 
     path: PurePosixPath
     content: str

@@ -139,7 +139,7 @@ _UPGRADE: Final = (
 
 
 def refuse_dropping(name: str, text: str) -> None:
-    """Refuse an engine that would start containers without the devices that a plugin asks for.
+    """Refuse an engine that would start containers without a plugin's devices.
 
     Raises:
         InstallerError: the engine drops devices, or its version is unknown.

@@ -90,7 +90,7 @@ class OnExit(StrEnum):
 
 
 class Drift(StrEnum):
-    """The act of a waiting ``run`` on a node that has drifted."""
+    """The act of a waiting ``run`` on a drifted node."""
 
     AUTO = "auto"  # repair the parts for which no engine has to be restarted or reloaded
     REPAIR = "repair"  # repair all parts

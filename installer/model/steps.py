@@ -16,13 +16,13 @@ from installer.model.options import Cdi
 
 
 class MakeDirectory(Struct, frozen=True):
-    """Make one missing directory."""
+    """Make a missing directory."""
 
     path: PurePosixPath
 
 
 class RemoveDirectory(Struct, frozen=True):
-    """Remove one directory that we made, if the directory is empty."""
+    """Remove a directory of ours, if the directory is empty."""
 
     path: PurePosixPath
 
@@ -216,7 +216,7 @@ TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
 
 
 class Deed(Struct, frozen=True):
-    """The description of a step for people, and the step that undoes it."""
+    """The description of a step for people, and the step for the undo."""
 
     text: str  # in the imperative
     event: str  # logged when the step is done
@@ -225,7 +225,7 @@ class Deed(Struct, frozen=True):
 
 
 def describe(step: Step) -> Deed:
-    """Return the description of a step for people, and the step that undoes it."""
+    """Return the description of a step for people, and the step for the undo."""
     match step:
         case MakeDirectory() | RemoveDirectory():
             return _describe_directory(step)
@@ -256,7 +256,7 @@ def describe(step: Step) -> Deed:
 
 
 def _describe_directory(step: MakeDirectory | RemoveDirectory) -> Deed:
-    """Return the description of a step that makes or removes one directory."""
+    """Return the description of the making or the removal of a directory."""
     path = step.path
     fields = {"path": str(path)}
     if isinstance(step, MakeDirectory):
@@ -265,7 +265,7 @@ def _describe_directory(step: MakeDirectory | RemoveDirectory) -> Deed:
 
 
 def _describe_device_nodes(step: MakeDeviceNodes | RemoveDeviceNodes) -> Deed:
-    """Return the description of a step that makes or removes device nodes."""
+    """Return the description of the making or the removal of device nodes."""
     paths = ", ".join(str(node.path) for node in step.nodes)
     fields = {"paths": paths}
     if isinstance(step, MakeDeviceNodes):
@@ -295,7 +295,7 @@ def _describe_reload(step: Reload) -> Deed:
 
 
 def _describe_write(step: WriteConfig) -> Deed:
-    """Return the description of the change of one config."""
+    """Return the description of the change of a config."""
     if step.before is None:
         text = f"create {step.path}"
     elif step.after is None:
@@ -326,7 +326,7 @@ TRY_AGAIN: Final = "run toolkit-installer uninstall again"
 
 
 class Part(Struct, frozen=True):
-    """One part of the plan of an install or an undo."""
+    """A part of the plan of an install or an undo."""
 
     id: str
     planned: Planned = ()
