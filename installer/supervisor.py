@@ -1,7 +1,8 @@
-"""``run``, once its options are read and its locks are held: starts what acts as children, and waits.
+"""``run`` after its options are read and its locks are held: it starts children that act, and waits.
 
-It never becomes anything else. Install, check and stop hold the ledger's lock with it, and end where it ends;
-NRI plugin and metrics server run during the wait. Its words are those of ``supervision.become``.
+The process never becomes another program. Children that install, check and stop hold the ledger's lock with
+it, and end when it ends. The NRI plugin and the metrics server run during the wait. Arguments: see
+``supervision.become``.
 """
 
 import os
@@ -14,98 +15,162 @@ from installer.watch import HeldLock, fingerprint
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
-OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as errors.Exit
-STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
-FIRST_TRY, AGAIN = "first", "again"  # of an undo; the second one does only what it cannot do without
-IN_STEP, BETWEEN_STEPS = b"1", b"0"  # a child's mark of what it does, ahead of its answer
-HUNG = "killed, for it hung"  # how a child has ended that gave no sign of life
-COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
-FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
-ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
-KILL_S, GONE_S = 3.0, 2.0  # from a stop of a child to its kill, and until one that was killed is left behind
+# Exit codes, as errors.Exit.
+OK = 0
+LOCKED = 3
+UNDO_INCOMPLETE = 4
+# Exit codes of children only.
+STOPPED = 64  # the child has stopped between two steps
+HANDED_OVER = 65  # a unit of systemd finishes the undo
+# The tries of an undo; the second try leaves out everything optional.
+FIRST_TRY = "first"
+AGAIN = "again"
+# A child's mark of its progress, in front of its answer.
+IN_STEP = b"1"
+BETWEEN_STEPS = b"0"
+HUNG = "killed, for it hung"  # the end of a child that gave no sign of life
+COMPARE_S = 2.0  # between two looks at the node
+QUIET_S = 1.0  # without a further change before a check begins
+UNQUIET_S = 10.0  # of changes, after which a check begins all the same
+CHECK_S = 120.0  # the longest time between two checks
+HUNG_S = 300.0  # the longest time of a child other than the install
+# A pause doubles, except after a child that has run steadily.
+FIRST_S = 0.1
+LONGEST_S = 60.0
+STEADY_S = 60.0
+ASK_S = 60.0  # between two looks for a sign of life
+ANSWER_S = 10.0  # for a sign of life
+STOPS_S = 0.1
+END_S = 5.0  # for a sidecar to end, before it is killed
+POLL_S = 0.01
+KILL_S = 3.0  # from the stop of a child to its kill
+GONE_S = 2.0  # from the kill of a child until it is left behind
 
 
-class Kept:
-    """A child that runs during the wait, and is started again when it has ended or hangs.
+class Sidecar:
+    """A child that runs during the wait, and is started again after it has ended or hangs.
 
-    One that is ``asked`` for a sign of life wakes every other second by itself: the kernel counts its waits.
+    An ``asked`` child has to give signs of life: such a child wakes every other second by itself, and the
+    kernel counts its waits.
     """
 
     def __init__(self, verb: str, run: "Supervisor", *, asked: bool) -> None:
-        self.verb, self._run, self._asked = verb, run, asked
-        self.pid, self.ends, self.due, self._ended = 0, 0, 0.0, "-"
-        self._began, self._pause_s, self._ask_at, self._waits = 0.0, 0.0, 0.0, ""
+        self.verb = verb
+        self._run = run
+        self._asked = asked
+        self.pid = 0  # 0: it does not run
+        self.ends = 0
+        self.due = 0.0  # the time of its next start
+        self._ended = "-"  # how it has ended the last time
+        self._began = 0.0
+        self._pause_s = 0.0
+        self._ask_at = 0.0  # the time of the next look for a sign of life
+        self._waits = ""  # the count of its waits at the last look, while an answer is awaited
 
     def keep(self, now: float) -> None:
-        """Start it if it is due; end it if it gives no sign of life."""
+        """Start the child if it is due; kill it if it gives no sign of life."""
         if not self.pid and now >= self.due:
-            self.pid, self._began, self.due = self._run.start(self.verb, self._ended), now, now + LONGEST_S
-            self._ended, self._ask_at, self._waits = "-", now + ASK_S, ""
+            self.pid = self._run.start(self.verb, self._ended)
+            self._began = now
+            self.due = now + LONGEST_S
+            self._ended = "-"
+            self._ask_at = now + ASK_S
+            self._waits = ""
         elif self.pid and self._asked and now >= self._ask_at:
-            waits, before, late = _waits(self.pid), self._waits, now - self._ask_at > ANSWER_S
-            # Where this comes late both may have been held up, as by a pause of their container.
-            if waits == before and not late:
-                self._ended = HUNG
-                os.kill(self.pid, signal.SIGKILL)
-            self._waits, self._ask_at = ("", now + ASK_S) if before else (waits, now + ANSWER_S)
+            self._look_for_life(now)
+
+    def _look_for_life(self, now: float) -> None:
+        """Compare the count of the child's waits with the last one; kill the child if both are the same."""
+        waits = _waits(self.pid)
+        last_waits = self._waits
+        # If this process is late, both may have been suspended, as by a pause of their container.
+        late = now - self._ask_at > ANSWER_S
+        if waits == last_waits and not late:
+            self._ended = HUNG
+            os.kill(self.pid, signal.SIGKILL)
+        if last_waits:
+            self._waits = ""
+            self._ask_at = now + ASK_S
+        else:
+            self._waits = waits
+            self._ask_at = now + ANSWER_S
 
     def note(self, status: int, now: float) -> None:
-        """Take that the kernel tells of a stop or an end of it."""
+        """Handle a stop or an end of the child, by the ``status`` of the kernel."""
         if os.WIFSTOPPED(status):
-            self._ask_at = now + STOPS_S if not self._waits else self._ask_at
+            if not self._waits:
+                self._ask_at = now + STOPS_S
             return
-        self._ended = HUNG if self._ended == HUNG else _describe_end(status)
+        if self._ended != HUNG:
+            self._ended = _describe_end(status)
         self.ends += 1
         pause_s = 0.0 if now - self._began >= STEADY_S else 2 * self._pause_s
         self._pause_s = min(pause_s or FIRST_S, LONGEST_S)
-        self.pid, self.due = 0, now + self._pause_s
+        self.pid = 0
+        self.due = now + self._pause_s
 
     def end(self) -> None:
-        """End it, and return when it has ended, or cannot."""
-        number, deadline = signal.SIGTERM, monotonic() + END_S
+        """End the child; return when it has ended, or cannot be ended."""
+        number = signal.SIGTERM
+        deadline = monotonic() + END_S
         while self.pid and monotonic() < deadline + END_S:
             os.kill(self.pid, number)
             if os.waitpid(self.pid, os.WNOHANG)[0]:
                 self.pid = 0
-            number = signal.SIGKILL if monotonic() > deadline else number
+            if monotonic() > deadline:
+                number = signal.SIGKILL
             sleep(POLL_S)
 
 
 class Supervisor:
-    """One ``run``."""
+    """The process of one ``run``."""
 
     def __init__(self, words: list[str]) -> None:
         pidfile, pid_fd, lock, lock_fd, options, most, kept, form, left_count, *rest = words
         self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
-        self._options = os.open(options, os.O_RDONLY)  # its name may be removed
-        self._most, self._ready = int(most), pidfile.rpartition("/")[0] + "/ready"
-        self._left = rest[: int(left_count)]
+        self._options = os.open(options, os.O_RDONLY)  # open, because its name may be removed
+        self._most = int(most)  # the highest exit code of this process
+        self._ready = pidfile.rpartition("/")[0] + "/ready"
+        self._left = rest[: int(left_count)]  # files to remove at the end
         self._command = rest[int(left_count) :]
         self._pid = os.getpid()
-        self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
-        self._form = form
-        # When a stop came, whether a check was asked for, whom to keep; who acts, and how the last one ended.
-        self._stop_at, self._asked, self._serves, self._acting, self._status = 0.0, False, "metrics", 0, 0
-        # When a check is due, until when none is, since when something differs, and when it last changed.
-        self._due, self._rest, self._first, self._changed_at = 0.0, 0.0, 0.0, 0.0
-        # The fingerprint to compare with, the last one, what a check has answered, and what is watched.
-        self._before, self._last, self._answer, self._places = "", "", b"", list[str]()
+        self._sidecars = [Sidecar(verb, self, asked=verb == "nri") for verb in kept.split()]
+        self._form = form  # of the log
+        self._stop_at = 0.0  # when a stop was requested
+        self._asked = False  # a check was requested
+        self._serves = "metrics"  # the verbs of the sidecars to keep
+        self._acting = 0  # the pid of the child that acts
+        self._status = 0  # the exit status of the last child that acted
+        self._due = 0.0  # when a check is due
+        self._rest = 0.0  # until when changes start no check
+        self._first = 0.0  # since when the node differs
+        self._changed_at = 0.0  # when the node last changed
+        self._baseline = ""  # the fingerprint of an unchanged node
+        self._last = ""  # the last fingerprint
+        self._answer = b""  # of the last check
+        self._places: list[str] = []  # the watched places
 
     def run(self) -> int:
         """Install, wait and check until a stop; return the exit code."""
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         code = self._act("install")
-        if code in {OK, STOPPED}:
-            code = (code == OK and self._wait()) or self._stop()
+        if code == OK:
+            code = self._wait() or self._stop()
+        elif code == STOPPED:
+            code = self._stop()
         self._end("metrics nri")
-        if code == HANDED_OVER:  # NVIDIA's command line knows only errors, which this is none of
+        if code == HANDED_OVER:  # no error, but NVIDIA's command line has codes for errors only
             return OK if self._most < UNDO_INCOMPLETE else UNDO_INCOMPLETE
-        return min(code if OK <= code <= UNDO_INCOMPLETE else UNDO_INCOMPLETE, self._most)
+        if not OK <= code <= UNDO_INCOMPLETE:
+            code = UNDO_INCOMPLETE
+        return min(code, self._most)
 
     def _wait(self) -> int:
         """Wait and check until a stop; return OK, or the code of a check that ends this ``run``."""
-        self._serves, pause_s, again = "metrics nri", 0.0, False
+        self._serves = "metrics nri"
+        pause_s = 0.0
+        again = False
         self._learn()
         while not self._stop_at:
             self._turn(min(QUIET_S if self._first else COMPARE_S, self._due - monotonic()))
@@ -114,68 +179,80 @@ class Supervisor:
             self._lock.renew()
             if self._stop_at or not (self._asked or self._is_due(monotonic())):
                 continue
-            asked, self._asked = self._asked, False
+            asked = self._asked
+            self._asked = False
             code = self._act("asked" if asked or again else "check")
-            # Who asked gets no answer of a child that was killed: once more, and not again and again.
+            # A killed child leaves the user's request without an answer: check once more, but only once.
             again = asked and not OK <= code <= HANDED_OVER
-            if code == LOCKED:  # the lock was lost, and another instance has it
+            if code == LOCKED:  # the lock was lost to another instance
                 return LOCKED
             pause_s = min(2 * pause_s or QUIET_S, CHECK_S) if code else 0.0
             if code == OK:
                 self._learn()
             else:
                 _remove(self._ready)
-                self._due, self._before = monotonic() + pause_s, self._last
+                self._due = monotonic() + pause_s
+                self._baseline = self._last
         return OK
 
     def _stop(self) -> int:
-        """Have a child do what a stop asks for; the NRI plugin ends last, so that a late wish is refused."""
-        self._stop_at, self._serves = self._stop_at or monotonic(), ""
+        """Have a child carry out the stop; the NRI plugin ends last, to refuse requests until then."""
+        self._stop_at = self._stop_at or monotonic()
+        self._serves = ""
         self._end("metrics")
         code = self._act("stop", str(self._stop_at), FIRST_TRY)
-        if not OK <= code <= HANDED_OVER:  # it was killed, or could not be started: memory may be short
+        if not OK <= code <= HANDED_OVER:  # the child was killed, or not started: memory may be short
             self.log("undo begun again", "stop", "without a search of the node, and without waits")
             code = self._act("stop", str(self._stop_at), AGAIN)
         self._end("nri")
         _remove(*self._left)
-        if code not in {OK, LOCKED, UNDO_INCOMPLETE, HANDED_OVER}:
+        if code in {OK, LOCKED, HANDED_OVER}:
+            return code
+        if code != UNDO_INCOMPLETE:
             problem = f"cannot finish the undo (it has ended with {code}), so what is left is kept"
             _write(f"toolkit-installer: {problem}; put the program back if it is gone, then run uninstall")
-        return code if code in {OK, LOCKED, HANDED_OVER} else UNDO_INCOMPLETE
+        return UNDO_INCOMPLETE
 
     def _end(self, verbs: str) -> None:
-        for each in self._kept:
-            if each.verb in verbs:
-                each.end()
+        for sidecar in self._sidecars:
+            if sidecar.verb in verbs:
+                sidecar.end()
 
     def _learn(self) -> None:
-        """Take what the last check has answered: what to compare with what, and when the next one is due."""
-        self._before, due, rest, *self._places = os.fsdecode(self._answer).split("\0")
+        """Take over the last check's answer: the baseline, the places, and the time of the next check."""
+        self._baseline, due, rest, *self._places = os.fsdecode(self._answer).split("\0")
         now = monotonic()
-        self._due, self._rest = now + min(float(due) or CHECK_S, CHECK_S), now + float(rest)
-        self._last, self._first = "", 0.0
+        self._due = now + min(float(due) or CHECK_S, CHECK_S)
+        self._rest = now + float(rest)
+        self._last = ""
+        self._first = 0.0
 
     def _is_due(self, now: float) -> bool:
-        """Tell whether it is time for a check, or something has changed and no writer is left."""
+        """Tell whether it is time for a check, or the node has changed and nobody writes any more."""
         current = fingerprint(self._places)
         if current != self._last:
-            self._last, self._changed_at = current, now
-        self._first = 0.0 if current == self._before else self._first or now
+            self._last = current
+            self._changed_at = now
+        if current == self._baseline:
+            self._first = 0.0
+        elif not self._first:
+            self._first = now
         quiet = now - self._changed_at >= QUIET_S or now - self._first >= UNQUIET_S
         return now >= self._due or bool(self._first and quiet and now >= self._rest)
 
     def _act(self, verb: str, *more: str) -> int:
-        """Have a child do something, and return its exit code.
+        """Have a child act, and return its exit code.
 
-        A stop is passed on to a child that installs or checks, and so is the end of its time. A child that
-        does not end then is killed, unless it is in a step: it only reads, from a disk that does not answer.
+        A stop ends a child that installs or checks, and so does the end of its time. A child that does not
+        end then is killed, unless it is in a step: it only reads, from a disk that does not answer.
         """
         began = monotonic()
         told = False
         patient_until = 0.0
         killed_at = 0.0
         answer = os.memfd_create("answer")
-        self._acting, self._status = self.start(verb, *more, answer=answer), 127 << 8
+        self._acting = self.start(verb, *more, answer=answer)
+        self._status = 127 << 8
         while self._acting:
             self._turn(STOPS_S if told else COMPARE_S)
             now = monotonic()
@@ -193,8 +270,9 @@ class Supervisor:
                 killed_at = now
                 os.kill(self._acting, signal.SIGKILL)
             elif killed_at and now > killed_at + GONE_S:
-                # The kernel waits for a disk; what the child would do after that it does not do any more.
-                self._acting, self._status = 0, signal.SIGKILL
+                # The kernel waits for a disk; after that the killed child does nothing any more.
+                self._acting = 0
+                self._status = signal.SIGKILL
         self._answer = os.pread(answer, os.fstat(answer).st_size, len(IN_STEP))
         os.close(answer)
         if os.WIFSIGNALED(self._status):
@@ -204,21 +282,23 @@ class Supervisor:
         return os.waitstatus_to_exitcode(self._status)
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:
-        """Start a child; one that answers holds the ledger's lock as well."""
+        """Start a child; a child with an ``answer`` holds the ledger's lock as well."""
         pid = -1
         try:
-            if pid := os.fork():
+            pid = os.fork()
+            if pid:
                 return pid
-            os.setpgid(0, 0)  # what a terminal sends goes to us alone
+            os.setpgid(0, 0)  # signals of a terminal go to this process only
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             fds = [fd for fd in (answer, self._lock.fd) if answer >= 0 and fd >= 0]
             for fd in (*fds, self._options):
                 os.set_inheritable(fd, True)
-            ends = [str(each.ends) for each in self._kept if each.verb == "nri"] or ["0"]
-            # The pid as a word: a child that asked for its parent could already have got another one.
-            words = [verb, f"/proc/self/fd/{self._options}", " ".join(map(str, fds)), *ends, str(self._pid)]
+            plugin_ends = [str(sidecar.ends) for sidecar in self._sidecars if sidecar.verb == "nri"] or ["0"]
+            words = [verb, f"/proc/self/fd/{self._options}", " ".join(map(str, fds)), *plugin_ends]
+            # The pid is an argument, because a child that asks for its parent may already have another one.
+            words.append(str(self._pid))
             os.execv(self._command[0], [*self._command, *words, *more])  # noqa: S606 - no shell is meant to be there
-        except OSError as error:  # no memory, no room for one more process
+        except OSError as error:  # no memory, or too many processes
             self.log("child not started", verb, str(error.strerror))
         finally:
             if not pid:
@@ -226,35 +306,45 @@ class Supervisor:
         return 0
 
     def log(self, event: str, verb: str, reason: str) -> None:
-        """Log what a child cannot log itself, as ``host.events`` writes it."""
-        fields, now = f'"child": "{verb}", "reason": "{reason}"', strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
-        line = f'{{{fields}, "event": "{event}", "level": "warning", "timestamp": "{now}"}}'
-        _write(line if self._form == "json" else f'warning: {event} child={verb} reason="{reason}"')
+        """Log an event that a child cannot log itself, in the form of ``host.events``."""
+        if self._form == "json":
+            fields = f'"child": "{verb}", "reason": "{reason}"'
+            now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+            _write(f'{{{fields}, "event": "{event}", "level": "warning", "timestamp": "{now}"}}')
+        else:
+            _write(f'warning: {event} child={verb} reason="{reason}"')
 
     def _turn(self, seconds: float) -> None:
-        """Wait for a signal, or some ``seconds``, and take up whoever has ended: as pid 1 all are ours."""
-        for each in self._kept:
-            if each.verb in self._serves:
-                each.keep(monotonic())
-                seconds = min(seconds, COMPARE_S if each.pid else each.due - monotonic())
-        came = signal.sigtimedwait(HANDLED, max(0.0, seconds))
-        if came and came.si_signo in STOP:
+        """Wait ``seconds`` or for a signal, then reap ended children: as pid 1 this process reaps all."""
+        for sidecar in self._sidecars:
+            if sidecar.verb in self._serves:
+                sidecar.keep(monotonic())
+                seconds = min(seconds, COMPARE_S if sidecar.pid else sidecar.due - monotonic())
+        received = signal.sigtimedwait(HANDLED, max(0.0, seconds))
+        if received and received.si_signo in STOP:
             self._stop_at = self._stop_at or monotonic()
-        self._asked |= bool(came and came.si_signo == signal.SIGHUP)
+        if received and received.si_signo == signal.SIGHUP:
+            self._asked = True
         with suppress(ChildProcessError):
-            while any(ended := os.waitpid(-1, os.WNOHANG | os.WUNTRACED)):
-                self._note(*ended)
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                if not pid:
+                    break
+                self._note(pid, status)
 
     def _note(self, pid: int, status: int) -> None:
-        """Take that a child has ended, or was stopped."""
-        for each in (each for each in self._kept if each.pid == pid):
-            each.note(status, monotonic())
+        """Handle a child's end or stop."""
+        for sidecar in self._sidecars:
+            if sidecar.pid != pid:
+                continue
+            sidecar.note(status, monotonic())
             if os.WIFSIGNALED(status):
-                self.log("child killed", each.verb, _describe_end(status))
-            if each.verb == "nri" and not os.WIFSTOPPED(status):
-                self._due = 0.0  # without it the node is not ready
+                self.log("child killed", sidecar.verb, _describe_end(status))
+            if sidecar.verb == "nri" and not os.WIFSTOPPED(status):
+                self._due = 0.0  # a node without its plugin is not ready
         if pid == self._acting and not os.WIFSTOPPED(status):
-            self._acting, self._status = 0, status
+            self._acting = 0
+            self._status = status
 
 
 def _describe_end(status: int) -> str:
@@ -275,6 +365,6 @@ def _remove(*paths: str) -> None:
 
 
 def _waits(pid: int) -> str:
-    """Return how often a process has gone to wait for something."""
+    """Return how often a process has begun to wait, which the kernel counts."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return file.read().partition("\nvoluntary_ctxt_switches:")[2].split()[0]

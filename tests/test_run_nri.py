@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from installer import supervisor
-from installer.supervisor import Kept, Supervisor
+from installer.supervisor import Sidecar, Supervisor
 from tests.support import preloaded
 from tests.support.nri import ALLOW, WISH, Engine
 from tests.support.site import Site, ended, waits
@@ -144,7 +144,7 @@ class Beside(Supervisor):
 
     def __init__(self, code: str) -> None:
         self._code, self.pids, self.ended = code, list[int](), list[str]()
-        self.kept = Kept("nri", self, asked=True)
+        self.sidecar = Sidecar("nri", self, asked=True)
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:  # noqa: ARG002 - as one that acts
         self.ended += more
@@ -153,10 +153,10 @@ class Beside(Supervisor):
 
     def turn(self) -> None:
         """Do what the supervisor does whenever it wakes."""
-        self.kept.keep(time.monotonic())
-        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED) if self.kept.pid else (0, 0)
+        self.sidecar.keep(time.monotonic())
+        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED) if self.sidecar.pid else (0, 0)
         if pid:
-            self.kept.note(status, time.monotonic())
+            self.sidecar.note(status, time.monotonic())
 
 
 def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninstalls(site: Nri) -> None:
@@ -251,6 +251,6 @@ def test_one_that_gives_no_sign_of_life_is_ended(
     while time.monotonic() < until_s and len(beside.pids) < 2:
         beside.turn()
         time.sleep(0.01)
-    beside.kept.end()
+    beside.sidecar.end()
 
     assert beside.ended == (["-", supervisor.HUNG] if hangs else ["-"])
