@@ -1,7 +1,7 @@
-"""A unit of systemd on the host finishes an undo that has to wait longer than its process may.
+"""Hand an undo over to a unit of systemd on the host, if this process cannot wait long enough to finish it.
 
 Containers on our runtimes may run for hours, and a pod has seconds to end. CRI-O does not stop while it ends
-our own container. A pod may see an engine's config read-only. ``lifecycle.successor`` is what the unit does.
+our own container. A pod may see an engine's config read-only. The unit executes ``lifecycle.successor``.
 """
 
 import time
@@ -29,16 +29,19 @@ from installer.model.options import InUse, Options, RestartMode, Wish
 
 UNIT: Final = "toolkit-installer-undo.service"
 MEMORY_BYTES: Final = 128 << 20  # as the pod's limit
-LOADED_S: Final = 30.0  # for the unit to load all that it needs
-AT_LEAST_S: Final = 5.0  # of that, also where a pod's grace runs out
-ENDS_S: Final = 10.0  # for a unit of this name that is just ending
+LOADED_S: Final = 30.0  # for the unit to load all its modules
+AT_LEAST_S: Final = 5.0  # of LOADED_S, also if a pod's grace runs out
+ENDS_S: Final = 10.0  # for an earlier unit of this name to end
 POLL_S: Final = 0.1
 NO_RUN: Final = "0"  # the unit's process is no child of the run that ends
 REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
 
 
 def find_reason(host: Host, options: Options, record: Record) -> str:
-    """Return why an undo by this process cannot even begin, "" where it can: CRI-O ends our container."""
+    """Return why an undo by this process cannot even begin, "" if it can.
+
+    An undo that restarts CRI-O cannot begin while CRI-O ends our own container.
+    """
     if options.restart_mode is RestartMode.NONE:
         return ""
     for row in record.engines:
@@ -49,18 +52,28 @@ def find_reason(host: Host, options: Options, record: Record) -> str:
 
 
 def may_finish(host: Host, options: Options, record: Record, error: UndoIncompleteError) -> bool:
-    """Tell whether the host can finish later, or where this process could not, what an undo has left."""
+    """Tell whether the host can finish an undo that this process cannot finish now."""
     if error.code == "in-use":
         return options.in_use is InUse.WAIT
-    # The host itself sees its configs writable, unless they are read-only for everyone.
+    # The host itself can write its configs, unless their file system is read-only on the host, too.
     return options.host_root != ROOT and bool(explain_unwritable(host, (row.path for row in record.configs)))
 
 
 def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s: float) -> None:
-    """Have the unit finish the undo; UndoIncompleteError: the unit does not start.
+    """Have the unit finish the undo.
 
-    Return once the unit has loaded all that it needs: then this process may end, and its image be removed.
-    A unit that waits already goes on. ``until_s`` is when a pod's grace ends, on the clock that only goes on.
+    Return once the unit has loaded all its modules: then this process may end and its image be removed. A
+    unit that already waits goes on.
+
+    Args:
+        host: the host.
+        options: the options of the undo.
+        ledger: the open ledger.
+        reason: why this process does not finish the undo, for the log.
+        until_s: when a pod's grace ends, by ``time.monotonic``.
+
+    Raises:
+        UndoIncompleteError: the unit does not start.
     """
     before = ledger.held
     try:
@@ -70,7 +83,7 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
         if not waits:
             _start(host, options, ledger, until_s)
     except InstallerError as error:
-        if not isinstance(error, PendingError):  # else the unit may still come up, and then goes on
+        if not isinstance(error, PendingError):  # after a PendingError the unit may still start, and goes on
             ledger.write(replace(ledger.held, undo_pending=before.undo_pending))
         problem = f"hand over the undo ({error.problem})"
         raise UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over") from error
@@ -79,19 +92,21 @@ def hand_over(host: Host, options: Options, ledger: Ledger, reason: str, until_s
 
 
 def _await_settled(host: Host) -> bool:
-    """Tell whether the unit waits, or is starting; return False once a unit of this name has ended."""
+    """Tell whether the unit waits or is starting; wait first for the end of an earlier unit of this name."""
     deadline = time.monotonic() + ENDS_S
-    while (active := read_unit(host, UNIT).active) == "deactivating" and time.monotonic() < deadline:
+    active = read_unit(host, UNIT).active
+    while active == "deactivating" and time.monotonic() < deadline:
         time.sleep(POLL_S)
+        active = read_unit(host, UNIT).active
     return active in {"active", "activating"}
 
 
 def _start(host: Host, options: Options, ledger: Ledger, until_s: float) -> None:
-    """Start the unit with a copy of the options; neither a variable nor a word of them goes to systemd."""
+    """Start the unit with a copy of the options in a file, so that systemd gets none of them."""
     enter = _enter_words(host)
     copy = copy_of_options(options)
     ledger.make_directories(copy.parent)
-    host.replace(copy, File(dumps(_wish(options)), Meta(0o600)))
+    host.replace(copy, File(dumps(_run_request(options)), Meta(0o600)))
     words = (*enter, *supervision.child_command(), "undo", str(host.local_path(copy)), "", "0", NO_RUN)
     timeout_s = min(LOADED_S, max(AT_LEAST_S, until_s - time.monotonic()))
     try:
@@ -104,20 +119,20 @@ def _start(host: Host, options: Options, ledger: Ledger, until_s: float) -> None
 
 
 def copy_of_options(options: Options) -> PurePosixPath:
-    """Return where the options of the unit lie until it has read them."""
+    """Return the path of the unit's options, which the unit reads at its start."""
     return options.options_file.with_name(f"{options.options_file.name}.undo")
 
 
-def _wish(options: Options) -> Wish:
-    """Return the options with the way in which ``run``, where there is one, writes its events."""
+def _run_request(options: Options) -> Wish:
+    """Return the options with the log format of ``run``; without a ``run``, in JSON."""
     if not supervision.current_run().pid:
         return Wish(options, nvidia=False, log_format="json")
-    wish = loads(supervision.current_run().options.read_bytes(), Wish)
-    return Wish(options, nvidia=wish.nvidia, log_format=wish.log_format)
+    request = loads(supervision.current_run().options.read_bytes(), Wish)
+    return Wish(options, nvidia=request.nvidia, log_format=request.log_format)
 
 
 def _enter_words(host: Host) -> tuple[str, ...]:
-    """Return the words before those of a program that is to see our files: of nsenter, none on the host."""
+    """Return the nsenter command in front of a program that needs our files; on the host it is empty."""
     proc = host.local_path(PurePosixPath("/proc"))
     own = mount_namespace(OWN)
     if own and mount_namespace(proc / "1") == own:
@@ -140,6 +155,6 @@ def is_waiting(host: Host) -> bool:
 
 
 def forget_failure(host: Host) -> None:
-    """Have systemd list the unit no more among those that failed: another process has finished its undo."""
+    """Reset the failed state of the unit in systemd: another process has finished its undo."""
     with suppress(InstallerError):
         unit_jobs.reset_failed(host, UNIT)

@@ -1,8 +1,8 @@
-"""What the unit of systemd does that finishes an undo: it waits for containers, then undoes the rest.
+"""Finish an undo as a unit of systemd: wait for containers, then undo the rest.
 
-The unit begins in the mount namespace of a pod that ends, and its image may be removed at any moment after
-that. So it loads all modules and plans the undo once before it says that it is ready. From then on it sees
-the host's own files, executes the host's own programs and needs nothing of the image.
+The unit begins in the mount namespace of a pod that ends, and the pod's image may be removed at any moment
+after its end. So the unit loads all modules and plans the undo once before it reports that it is ready. From
+then on it sees the host's own files, executes the host's own programs and needs no file of the image.
 """
 
 import sys
@@ -34,34 +34,65 @@ from installer.model.files import ROOT
 from installer.model.options import InUse, Options, RestartMode
 
 LOOK_S: Final = 10.0
-# The next pod of a DaemonSet takes the undo over meanwhile, and nothing is restarted.
+# Within this time the next pod of a DaemonSet takes the undo over, and no engine is restarted.
 EARLIEST_S: Final = 60.0
 LONGEST_S: Final = 24 * 3600.0
 ROOMS: Final = (
-    *("config_text", "model", "host", "engines"),
-    *("payload", "cdi", "nri", "change", "metrics", "lifecycle"),
+    "config_text",
+    "model",
+    "host",
+    "engines",
+    "payload",
+    "cdi",
+    "nri",
+    "change",
+    "metrics",
+    "lifecycle",
 )
-# What these rooms and the libraries import where they use it.
+# Modules that these rooms and the libraries import only when they use them.
 USED_LATER: Final = (
-    *(
-        "ctypes",
-        "email.parser",
-        "encodings.ascii",
-        "encodings.idna",
-        "encodings.latin_1",
-        "encodings.utf_8_sig",
-    ),
-    *("http.client", "importlib.metadata", "queue", "random", "shutil", "ssl", "subprocess", "tempfile"),
-    *("threading", "traceback", "unicodedata"),
-    *("docker.errors", "docker.types", "h2.config", "h2.connection", "h2.events", "h2.exceptions"),
-    *("jeepney.auth", "jeepney.bus_messages", "jeepney.io.blocking"),
-    *("prometheus_client.core", "prometheus_client.openmetrics.exposition"),
-    *("psutil", "structlog.dev", "tomlkit", "yaml", "yaml.events"),
+    "ctypes",
+    "email.parser",
+    "encodings.ascii",
+    "encodings.idna",
+    "encodings.latin_1",
+    "encodings.utf_8_sig",
+    "http.client",
+    "importlib.metadata",
+    "queue",
+    "random",
+    "shutil",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "traceback",
+    "unicodedata",
+    "docker.errors",
+    "docker.types",
+    "h2.config",
+    "h2.connection",
+    "h2.events",
+    "h2.exceptions",
+    "jeepney.auth",
+    "jeepney.bus_messages",
+    "jeepney.io.blocking",
+    "prometheus_client.core",
+    "prometheus_client.openmetrics.exposition",
+    "psutil",
+    "structlog.dev",
+    "tomlkit",
+    "yaml",
+    "yaml.events",
 )
 
 
 def finish(options: Options) -> Exit:
-    """Finish the undo that another process has handed over; UndoIncompleteError: it cannot be finished."""
+    """Finish the undo that another process has handed over.
+
+    Raises:
+        UndoIncompleteError: the undo cannot be finished.
+    """
     with as_incomplete_undo():
         proc = Host.under(options.host_root, options.mounts).local_path(PurePosixPath("/proc"))
         load()
@@ -75,7 +106,7 @@ def finish(options: Options) -> Exit:
 
 
 def load() -> None:
-    """Load every module that an undo may come to need."""
+    """Load every module that an undo may need."""
     for room in ROOMS:
         package = import_module(f"installer.{room}")
         for found in walk_packages(package.__path__, f"{package.__name__}."):
@@ -85,14 +116,14 @@ def load() -> None:
 
 
 def forbid_imports() -> None:
-    """Let no file be loaded as a module from now on: the host has others under the same paths."""
+    """Forbid to load modules from files from now on: the host has other files under the same paths."""
     sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
 def rehearse(host: Host, options: Options) -> tuple[EngineState, ...]:
-    """Look at the node and plan the undo without doing anything; return the engines of the ledger.
+    """Observe the node and plan the undo without any change; return the engines of the ledger.
 
-    Libraries load more at their first use than at their import.
+    The rehearsal loads everything that libraries load at their first use.
     """
     metrics.own_version()
     with suppress(InstallerError), internal_errors():
@@ -104,7 +135,7 @@ def rehearse(host: Host, options: Options) -> tuple[EngineState, ...]:
 
 
 def await_end(host: Host, options: Options, engines: Collection[EngineState]) -> Exit:
-    """Undo once no container uses our runtimes; no lock is held while it waits for that."""
+    """Wait, without any lock, until no container uses our runtimes, then undo."""
     began_s = time.monotonic()
     handed_over = ""
     tried = False
@@ -118,7 +149,7 @@ def await_end(host: Host, options: Options, engines: Collection[EngineState]) ->
             handed_over = record.undo_pending
             earliest_s = time.monotonic() + EARLIEST_S
             tried = False
-        # The first try also takes our default away where no process could do that yet.
+        # The first try, while containers still use our runtimes, removes at least our default runtime.
         if time.monotonic() >= earliest_s and not (tried and _is_used(host, options, record, engines)):
             if _undo_now(host, options):
                 return Exit.OK
@@ -136,7 +167,7 @@ def await_end(host: Host, options: Options, engines: Collection[EngineState]) ->
 
 
 def _is_used(host: Host, options: Options, record: Record, engines: Collection[EngineState]) -> bool:
-    """Tell whether containers still use our runtimes; Docker is asked only where shims do not tell enough."""
+    """Tell whether containers still use our runtimes; ask Docker only if the shims do not tell enough."""
     restarts = options.restart_mode is not RestartMode.NONE
     where = (host, options.layout, record, engines)
     if find_running_containers(*where, restarts=restarts):
@@ -145,7 +176,7 @@ def _is_used(host: Host, options: Options, record: Record, engines: Collection[E
 
 
 def _undo_now(host: Host, options: Options) -> bool:
-    """Undo what can be undone now; return whether nothing is left to this unit."""
+    """Undo as much as possible now; tell whether the undo is complete, or another process's."""
     try:
         with open_ledger(host, options) as ledger:
             if not ledger.held.undo_pending:
@@ -158,6 +189,6 @@ def _undo_now(host: Host, options: Options) -> bool:
                 metrics.publish_pending(host, options, ledger)
                 log.info("undo waits", reason=error.problem)
                 return False
-    except LockedError:  # another command is at work, and leaves a ledger that is read at the next look
+    except LockedError:  # another command is at work; the next look reads the ledger that it leaves
         return False
     return True

@@ -1,7 +1,7 @@
-"""Uninstall, and the undo that a stop of ``run`` is, or who takes that over: the ledger tells what to undo.
+"""Undo what the ledger holds: by ``uninstall``, or at a stop of ``run`` unless the next ``run`` takes over.
 
-A pod that is deleted by force is stopped when the next one of its DaemonSet is being made already. An
-undo would restart the engine under that one, which would install and restart it once more.
+A pod that is deleted by force is stopped while the next pod of its DaemonSet is already being created. An
+undo would restart the engine under the next pod, which would install and restart the engine once more.
 """
 
 import time
@@ -49,22 +49,23 @@ from installer.supervisor import HANDED_OVER
 
 RECENT_S: Final = 5.0
 SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet waits for its volumes first
-START_S: Final = 10.0  # and from there to its run; what is left of the pod's grace is enough for an undo
+START_S: Final = 10.0  # from the directory to the next pod's run; the rest of the grace is enough for an undo
 ENDS_S: Final = 30.0  # an undo ends within 25 s
 POLL_S: Final = 0.05
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
-PROBE_S: Final = 6.0  # of these, for an engine that is between two lives
-RELOAD_S: Final = 10.0  # and for a reload, at least
+PROBE_S: Final = 6.0  # of UNDO_S, for an engine that is between two lives
+RELOAD_S: Final = 10.0  # of UNDO_S, for a reload at least
 IN_USE_S: Final = 10.0
 NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
-# For all engines. A busy containerd was seen to take more than 15 s; a pod's grace has no more.
+# To remove leftovers of verify from all engines. A busy containerd was seen to take more than 15 s, but the
+# grace of a pod has no more.
 SWEEP_S: Final = 60.0
 HURRIED_S: Final = 15.0
 REMOVE: Final = {Api.DOCKER: trial_containers.remove_containers, Api.CRI: trial_containers.remove_pods}
 
 
 def uninstall(options: Options) -> Exit:
-    """Undo whatever the ledger holds, whoever wrote it."""
+    """Undo everything in the ledger, by whichever command it was written."""
     waits_for = ""
     try:
         with internal_errors():
@@ -75,7 +76,7 @@ def uninstall(options: Options) -> Exit:
                 with open_ledger(host, options, opening) as ledger:
                     waits_for = undo_or_hand_over(host, options, ledger)
             else:
-                # What a run that was killed while it made or removed the first directory left beside it.
+                # A run that was killed while it made or removed the first directory left files beside it.
                 for path in (options.layout.home, *options.layout.home.parents[:-1]):
                     remove_staged(host, path)
                 plugin_state.remove_plugin(host, options.nri)
@@ -93,7 +94,10 @@ def uninstall(options: Options) -> Exit:
 
 
 def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> str:
-    """Undo, or have a unit of the host finish that; return what the unit waits for, "" if all is undone."""
+    """Undo, or have a unit of the host finish the undo.
+
+    Return the problem that the unit waits for, "" if everything is undone.
+    """
     until_s = time.monotonic() + within_s
     try:
         undo(host, options, ledger, within_s=within_s)
@@ -110,7 +114,7 @@ def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s:
 
 
 def _undo_adopted(host: Host, options: Options) -> None:
-    """Undo what NVIDIA's own installer left, as if it were ours."""
+    """Undo the leftovers of NVIDIA's own installer as if they were ours."""
     facts = observe_adoption(host, options)
     adopted = find_leftovers(facts, options)
     for runtime in find_packages(facts, options):
@@ -126,8 +130,13 @@ def _undo_adopted(host: Host, options: Options) -> None:
 
 
 def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> None:
-    """Undo what the ledger holds, ``within_s`` of a pod's grace; UndoIncompleteError: ours is left."""
-    until_s, hurried = time.monotonic() + within_s, within_s < inf
+    """Undo what the ledger holds, within ``within_s`` seconds of a pod's grace.
+
+    Raises:
+        UndoIncompleteError: something of ours is left.
+    """
+    until_s = time.monotonic() + within_s
+    hurried = within_s < inf
     was_pending = ledger.held.undo_pending
     with as_incomplete_undo():
         remove_readiness(host, options, ledger)
@@ -141,29 +150,29 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
-        for obstacle in plan.obstacles[:1]:
-            ledger.write(replace(ledger.held, left=obstacle.problem))
+        if plan.obstacles:
+            ledger.write(replace(ledger.held, left=plan.obstacles[0].problem))
         refuse_obstacles(plan)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(
             host,
             options.layout,
             ledger,
-            min(options.timeout_s, share_s),
-            until_s,
+            timeout_s=min(options.timeout_s, share_s),
+            until_s=until_s,
             find_references=partial(_find_last_references, host, options, ledger),
         )
         plugin = plugin_state.at_ledger_socket(options.nri, ledger.held)
         apply_undo(context, plan, supervision.raise_if_orphan)
         plugin_state.remove_plugin(host, plugin)
-    left = list(plan.needed)
+    problems = list(plan.needed)
     if plan.in_use:
         problem = f"undo everything (our runtime runs {names_of(plan.in_use)})"
         remedy = "run uninstall again when that has ended"
-        left.insert(0, InstallerError(problem, remedy=remedy, code="in-use"))
-    if left:
-        incomplete = UndoIncompleteError.because(left[0])
-        incomplete.others = tuple(left[1:])
+        problems.insert(0, InstallerError(problem, remedy=remedy, code="in-use"))
+    if problems:
+        incomplete = UndoIncompleteError.because(problems[0])
+        incomplete.others = tuple(problems[1:])
         raise incomplete
     log.info("undo complete", steps=len(plan.steps))
     if was_pending:
@@ -171,22 +180,28 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
 
 
 def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Iterator[InstallerError]:
-    """Yield what starts a program of the toolkit by now, however it was when the undo was planned."""
+    """Yield what starts a program of the toolkit now, which may differ from the plan of the undo."""
     return find_last_references(observe_undo(host, options, ledger.held, awaits_s=0.0), options)
 
 
 def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:
-    """Log how engines are to read their configs; ``dockers`` is what does for a dockerd."""
-    steps = [(row, dockers if ENGINES[row.name].reload is ReloadMethod.HUP else "restart") for row in rows]
-    command = " && ".join(f"systemctl {verb} {row.unit}" for row, verb in steps if row.unit)
-    remedy = " and ".join(f"{verb} {ENGINES[row.name].title}" for row, verb in steps if not row.unit)
-    fields = {"command": command, "remedy": remedy, "reason": reason}
+    """Log how a user has engines read their configs; ``dockers`` is the verb for dockerd."""
+    commands: list[str] = []
+    remedies: list[str] = []
+    for row in rows:
+        spec = ENGINES[row.name]
+        verb = dockers if spec.reload is ReloadMethod.HUP else "restart"
+        if row.unit:
+            commands.append(f"systemctl {verb} {row.unit}")
+        else:
+            remedies.append(f"{verb} {spec.title}")
+    fields = {"command": " && ".join(commands), "remedy": " and ".join(remedies), "reason": reason}
     log.info("next step", **{name: text for name, text in fields.items() if text})
 
 
 @contextmanager
 def as_incomplete_undo(*others: type[InstallerError]) -> Iterator[None]:
-    """Raise whatever goes wrong in the block as an incomplete undo, but for ``others``."""
+    """Raise every error of the block as an incomplete undo, except errors of the types ``others``."""
     try:
         with internal_errors():
             yield
@@ -200,7 +215,7 @@ def as_incomplete_undo(*others: type[InstallerError]) -> Iterator[None]:
 def open_ledger(
     host: Host, options: Options, opening: Callable[[], Ledger] | None = None
 ) -> Iterator[Ledger]:
-    """Open the ledger, and tell metrics where the block fails. A stop is no failure."""
+    """Open the ledger, and publish a failure of the block in the metrics. A stop is no failure."""
     opening = opening or partial(Ledger.open, host, options.layout, check=supervision.raise_if_stopped)
     with hold(opening) as ledger:
         try:
@@ -214,44 +229,54 @@ def open_ledger(
 
 
 def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
-    """Open the ledger with the lock that ``run`` holds, where that still has its name."""
+    """Open the ledger with the lock of ``run``, if the lock's file still has its name."""
     opening = partial(Ledger.open, host, options.layout, supervision.current_run().lock, check)
     return open_ledger(host, options, opening)
 
 
 def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
-    """Return what is found when the containers on our runtimes are gone, or a reload has to begin."""
+    """Return the facts after the containers on our runtimes have ended, or when a reload has to begin."""
     seconds = max(0.0, min(IN_USE_S, until_s - time.monotonic() - RELOAD_S))
     names = [each.name for each in facts.containers.running]
     log.info("waiting for containers", containers=names, seconds=round(seconds, 1))
     deadline = time.monotonic() + seconds
     restarts = options.restart_mode is not RestartMode.NONE
     where = (host, options.layout, ledger.held, facts.engines)
-    # To ask Docker takes a call for each container: not while the shims tell enough.
-    while time.monotonic() < deadline and (
-        find_running_containers(*where, restarts=restarts) or find_in_use(*where, restarts=restarts)[0]
-    ):
+    while time.monotonic() < deadline:
+        # Docker needs a call for each container, so it is asked only where the shims do not tell enough.
+        in_use = bool(find_running_containers(*where, restarts=restarts))
+        if not in_use:
+            in_use = bool(find_in_use(*where, restarts=restarts)[0])
+        if not in_use:
+            break
         time.sleep(0.1)
     return observe_undo(host, options, ledger.held, awaits_s=0.0 if until_s < inf else inf)
 
 
 def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
-    """Remove readiness file and pidfile, also those of a killed run; the ledger's lock keeps others out."""
+    """Remove readiness file and pidfile, also those of a killed run.
+
+    Nobody writes these files meanwhile, because this process has the ledger's lock.
+    """
     pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
-    for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
-        readiness.remove(host, each.ready_file)
-        locks.remove_pidfile(host, each.pid_file)
-        readiness.remove(host, each.state_file)
-        host.remove(each.options_file)
-        host.remove(handover.copy_of_options(each))
-        for published in (each.ready_file, each.state_file, each.options_file):
+    for pid_file in pid_files:
+        run_options = replace(options, pid_file=pid_file)
+        readiness.remove(host, run_options.ready_file)
+        locks.remove_pidfile(host, run_options.pid_file)
+        readiness.remove(host, run_options.state_file)
+        host.remove(run_options.options_file)
+        host.remove(handover.copy_of_options(run_options))
+        for published in (run_options.ready_file, run_options.state_file, run_options.options_file):
             host.sweep(published)
 
 
 def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
-    """Do what a stop at ``stopped_s`` of ``time.monotonic`` asks for; return an exit code or HANDED_OVER.
+    """Carry out a stop of ``run``; return an exit code or HANDED_OVER.
 
-    ``again``: the process that did so was killed, so what is optional is left out.
+    Args:
+        options: the options of ``run``.
+        stopped_s: when the stop was requested, by ``time.monotonic``.
+        again: the first process that carried out the stop was killed, so everything optional is left out.
     """
     if again:
         options = replace(options, thorough=False)
@@ -275,8 +300,8 @@ def stop(options: Options, stopped_s: float, *, again: bool = False) -> int:
 
 
 def node_stops(host: Host) -> bool:
-    """Tell whether the node is being shut down, so that what is installed must outlive us."""
-    # A kubelet with a grace for that (shutdownGracePeriod) stops the pods before systemd begins.
+    """Tell whether the node is being shut down, so that the install must outlive this process."""
+    # A kubelet with a grace for a shutdown (shutdownGracePeriod) stops the pods before systemd begins.
     with suppress(InstallerError), internal_errors():
         if systemd.shutdown_prepared(systemd.buses(host), timeout_s=NODE_S):
             return True
@@ -290,7 +315,7 @@ def node_stops(host: Host) -> bool:
 
 
 class Made(Struct, frozen=True, array_like=True):
-    """What ``verify`` has made of an engine: a container or a pod, by its name."""
+    """A container or a pod that ``verify`` has created in an engine."""
 
     engine: str
     socket: PurePosixPath
@@ -300,7 +325,7 @@ class Made(Struct, frozen=True, array_like=True):
 
 @contextmanager
 def record_made(host: Host, layout: Layout, made: Made) -> Iterator[None]:
-    """Keep written down what is made during the block; where that fails it may be there still."""
+    """Keep ``made`` on the disk during the block and after a failed block, which may have left it behind."""
     before = _read_made(host, layout)
     _write_made(host, layout, [*before, made])
     yield
@@ -308,8 +333,10 @@ def record_made(host: Host, layout: Layout, made: Made) -> Iterator[None]:
 
 
 def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
-    """Remove what is written down and is there still; tell whether something was."""
-    made, left, removed = _read_made(host, layout), list[Made](), False
+    """Remove the recorded leftovers of ``verify`` from engines; tell whether there were any."""
+    made = _read_made(host, layout)
+    remaining: list[Made] = []
+    removed = False
     deadline = time.monotonic() + (HURRIED_S if hurried else SWEEP_S)
     for each in made:
         try:
@@ -318,9 +345,9 @@ def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
                 removed = True
         except InstallerError as error:
             log.warning("verify leftover not removed", engine=each.engine, name=each.name, error=error)
-            left.append(each)  # to the next time: also of an engine that its owner has stopped
-    if left != made:
-        _write_made(host, layout, left)
+            remaining.append(each)  # for the next time: its owner may have stopped the engine
+    if remaining != made:
+        _write_made(host, layout, remaining)
     return removed
 
 
@@ -334,7 +361,9 @@ def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
 
 
 def _read_made(host: Host, layout: Layout) -> list[Made]:
-    found = read_json_of_root(host, layout.made, dict[str, list[Made]]) or {}  # damaged: nothing is known
+    found = (
+        read_json_of_root(host, layout.made, dict[str, list[Made]]) or {}
+    )  # a damaged file counts as empty
     made = found.get("made", ())
     mark = f"{trial_containers.MARK}-"
     return [each for each in made if each.engine in ENGINES and each.name.startswith(mark)]
@@ -348,18 +377,24 @@ def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:
 
 
 def await_next_run(host: Host, lock: locks.Lock, *, waits: bool) -> bool:
-    """Tell whether another ``run`` waits for the ``lock`` of a run that was asked to stop.
+    """Tell whether another ``run`` waits for the ledger's lock, so that this stopping ``run`` undoes nothing.
 
-    ``waits``: or will soon, by the signs of a kubelet that starts the next pod.
+    Args:
+        host: the host.
+        lock: the ledger's lock.
+        waits: wait for the next ``run`` while a kubelet shows signs that it starts the next pod.
     """
-    stopped_s, until, comes = time.time(), time.monotonic() + SIGN_S, False
+    stopped_s = time.time()
+    until = time.monotonic() + SIGN_S
+    next_pod_seen = False
     while not locks.is_awaited(lock):
         if not waits:
             return False
         made = is_replica_made(host, stopped_s - RECENT_S)
-        if made and not comes:
+        if made and not next_pod_seen:
             log.info("waiting for the next pod", seconds=START_S, reason="the kubelet starts another")
-            comes, until = True, time.monotonic() + START_S
+            next_pod_seen = True
+            until = time.monotonic() + START_S
         if made is None or time.monotonic() > until:
             return False
         time.sleep(POLL_S)
@@ -367,10 +402,13 @@ def await_next_run(host: Host, lock: locks.Lock, *, waits: bool) -> bool:
 
 
 def ledger_for_run(host: Host, options: Options) -> Ledger:
-    """Open the ledger; wait where one that does not serve this node holds it, and announce that we do.
+    """Open the ledger for ``run``; if its holder does not serve this node, announce the wait and wait.
 
-    From then on a stop waits until it is open: whoever left us what he was about to undo relies on us. Raise
-    LockedError where a run that serves this node holds it, or it is not free in time.
+    From the announcement on a stop waits until the ledger is open: the stopping ``run`` skipped its undo
+    because we wait.
+
+    Raises:
+        LockedError: a run that serves this node holds the ledger, or it does not get free in time.
     """
     try:
         return Ledger.open(host, options.layout, check=supervision.raise_if_stopped)
@@ -383,10 +421,14 @@ def ledger_for_run(host: Host, options: Options) -> Ledger:
 
 
 def ledger_for_uninstall(host: Host, options: Options) -> Ledger:
-    """Open the ledger; wait where its holder ends by itself, as the child of a killed ``run`` does.
+    """Open the ledger for ``uninstall``; wait if its holder ends by itself.
 
-    The wait is not announced: a ``run`` that is stopping would leave its undo to us. Raise LockedError where
-    a run that serves this node holds it, or it is not free in time; StoppedError where a stop is pending.
+    The child of a killed ``run`` ends by itself. The wait is not announced: a ``run`` that is stopping would
+    leave its undo to us.
+
+    Raises:
+        LockedError: a run that serves this node holds the ledger, or it does not get free in time.
+        StoppedError: a stop is pending.
     """
 
     def gives_up() -> bool:
@@ -403,19 +445,26 @@ def ledger_for_uninstall(host: Host, options: Options) -> Ledger:
 
 
 def _serves(host: Host, options: Options) -> bool:
-    """Tell whether the holder of the ledger serves: one that stops removes its pidfile first."""
-    # One that is not locked is of a ``run`` that was killed: what it had started ends between two steps.
+    """Tell whether the holder of the ledger serves: a stopping ``run`` removes its pidfile first."""
+    # An unlocked pidfile is left by a killed ``run``: the children of that run end between two steps.
     files = {options.pid_file}
     with suppress(InstallerError):
-        held = read_record(host, options.layout)
-        files |= {held.pid_file} if held and held.pid_file else set()
+        record = read_record(host, options.layout)
+        if record is not None and record.pid_file:
+            files.add(record.pid_file)
     return any(locks.is_held_pidfile(host.local_path(path)) for path in files)
 
 
-def open_within(
-    seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = lambda: False
-) -> Ledger:
-    """Open the ledger once it is free; LockedError: it is held for longer, or ``unless`` holds."""
+def _never() -> bool:
+    return False
+
+
+def open_within(seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = _never) -> Ledger:
+    """Open the ledger once it is free.
+
+    Raises:
+        LockedError: it is locked for longer than ``seconds``, or ``unless`` returns True.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
