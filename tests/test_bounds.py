@@ -157,18 +157,31 @@ def test_signals_of_30_mb_on_the_bus_are_dropped_unread(tmp_path: Path) -> None:
         assert limited_script(ASK_SYSTEMD, tmp_path / "bus", 60) == "running\n"
 
 
+class Numbers:
+    """A signal of 30 MB of small numbers, which take seconds to unpack."""
+
+    def __init__(self) -> None:
+        self._signal = new_signal(MANAGER, "JobRemoved", "ay", (bytes(30 << 20),))
+        self.header = self._signal.header
+
+    def serialise(self, serial: int) -> bytes:
+        content: bytes = self._signal.serialise(serial=serial)
+        start, signature, body = content.partition(b"\x02ay\0")
+        assert signature
+        return start + b"\x02aq\0" + body
+
+
 def test_signals_without_an_end_do_not_move_the_deadline(tmp_path: Path) -> None:
     def without_end(member: str) -> Iterator[Any]:
-        signal = large_signal(1 << 20)
+        signal = Numbers()
         while member == "Get":
             yield signal
 
     with serving(tmp_path / "bus", FakeSystemd(strangers=without_end)):
-        began = time.monotonic()
-        done = limited([sys.executable, "-c", ASK_SYSTEMD, str(tmp_path / "bus"), "1"])
+        words = [sys.executable, "-c", ASK_SYSTEMD, str(tmp_path / "bus"), "1"]
+        done = limited(words, memory=1 << 30, cpu_s=4)
 
-    assert "PendingError" in done.stderr
-    assert time.monotonic() - began < 20
+    assert "PendingError" in done.stderr, (done.returncode, done.stderr[-500:])
 
 
 def test_an_answer_of_systemd_has_a_bound(tmp_path: Path) -> None:
@@ -208,16 +221,14 @@ def test_an_answer_of_cri_with_millions_of_fields_is_refused(field: str, reason:
 
 
 SYNCHRONIZE = """
-import sys
 from installer.model.nri import Identity
 from installer.model.protobuf import pack
 from installer.nri import session
 plugin = session.Session(Identity(), ())
-many = {"nvidia.cdi.k8s.io/container.%04d" % number: "x" * 20 for number in range(4_000)}
-long = {"nvidia.cdi.k8s.io": "\U0001f600" + "x" * (256 << 10)}
+LONG = {"nvidia.cdi.k8s.io": "\U0001f600" + "x" * (256 << 10)}
 missed = 0
 for number in range(110):
-    pod = {"id": str(number), "name": f"p{number}", "namespace": "a", "annotations": long if number % 2 else many}
+    pod = {"id": str(number), "name": f"p{number}", "namespace": "a", "annotations": LONG}
     container = {"pod": str(number), "name": "0001", "state": 3, "annotations": {}}
     asked = {"pods": [pod], "containers": [container], "more": number < 109}
     payload = pack(session.SYNCHRONIZE, asked)
@@ -232,3 +243,121 @@ print(missed)
 
 def test_annotations_of_all_pods_of_a_node_are_not_kept_at_synchronize() -> None:
     assert limited_script(SYNCHRONIZE) == "110\n"
+
+
+RUN = """
+import sys
+from pathlib import Path
+from installer.host.programs import run_in
+print(run_in(Path("/"), sys.argv[1:], timeout_s=60))
+"""
+
+
+@pytest.mark.parametrize("output", ["1", "2"])
+def test_a_program_that_writes_without_end_is_ended(output: str) -> None:
+    began = time.monotonic()
+
+    assert limited_script(RUN, "sh", "-c", f"cat /dev/zero >&{output}") == "None\n"
+    assert time.monotonic() - began < 30
+
+
+def test_a_program_that_writes_nothing_and_does_not_end_is_ended() -> None:
+    assert limited_script(RUN.replace("60", "0.5"), "sleep", "600") == "None\n"
+    assert limited_script(RUN.replace("60", "0.5"), "sh", "-c", "exec >&- 2>&-; sleep 600") == "None\n"
+
+
+WRITE_TEXTS = """
+import os
+from pathlib import Path, PurePosixPath
+from installer.host.programs import private_directory
+with private_directory({PurePosixPath("a/b.conf"): "x" * 9000}) as texts:
+    print(Path(texts.name, "a/b.conf").stat().st_size, oct(os.fstat(texts.fd).st_mode & 0o777))
+"""
+FULL = "mount -t tmpfs -o size=8k,mode=1777 none /dev/shm && exec"
+
+
+@only_as_root
+def test_texts_for_a_program_have_room_where_a_user_has_filled_the_shared_memory() -> None:
+    words = ["unshare", "--mount", "sh", "-c", f'{FULL} "$@"', "sh", sys.executable, "-c", WRITE_TEXTS]
+    done = limited(words)
+
+    assert done.stdout == "9000 0o700\n", done.stderr[-1000:]
+
+
+FIND_OURS = """
+import sys
+from pathlib import Path
+from installer.host import kernel
+def refuse(event, _):
+    if event in {"os.listdir", "os.scandir"}:
+        raise RuntimeError(event)
+sys.addaudithook(refuse)
+print(kernel.find_pid_beside_us(Path("/proc")))
+"""
+
+
+@only_as_root
+def test_the_process_beside_us_is_found_without_a_list_of_all_processes() -> None:
+    # Another pid namespace, in which /proc still shows the outer one, as a host's does in a pod.
+    script = f"{sys.executable} -c '{FIND_OURS.replace(chr(39), chr(34))}'; sleep 1"
+    with subprocess.Popen(
+        ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as unshared:
+        assert unshared.stdout is not None
+        found = unshared.stdout.readline().strip()
+        # unshare(1) itself has the new mount namespace, and waits outside the new pid namespace.
+        assert found == str(unshared.pid)
+
+
+NO_API = """
+import io
+import sys
+from http.client import HTTPResponse
+from installer.host import kubernetes
+class Connection:
+    def makefile(self, _):
+        head = b"HTTP/1.1 200 OK\\r\\n\\r\\n"
+        return io.BufferedReader(Endless(head))
+class Endless(io.RawIOBase):
+    def __init__(self, head):
+        self.head = head
+    def readable(self):
+        return True
+    def readinto(self, buffer):
+        part = self.head or b"x" * len(buffer)
+        buffer[: len(part)] = part
+        self.head = b""
+        return len(part)
+answer = HTTPResponse(Connection())
+answer.begin()
+with kubernetes.report_answer("GET /x"):
+    kubernetes._read_bounded(answer) if sys.argv[1] == "read" else [*kubernetes._read_lines(answer)]
+"""
+
+
+@pytest.mark.parametrize("reader", ["read", "watch"])
+def test_an_answer_of_the_kubernetes_api_without_end_is_left(reader: str) -> None:
+    done = limited([sys.executable, "-c", NO_API, reader])
+
+    assert "an answer of more than 8 MB" in done.stderr, done.stderr[-500:]
+
+
+READ_SPECIFICATIONS = """
+import sys
+from pathlib import PurePosixPath
+from installer.host.files import Host
+from installer.report.doctor import read
+specs = [*read.read_specifications(Host.under(PurePosixPath(sys.argv[1])))]
+print(len(specs), sum(bool(spec.unreadable) for spec in specs))
+"""
+
+
+def test_doctor_keeps_no_text_of_a_cdi_specification(tmp_path: Path) -> None:
+    directory = tmp_path / "etc/cdi"
+    directory.mkdir(parents=True)
+    for number in range(300):
+        with (directory / f"{number:03}.yaml").open("wb") as file:
+            file.truncate(16 << 20 if number < 10 else 3 << 20)
+
+    # Ten are too long, and the directory has more than are looked at.
+    assert limited_script(READ_SPECIFICATIONS, tmp_path) == "257 11\n"

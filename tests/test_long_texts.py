@@ -1,15 +1,19 @@
 """A text full of one character is read, or refused, at a cost of its length and not of its square."""
 
+import json
 import sys
 
 import pytest
 
-from tests.support.limits import limited
+from tests.support.limits import POD_BYTES, limited
 
 READ_TEXT = """
+import json
 import sys
 from contextlib import suppress
 from pathlib import PurePosixPath
+from resource import RUSAGE_SELF, getrusage
+from time import process_time
 from installer.cdi import specification
 from installer.change import observe, references
 from installer.config_text import Syntax, Want
@@ -60,10 +64,16 @@ READERS = {
     "masked json": lambda text: mask(text, Syntax.JSON),
     "references": find_references,
 }
-name, size, filler = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]).decode()
-for before, after in [line.split("|") for line in sys.argv[4:]]:
-    with suppress(InstallerError, ValueError, LookupError, TypeError):
-        READERS[name](before + filler * (size // len(filler)) + after)
+name, filler = sys.argv[1], bytes.fromhex(sys.argv[2]).decode()
+seconds = []
+for size in map(int, sys.argv[3].split(",")):
+    for before, after in [line.split("|") for line in sys.argv[4:]]:
+        text = before + filler * (size // len(filler)) + after
+        began = process_time()
+        with suppress(InstallerError, ValueError, LookupError, TypeError):
+            READERS[name](text)
+        seconds.append(process_time() - began)
+print(json.dumps([seconds, getrusage(RUSAGE_SELF).ru_maxrss]))
 """
 FILLERS = {
     "newlines": "\n",
@@ -92,9 +102,13 @@ AROUND = {
         "kind: nvidia.com/gpu\na: [|]\n",
     ),
 }
-# A reader of expressions alone gets as much as is read of any file. What is parsed costs a microsecond a byte.
-SIZES = {"references": 16 << 20}
+# The largest file that is read, and a quarter of that: in one run, so that a slow machine is slow for both.
+SIZES = (4 << 20, 16 << 20)
 SYNTAX = {"json": "json", "masked json": "json", "cdi": "cdi"}
+# Of a cost that grows with the length, 4; of one that grows with its square, 16.
+MOST_TIMES = 8
+LEAST_S = 0.25  # below that the clock and the machine decide
+BYTES_OF_ONE = 24  # memory for each byte of the text: an editor keeps some copies, and a mask the lines
 
 
 @pytest.mark.sampled(8)
@@ -103,10 +117,14 @@ SYNTAX = {"json": "json", "masked json": "json", "cdi": "cdi"}
     "reader", ["references", "toml", "json", "crio", "cdi", "template", "masked toml", "masked json"]
 )
 def test_a_text_full_of_one_character_costs_no_square_of_its_length(reader: str, filler: str) -> None:
-    size = SIZES.get(reader, 256 << 10)
     around = AROUND[SYNTAX.get(reader, "toml")]
-    words = [sys.executable, "-c", READ_TEXT, reader, str(size), FILLERS[filler].encode().hex(), *around]
+    sizes = ",".join(map(str, SIZES))
+    words = [sys.executable, "-c", READ_TEXT, reader, FILLERS[filler].encode().hex(), sizes, *around]
 
-    done = limited(words, memory=1 << 30)
+    done = limited(words, memory=1 << 30, cpu_s=200)
 
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    seconds, memory_kb = json.loads(done.stdout)
+    for place, short_s, long_s in zip(around, seconds, seconds[len(around) :], strict=False):
+        assert long_s < MOST_TIMES * max(short_s, LEAST_S), (place, short_s, long_s)
+    assert memory_kb << 10 < POD_BYTES / 2 + BYTES_OF_ONE * SIZES[1], memory_kb

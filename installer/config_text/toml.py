@@ -25,7 +25,10 @@ DEEP: Final = re.compile(
 # repeated group is atomic: Debian 12's Python 3.11.2 goes on where a repetition failed half way
 # (python/cpython#106052).
 _QUOTED: Final = (
-    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' + r"|'''.*?'''(?:'{0,2})" + r'|"(?:\\.|[^"\\])*+"' + r"|'[^']*+'"
+    r'"""(?>[^"\\]++|\\.|"{1,2}+(?!"))*+"{3,5}+'
+    r"|'''.*?'''(?:'{0,2})"
+    r'|"(?:\\.|[^"\\])*+"'
+    r"|'[^']*+'"
 )
 _STRING: Final = re.compile(_QUOTED, re.DOTALL)
 _PART: Final = re.compile(rf"[A-Za-z0-9_-]++|{_QUOTED}", re.DOTALL)

@@ -105,13 +105,19 @@ def mount_namespace(process: Path) -> str:
 
 
 def find_pid_beside_us(proc: Path) -> int | None:
-    """Return the lowest process of ``proc`` that has our mount namespace; None where none is seen."""
+    """Return the uppermost of this process and its parents that has our mount namespace, as ``proc`` counts.
+
+    None where ``proc`` does not show this process. Only parents are looked at: others may have made any
+    number of processes.
+    """
     own = mount_namespace(OWN)
-    names: list[str] = []
-    with suppress(OSError):
-        names = os.listdir(proc)  # noqa: PTH208 - names alone
-    pids = sorted(int(name) for name in names if name.isdigit())
-    return next((pid for pid in pids if own and mount_namespace(proc / str(pid)) == own), None)
+    uppermost = None
+    with suppress(OSError, LookupError, ValueError):
+        pid = int((proc / "self").readlink().name)  # in the pid namespace of ``proc``, not in ours
+        while own and mount_namespace(proc / str(pid)) == own:
+            uppermost = pid
+            pid = int(status_field("PPid:", pid, proc)[0])
+    return uppermost
 
 
 def enter_mount_namespace(namespace: Path) -> None:

@@ -116,7 +116,7 @@ class Api(Struct, frozen=True):
     def get(self, path: str) -> dict[str, Any]:
         """Return an object."""
         with self._ask("GET", path) as answer:
-            return _object(answer.read())
+            return _object(_read_bounded(answer))
 
     def ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> "Reply":
         """Return the answer to one request, which ends within ``answer_s`` and has at most ``MAX_BYTES``.
@@ -136,14 +136,14 @@ class Api(Struct, frozen=True):
     def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> None:
         """Change an object by a JSON patch, which is applied whole or not at all."""
         with self._ask("PATCH", path, json.dumps(changes).encode()) as answer:
-            answer.read()
+            _read_bounded(answer)
 
     def watch(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield each object that is there, and each that is made or changed, until the API ends the watch."""
         self.ready.unlink(missing_ok=True)
         with self._ask("GET", path) as answer:
             self.ready.touch()
-            yield from read_events(answer)
+            yield from read_events(_read_lines(answer))
 
     @contextmanager
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Iterator["HTTPResponse"]:
@@ -223,7 +223,7 @@ class _Received(io.RawIOBase):
         size = self._connection.recv_into(buffer)
         self._received += size
         if self._received > MAX_BYTES:
-            raise OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
+            raise _too_long()
         return size
 
 
@@ -232,6 +232,26 @@ def _left_s(deadline: float) -> float:
     if left_s <= 0:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
     return left_s
+
+
+def _read_bounded(answer: "HTTPResponse") -> bytes:
+    """Return the body of an answer; raise OSError if it has more than ``MAX_BYTES``."""
+    content = answer.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise _too_long()
+    return content
+
+
+def _read_lines(answer: "HTTPResponse") -> Iterator[bytes]:
+    """Yield the lines of an answer, of which each has an object; raise OSError for one of ``MAX_BYTES``."""
+    while line := answer.readline(MAX_BYTES):
+        if len(line) == MAX_BYTES:
+            raise _too_long()
+        yield line
+
+
+def _too_long() -> OSError:
+    return OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
 
 
 def _refusal(asked: str, status: int, text: bytes) -> RefusedError:

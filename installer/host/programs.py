@@ -4,9 +4,9 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -16,17 +16,26 @@ from installer.host.files import Host, is_file
 from installer.host.inodes import opened
 from installer.model.files import EXECUTABLE_DIRS
 
+if TYPE_CHECKING:
+    from subprocess import Popen
+
 ENVIRONMENT: Final[dict[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
 STOP_POLL_S: Final = 0.1
-MEMORY: Final = "/dev/shm"  # noqa: S108 - writable also where a container's root is not
+OUTPUT_BYTES: Final = 16 << 20  # of what a program writes, as of a file; an effective config has some 10 KB
+PART_BYTES: Final = 64 << 10
+BY_HAND: Final = "run it by hand on the node"
+# The first is writable also where a container's root is not, but every user can fill it. The second cannot
+# be filled by users.
+MEMORY: Final = ("/dev/shm", "/run", None)  # noqa: S108 - a directory of our own is made there
+TEXTS: Final = "texts"
 UNSTARTED: Final = range(125, 128)  # chroot(1): it failed itself; the program cannot be started; is not there
 
 
 class LateError(InstallerError):
-    """A program of the host's did not come to its end in time."""
+    """A program did not come to its end in time, or within ``OUTPUT_BYTES``."""
 
 
 class Ran(Struct, frozen=True):
@@ -80,7 +89,10 @@ def run_in(
     environment: Mapping[str, str] = ENVIRONMENT,
     fds: Sequence[int] = (),
 ) -> Ran | None:
-    """Run a program of the host whose root is ``root`` here; None where it cannot be run, or is late."""
+    """Run a program of the host whose root is ``root`` here.
+
+    Return None where the program cannot be run, is late, or writes more than ``OUTPUT_BYTES``.
+    """
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
     with suppress(LateError):
         ran = _run(command, timeout_s, env=environment, pass_fds=fds)
@@ -107,9 +119,18 @@ def _run(
     command: Sequence[str], timeout_s: float, check: Callable[[], None] = lambda: None, **options: Any
 ) -> Ran | None:
     """Return what a program gave at its end; ``check`` is called meanwhile, and may raise: that ends it."""
-    from subprocess import DEVNULL, PIPE, Popen, SubprocessError, TimeoutExpired
+    from subprocess import DEVNULL, PIPE, Popen, SubprocessError
 
     deadline = time.monotonic() + timeout_s
+
+    def pause_s() -> float:
+        """Return how long to wait before the next ``check``."""
+        check()
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise LateError(f"run {command[0]} within {timeout_s:g} s", remedy=BY_HAND)
+        return min(left_s, STOP_POLL_S)
+
     usual: dict[str, Any] = {"stdin": DEVNULL, "env": ENVIRONMENT, "stdout": PIPE, "stderr": PIPE, "cwd": "/"}
     try:
         child: Popen[bytes] = Popen(command, **usual | options)
@@ -117,14 +138,44 @@ def _run(
         return None
     with child:
         try:
-            while (left_s := deadline - time.monotonic()) > 0:
-                with suppress(TimeoutExpired):
-                    out, err = child.communicate(timeout=min(left_s, STOP_POLL_S))
-                    return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
-                check()
+            out, err = _read_output(child, pause_s)
+            returncode = _await_end(child, pause_s)
         finally:
             child.kill()
-    raise LateError(f"run {command[0]} within {timeout_s:g} s", remedy="run it by hand on the node")
+    return Ran(returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def _read_output(child: "Popen[bytes]", pause_s: Callable[[], float]) -> tuple[bytes, bytes]:
+    """Return what a program writes to stdout and to stderr until it has closed both.
+
+    Not by communicate(), which keeps whatever comes.
+    """
+    from selectors import EVENT_READ, DefaultSelector
+
+    out = bytearray()
+    err = bytearray()
+    with DefaultSelector() as selector:
+        for stream, written in ((child.stdout, out), (child.stderr, err)):
+            if stream is not None:
+                selector.register(stream, EVENT_READ, written)
+        while selector.get_map():
+            for key, _ in selector.select(pause_s()):
+                part = os.read(key.fd, PART_BYTES)
+                key.data.extend(part)
+                if not part:
+                    selector.unregister(key.fileobj)
+            if len(out) + len(err) > OUTPUT_BYTES:
+                problem = f"run a program (it writes more than {OUTPUT_BYTES >> 20} MiB)"
+                raise LateError(problem, remedy=BY_HAND)
+    return bytes(out), bytes(err)
+
+
+def _await_end(child: "Popen[bytes]", pause_s: Callable[[], float]) -> int:
+    from subprocess import TimeoutExpired
+
+    while True:
+        with suppress(TimeoutExpired):
+            return child.wait(pause_s())
 
 
 class OpenText(Struct, frozen=True):
@@ -144,14 +195,34 @@ def memory_file() -> Iterator[OpenText]:
 @contextmanager
 def private_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[OpenText]:
     """Yield a directory with ``texts`` by their relative paths, which only its owner can enter."""
+    with _written(texts) as directory, opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        # A link at the end would not be walked into, so the directory itself is named behind it.
+        yield OpenText(fd, f"/proc/self/fd/{fd}/{TEXTS}")
+
+
+@contextmanager
+def _written(texts: Mapping[PurePosixPath, str]) -> Iterator[str]:
+    """Write the texts into a new directory below the first of ``MEMORY`` that has room for them."""
     import tempfile
 
-    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as directory:
-        top = Path(directory, "texts")
-        top.mkdir()
-        for path, text in texts.items():
-            (top / path).parent.mkdir(parents=True, exist_ok=True)
-            (top / path).write_bytes(text.encode())
-        with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
-            # A link at the end would not be walked into, so the directory itself is named behind it.
-            yield OpenText(fd, f"/proc/self/fd/{fd}/texts")
+    failure: OSError | None = None
+    for place in MEMORY:
+        directory = None
+        with ExitStack() as stack:
+            try:
+                directory = stack.enter_context(tempfile.TemporaryDirectory(dir=place))
+                _write(Path(directory, TEXTS), texts)
+            except OSError as error:
+                failure = error
+                continue
+            yield directory
+            return
+    if failure is not None:
+        raise failure
+
+
+def _write(top: Path, texts: Mapping[PurePosixPath, str]) -> None:
+    top.mkdir()
+    for path, text in texts.items():
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / path).write_bytes(text.encode())

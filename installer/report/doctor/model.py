@@ -86,10 +86,12 @@ class Driver(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True):
-    """A CDI specification."""
+    """A CDI specification: what counts here of its text, which may be long."""
 
     path: PurePosixPath
-    text: str
+    version: Version = ()  # as it says
+    uvm_majors: frozenset[int] = frozenset()  # of nvidia-uvm's device nodes
+    caps: frozenset[int] = frozenset()  # the minors of the MIG device nodes
     gone: tuple[str, ...] = ()  # the paths of the host in it that nothing stands at
     gpus: frozenset[str] = frozenset()  # the names of its devices of nvidia.com/gpu
     unreadable: str = ""  # why it is out of bounds

@@ -65,6 +65,8 @@ LOG_WORDS: Final = ("NVRM", "nvidia", "Key was rejected", "Required key", "unsig
 MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
 HOST_PATH: Final = re.compile(r"""["']?hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
 MOST_PATHS: Final = 2000  # of one specification
+MOST_SPECS: Final = 256  # of one directory
+SPEC_BYTES: Final = 4 << 20  # engines read more; the specification of a node with 128 devices has 130,000
 SYS: Final = PurePosixPath("/sys")
 STORES: Final = ("/var", "/var/lib/docker", "/var/lib/containerd", "/var/lib/containers")
 BOOLEANS: Final = ("container_use_devices", "container_use_xserver_devices")
@@ -248,16 +250,38 @@ def _read_mig_minors(host: Host) -> Iterator[int]:
 
 
 def read_specifications(host: Host) -> Iterator[model.Spec]:
-    """Yield the CDI specifications that engines would read."""
-    for path in (directory / name for directory in SPEC_DIRS for name in _list_names(host, directory)):
-        if path.suffix in SPEC_SUFFIXES:
-            content = text(host, path)
-            paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
-            gone = tuple(each for each in paths if is_absent(host, PurePosixPath(each)))
-            try:
-                yield model.Spec(path, content, gone, read_devices(content, GPU_KIND))
-            except InstallerError as error:
-                yield model.Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
+    """Yield the CDI specifications that engines would read, ``MOST_SPECS`` of a directory at most."""
+    for directory in SPEC_DIRS:
+        paths = [directory / name for name in _list_names(host, directory)]
+        specs = [path for path in paths if path.suffix in SPEC_SUFFIXES]
+        for path in specs[:MOST_SPECS]:
+            yield _read_specification(host, path)
+        if len(specs) > MOST_SPECS:
+            reason = f"{directory}: cannot look at more than {MOST_SPECS} of {len(specs)} specifications"
+            yield model.Spec(directory, unreadable=reason)
+
+
+def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
+    if host.size(path) > SPEC_BYTES:
+        return model.Spec(path, unreadable=f"{path}: it has more than {SPEC_BYTES >> 20} MiB")
+    content = text(host, path)
+    version = system.WRITTEN_IN.search(content)
+    paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
+    gpus: frozenset[str] = frozenset()
+    unreadable = ""
+    try:
+        gpus = read_devices(content, GPU_KIND)
+    except InstallerError as error:
+        unreadable = f"{path}: cannot {error.problem}"
+    return model.Spec(
+        path,
+        version=tuple(int(part) for part in version[1].split(".")) if version else (),
+        uvm_majors=frozenset(int(major) for major in system.UVM_MAJOR.findall(content)),
+        caps=frozenset(int(minor) for minor in system.CAP.findall(content)),
+        gone=tuple(each for each in paths if is_absent(host, PurePosixPath(each))),
+        gpus=gpus,
+        unreadable=unreadable,
+    )
 
 
 def _read_system(host: Host, seen: Sequence[HostProcess], record: Record, options: Options) -> model.System:

@@ -238,7 +238,7 @@ def check_nri_plugin(node: Node) -> Verdict:
 
 def check_cdi_uvm_number(node: Node) -> Verdict:
     real = node.driver.majors.get("nvidia-uvm")
-    majors = {int(found[1]): spec.path for spec in node.specs for found in UVM_MAJOR.finditer(spec.text)}
+    majors = {major: spec.path for spec in node.specs for major in spec.uvm_majors}
     if real is None or not majors:
         return none("no specification gives a number, or nvidia-uvm is not served")
     wrong = [f"{path} says {major}" for major, path in majors.items() if major != real]
@@ -255,15 +255,14 @@ def check_cdi_paths(node: Node) -> Verdict:
 
 @given(lambda node: node.driver.mig_minors and _select_gpu_specs(node), "no MIG device, or no specification")
 def check_cdi_mig(node: Node) -> Verdict:
-    minors = {int(minor) for spec in _select_gpu_specs(node) for minor in CAP.findall(spec.text)}
+    minors = {minor for spec in _select_gpu_specs(node) for minor in spec.caps}
     absent = [str(minor) for minor in node.driver.mig_minors if minor not in minors]
     fine = f"{len(node.driver.mig_minors)} MIG nodes"
     return judge(absent, "not in any specification: nvidia-cap ", fine)
 
 
 def check_cdi_version(node: Node) -> Verdict:
-    written = (WRITTEN_IN.search(spec.text) for spec in node.specs)
-    newest = max((tuple(map(int, found[1].split("."))) for found in written if found), default=())
+    newest = max((spec.version for spec in node.specs), default=())
     asked = [(exam.label, exam.name, version) for exam in node.engines if (version := exam.version)]
     if not newest or not asked:
         return none("no specification, or no engine that says its version")
