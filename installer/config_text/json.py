@@ -142,16 +142,16 @@ def _make_branch(pairs: list[tuple[str, Any]]) -> Branch:
 
 def pairs(text: str, start: int) -> list[Pair]:
     """Return the pairs of the object that starts at ``start``; none if no object starts at ``start``."""
-    found: list[Pair] = []
+    siblings: list[Pair] = []
     pos = _skip(text, start + 1)
     while text[start] == "{" and text[pos] != "}":
-        begin = _skip(text, pos + 1) if found else pos
+        begin = _skip(text, pos + 1) if siblings else pos
         name, name_end = _DECODER.raw_decode(text, begin)
         value = _skip(text, _skip(text, name_end) + 1)
         _, end = _DECODER.raw_decode(text, value)
-        found.append(Pair((name,), (text[begin:name_end],), begin, value, end))
+        siblings.append(Pair((name,), (text[begin:name_end],), begin, value, end))
         pos = _skip(text, end)
-    return found
+    return siblings
 
 
 def _find(text: str, key: Key) -> tuple[list[Pair], int]:

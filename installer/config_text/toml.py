@@ -79,13 +79,13 @@ def tables(text: str, key: Key) -> tuple[Table, ...]:
     Raises:
         TextError: some text is not understood.
     """
-    found: list[Table] = []
+    all_tables: list[Table] = []
     for section in _sections(text):
         if section.name == key[: len(section.name)]:
-            found += _open_inline(text, section, key)
+            all_tables += _open_inline(text, section, key)
         else:
-            found.append(section)
-    return tuple(found)
+            all_tables.append(section)
+    return tuple(all_tables)
 
 
 def pairs(text: str, start: int) -> list[Pair]:
@@ -156,15 +156,15 @@ def _find_header(text: str, pos: int) -> int:
 @lru_cache(maxsize=8)
 def _read_pairs(text: str) -> tuple[Pair, ...]:
     """Return the pairs of a text without headers, or of the text between two braces."""
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     pos = _skip(_VOID, text, 0)
     while pos < len(text):
         name, raw, value = _read_name(text, pos, "=")
         value = _skip(_SPACE, text, value)
         end = _find_end(text, value)
-        found.append(Pair(name, raw, pos, value, end))
+        pairs.append(Pair(name, raw, pos, value, end))
         pos = _skip_comma(text, end)
-    return tuple(found)
+    return tuple(pairs)
 
 
 def _read_name(text: str, pos: int, closing: str) -> tuple[Key, Key, int]:
@@ -276,19 +276,19 @@ def literal(value: Value) -> str:
 
 def span(text: str, key: Key) -> slice | None:
     """Return the span of the literal of ``key``; None if ``key`` is missing, or a table below a header."""
-    place = _find_pair(text, key)
-    if place is None:
+    location = _find_pair(text, key)
+    if location is None:
         return None
-    _, pair = place
+    _, pair = location
     return slice(pair.value, pair.end)
 
 
 def remove(text: str, key: Key) -> str:
     """Return ``text`` without ``key``: without the key's line, or without the pair between the braces."""
-    place = _find_pair(text, key)
-    if place is None:
+    location = _find_pair(text, key)
+    if location is None:
         raise TextError(MOVED)
-    table, pair = place
+    table, pair = location
     if not table.inline:
         return _remove_line(text, pair.start, pair.end)
     pairs = table.pairs(text)
@@ -311,18 +311,18 @@ def insert(text: str, key: Key, literal: str) -> str:
     The places, in this order: behind the last pair of the key's table, between the braces of an inline table,
     beside a dotted name, below a new header at the end.
     """
-    found = tables(text, key)
+    all_tables = tables(text, key)
     for depth in range(len(key) - 1, -1, -1):
         parent = key[:depth]
         rest = key[depth:]
-        own = next((table for table in found if table.name == parent), None)
+        own = next((table for table in all_tables if table.name == parent), None)
         if own is None:
-            sibling = _find_dotted(text, found, parent)
+            sibling = _find_dotted(text, all_tables, parent)
             if sibling is not None:
                 table, pair = sibling
                 raw = (*pair.raw[: depth - len(table.name)], *map(_quote, rest))
                 return _insert_beside_pair(text, table, pair, f"{'.'.join(raw)} = {literal}")
-            if any(table.name[:depth] == parent for table in found):
+            if any(table.name[:depth] == parent for table in all_tables):
                 break
             continue
 
@@ -331,7 +331,7 @@ def insert(text: str, key: Key, literal: str) -> str:
         if len(rest) == 1 and literal != "{}":
             return _insert_into_section(text, own, f"{_quote(rest[0])} = {literal}")
         break
-    return _insert_below_header(text, found, key, literal)
+    return _insert_below_header(text, all_tables, key, literal)
 
 
 def add_element(array: str, element: str) -> str:
@@ -399,12 +399,12 @@ def remove_element(array: str, index: int) -> str:
 
 def unopened(text: str, key: Key) -> bool:
     """Tell whether ``key`` is a table only because headers of its sub-tables name it."""
-    found = tables(text, key)
-    if any(table.name == key for table in found):
+    all_tables = tables(text, key)
+    if any(table.name == key for table in all_tables):
         return False
-    if not any(table.name[: len(key)] == key for table in found):
+    if not any(table.name[: len(key)] == key for table in all_tables):
         return False
-    return _find_dotted(text, found, key) is None
+    return _find_dotted(text, all_tables, key) is None
 
 
 def _find_pair(text: str, key: Key) -> tuple[Table, Pair] | None:
@@ -416,9 +416,9 @@ def _find_pair(text: str, key: Key) -> tuple[Table, Pair] | None:
     return None
 
 
-def _find_dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
+def _find_dotted(text: str, all_tables: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
     """Return the last pair that makes ``key`` a table by a dotted name, and the pair's table."""
-    for table in _list_parents(found, key):
+    for table in _list_parents(all_tables, key):
         for pair in reversed(table.pairs(text, key[len(table.name)])):
             name = table.name + pair.name
             if len(key) < len(name) and name[: len(key)] == key:
@@ -426,9 +426,9 @@ def _find_dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pa
     return None
 
 
-def _list_parents(found: Sequence[Table], key: Key) -> Iterator[Table]:
+def _list_parents(all_tables: Sequence[Table], key: Key) -> Iterator[Table]:
     """Yield the tables above ``key``."""
-    for table in found:
+    for table in all_tables:
         if table.name == key[: len(table.name)] and table.name != key:
             yield table
 
@@ -473,11 +473,11 @@ def _insert_into_section(text: str, table: Table, pair: str) -> str:
     return _add_lines(text, comment.end() if comment else 0, [pair])
 
 
-def _insert_below_header(text: str, found: Sequence[Table], key: Key, literal: str) -> str:
+def _insert_below_header(text: str, all_tables: Sequence[Table], key: Key, literal: str) -> str:
     """Return ``text`` with a new header at the end, and ``key`` below the header."""
     is_table = literal == "{}"
     name = key if is_table else key[:-1]
-    raw, outer, inner = _find_style(text, found, name)
+    raw, outer, inner = _find_style(text, all_tables, name)
     lines = [f"{outer}[{'.'.join(raw)}]"]
     if not is_table:
         lines.append(f"{inner}{_quote(key[-1])} = {literal}")
@@ -490,12 +490,12 @@ def _insert_below_header(text: str, found: Sequence[Table], key: Key, literal: s
     return _add_lines(text, end, ["", *lines])
 
 
-def _find_style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str, str]:
+def _find_style(text: str, all_tables: Sequence[Table], name: Key) -> tuple[Key, str, str]:
     """Return the style of headers like ``name``: their parts, their indentation, the indentation of pairs."""
     raw: Key = ()
     outer = ""
     inner = ""
-    headers = [table for table in found if table.raw and (table.name[0] == name[0] or len(name) == 1)]
+    headers = [table for table in all_tables if table.raw and (table.name[0] == name[0] or len(name) == 1)]
     for table in headers:
         common = table.raw[: _count_common(table.name, name)]
         if len(common) > len(raw):

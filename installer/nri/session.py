@@ -200,34 +200,34 @@ class Messages:
         self._bytes += content
         for (number, _), payload in _cut(self._bytes, _MUX, 1, MAX_MESSAGE_BYTES + _TTRPC.size, "frame"):
             if number in self._connections:
-                waiting = self._connections[number]
-                waiting += payload
-                for (_, stream, kind, _), whole in _cut(waiting, _TTRPC, 0, MAX_MESSAGE_BYTES, "message"):
+                buffer = self._connections[number]
+                buffer += payload
+                for (_, stream, kind, _), whole in _cut(buffer, _TTRPC, 0, MAX_MESSAGE_BYTES, "message"):
                     yield Message(number, stream, kind, whole)
 
 
 def _cut(
-    waiting: bytearray, header: struct.Struct, place: int, most: int, what: str
+    buffer: bytearray, header: struct.Struct, size_index: int, max_size: int, unit: str
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Remove each complete unit from ``waiting``; yield the fields of its header, and its content.
+    """Remove each complete unit from ``buffer``; yield the fields of its header, and its content.
 
     Args:
-        waiting: the received bytes.
+        buffer: the received bytes.
         header: the format of the header.
-        place: the index of the content's size among the header's fields.
-        most: the largest size allowed.
-        what: the unit's name for errors.
+        size_index: the index of the content's size among the header's fields.
+        max_size: the largest size allowed.
+        unit: the unit's name for errors.
     """
-    while len(waiting) >= header.size:
-        fields = header.unpack_from(waiting)
-        size = fields[place]
-        if size > most:
-            raise WireError(f"a {what} of {size} bytes")
+    while len(buffer) >= header.size:
+        fields = header.unpack_from(buffer)
+        size = fields[size_index]
+        if size > max_size:
+            raise WireError(f"a {unit} of {size} bytes")
         end = header.size + size
-        if len(waiting) < end:
+        if len(buffer) < end:
             return
-        content = bytes(waiting[header.size : end])
-        del waiting[:end]
+        content = bytes(buffer[header.size : end])
+        del buffer[:end]
         yield fields, content
 
 
