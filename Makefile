@@ -13,7 +13,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 # Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 
-.PHONY: demo test test-all night-of format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench differential golden fresh first-hour help clean
+.PHONY: demo test test-all night-of format lint types unit engines image test-node test-gpu gpu-bundle lock sbom pin torture mutants sample bench differential golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -70,8 +70,11 @@ image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, wi
 test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose engine it restarts: needs root on Debian
 	$(PYTEST) --numprocesses 2 tests/engines/node
 
-test-gpu: .venv/.dev  ## containers reach the GPU by CDI and by our runtime: needs root, a GPU with its driver, runc, the toolkit
-	@$(BIN)/python -m tests.gpu
+test-gpu: .venv/.dev  ## containers of runc, containerd and Docker reach the GPU: needs root on Debian, a GPU with its driver, runc, the toolkit in TOOLKIT_SOURCE
+	@status=0; $(BIN)/python -m tests.gpu || status=1; $(BIN)/python -m tests.gpu.engines || status=1; exit $$status
+
+gpu-bundle: .venv/.dev  ## the same engines for a bare machine with a GPU and no network, in parts that travel one by one: needs root on Debian
+	@$(BIN)/python -m tests.gpu.pack
 
 lock: .venv/.dev  ## write the sums of the image's Python packages, from pyproject.toml and constraints.txt
 	@$(BIN)/python images/lock

@@ -289,15 +289,20 @@ class Node:
 
 
 @contextmanager
-def boot(roots: Roots, engines: EngineSet, *, start: bool = True) -> Iterator[Node]:
-    """Boot a node, its usual configs in place; without ``start`` its engines wait for ``start_engines``."""
+def boot(
+    roots: Roots, engines: EngineSet, *, start: bool = True, binds: Sequence[str] = ()
+) -> Iterator[Node]:
+    """Boot a node, its usual configs in place; without ``start`` its engines wait for ``start_engines``.
+
+    ``binds`` are more words for nspawn, such as ``--bind=/dev/nvidia0``.
+    """
     name = f"node{os.getpid()}-{uuid.uuid4().hex[:6]}"
     scratch = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     own_cgroups: list[Path] = []
     process: subprocess.Popen[bytes] | None = None
     try:
         own_cgroups += make_cgroups(name)
-        process = spawn(roots, engines.suite, name, own_cgroups, scratch / CONSOLE)
+        process = spawn(roots, engines.suite, name, own_cgroups, scratch / CONSOLE, binds)
         node = Node(name, engines, process, scratch)
         for path, text in base_configs(engines).items():
             node.write(path, text)

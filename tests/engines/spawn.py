@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,11 +40,16 @@ NSPAWN = (
 )
 
 
-def spawn(roots: Roots, suite: str, name: str, cgroups: list[Path], log: Path) -> subprocess.Popen[bytes]:
-    """Start the node ``name`` with a suite's engines; the project is in it where it is here, read-only."""
+def spawn(  # noqa: PLR0913, PLR0917 - a node has many sides
+    roots: Roots, suite: str, name: str, cgroups: list[Path], log: Path, binds: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Start the node ``name`` with a suite's engines; the project is in it where it is here, read-only.
+
+    ``binds`` are more words for nspawn, such as ``--bind=/dev/nvidia0``.
+    """
     site = f"/usr/local/lib/{roots.python}/dist-packages"
     command = [*CONTAIN, *with_own_loader(roots.base, "usr/bin/systemd-nspawn"), *NSPAWN, f"--machine={name}"]
-    command += [f"--bind-ro={PROJECT}:{PROJECT}:norbind", f"--bind-ro={roots.site}:{site}"]
+    command += [f"--bind-ro={PROJECT}:{PROJECT}:norbind", f"--bind-ro={roots.site}:{site}", *binds]
     environment = {
         "PATH": os.environ["PATH"],
         "LOWER": str(roots.suites[suite]),

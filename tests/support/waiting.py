@@ -65,9 +65,11 @@ def until_it_sleeps(pid: int) -> None:
             seen, since = now, time.monotonic()
 
 
-def until(done: Callable[[], object], said: Callable[[], object] = lambda: "") -> None:
+def until(
+    done: Callable[[], object], said: Callable[[], object] = lambda: "", patience_s: float = PATIENCE_S
+) -> None:
     """Return as soon as something holds; fail with what was ``said``. All tests wait for a fact by this."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not done():
         assert time.monotonic() < deadline, said()
         time.sleep(0.02)
