@@ -1,6 +1,6 @@
-"""Checks of engines and programs: what engines have in force, NVIDIA's toolkit, shims, known holes."""
+"""Check engines and programs: configs in force, NVIDIA's toolkit, shims and known vulnerabilities."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import product
 from pathlib import PurePosixPath
@@ -30,73 +30,136 @@ NO_CONFIG: Final = none("no config.toml of a toolkit")
 TYPE_KEYS: Final = ("runtimeType", "runtime_type")
 RUNNING: Final = ("active", "activating", "reloading")
 SHIM: Final = "containerd-shim"
-# The commit that brought the nil pointer is in these two only; 1.2.0 and 1.2.3 are without it.
+# Only these two have the commit with the nil pointer; 1.2.0 and 1.2.3 are without.
 NIL_POINTER: Final = frozenset({(1, 2, 1), (1, 2, 2)})
 EXEC_FIXED: Final = (1, 2, 13)
-UNITS: Final = frozenset(unit for each in ENGINES.values() for unit in (each.unit, *each.units))
-Wrong = Callable[[model.EngineExam], str]
+Level = Callable[[str], Verdict]
+FindFlaw = Callable[[model.EngineExam], str]
 
 
-def judge_engines(node: Node, wrong: Wrong, fine: str, level: Callable[[str], Verdict] = bad) -> Verdict:
-    """Return a verdict on all engines: ``wrong`` says what is wrong with one, "" where nothing is."""
+def _list_units() -> Iterator[str]:
+    """Yield the name of each unit of each engine."""
+    for engine in ENGINES.values():
+        yield engine.unit
+        yield from engine.units
+
+
+UNITS: Final = frozenset(_list_units())
+
+
+def judge_engines(node: Node, find_flaw: FindFlaw, fine: str, level: Level = bad) -> Verdict:
+    """Return a verdict on all engines.
+
+    Args:
+        node: The node with its engines.
+        find_flaw: Returns the flaw of an engine, "" without a flaw.
+        fine: The text of a verdict without a flaw.
+        level: Makes the verdict on the flaws.
+    """
     if not node.engines:
-        unseen = "no engine is seen: the host's processes are not in view"
-        return none("no engine runs" if node.sees_host else unseen)
-    return judge([f"{exam.name}: {flaw}" for exam in node.engines if (flaw := wrong(exam))], "", fine, level)
+        if node.sees_host:
+            return none("no engine runs")
+        return none("no engine is seen: the host's processes are not in view")
+
+    flaws = []
+    for exam in node.engines:
+        flaw = find_flaw(exam)
+        if flaw:
+            flaws.append(f"{exam.name}: {flaw}")
+    return judge(flaws, "", fine, level)
 
 
-def by_engine(
-    fine: str | Callable[[Node], str], level: Callable[[str], Verdict] = bad
-) -> Callable[[Wrong], model.Judge]:
-    """Make a check of the node out of one that judges an engine."""
-    tell = fine if callable(fine) else lambda _: fine
-    return lambda wrong: lambda node: judge_engines(node, wrong, tell(node), level)
+def by_engine(fine: str | Callable[[Node], str], level: Level = bad) -> Callable[[FindFlaw], model.Judge]:
+    """Turn a check of an engine into a check of the node.
+
+    Args:
+        fine: The text of a verdict without a flaw, or a function of the node that returns the text.
+        level: Makes the verdict on the flaws.
+    """
+
+    def decorate(find_flaw: FindFlaw) -> model.Judge:
+        def check(node: Node) -> Verdict:
+            text = fine(node) if callable(fine) else fine
+            return judge_engines(node, find_flaw, text, level)
+
+        return check
+
+    return decorate
 
 
 def _read_cgroup_driver(exam: model.EngineExam, name: str) -> str:
-    """Return the cgroup driver that a runtime of containerd uses; "" where its options do not tell."""
-    handler = exam.serving.handlers.get(name) if exam.serving and exam.is_containerd else None
+    """Return the cgroup driver of a runtime of containerd; "" if the runtime has no options."""
+    if not exam.serving or not exam.is_containerd:
+        return ""
+
+    handler = exam.serving.handlers.get(name)
     if handler is None or not handler.options:
         return ""
     return "systemd" if handler.options.get("systemdcgroup") else "cgroupfs"
 
 
-@by_engine(lambda node: list_words([exam.label for exam in node.engines]))
+def _list_labels(node: Node) -> str:
+    return list_words([exam.label for exam in node.engines])
+
+
+@by_engine(_list_labels)
 def check_engine_answers(exam: model.EngineExam) -> str:
-    return exam.silence if exam.serving is None and not (exam.disabled or exam.failed) else ""
+    if exam.serving is not None or exam.disabled or exam.failed:
+        return ""
+    return exam.silence
 
 
 def check_engine_ready(node: Node) -> Verdict:
-    def flaw(exam: model.EngineExam) -> str:
-        # A containerd that serves Docker has CRI switched off on purpose, and is none that we configure.
+    def find_flaw(exam: model.EngineExam) -> str:
+        # A containerd that serves Docker has CRI switched off on purpose, and is not configured by us.
         if exam.disabled and exam.name in node.configured:
             return "its CRI is switched off"
         if exam.failed:
             return exam.silence
-        return "it calls itself not ready" if exam.serving and not exam.serving.ready else ""
+        if exam.serving and not exam.serving.ready:
+            return "it calls itself not ready"
+        return ""
 
-    return judge_engines(node, flaw, "ready")
+    return judge_engines(node, find_flaw, "ready")
 
 
 def check_engine_unit(node: Node) -> Verdict:
     states = {exam.unit: exam.unit_state for exam in node.engines if exam.unit_state}
-    refused = node.system.refused
-    down = [
-        f"{unit} {f'ends again and again ({state})' if ENDS_AGAIN in state else f'is {state}'}"
-        f"{f': {refused[unit]}' if unit in refused else ''}, see journalctl -u {unit}"
-        for unit, state in node.system.units.items()
-        if unit in UNITS - states.keys() and (ENDS_AGAIN in state or state.startswith("failed"))
-    ]
+    down = list(_describe_units_down(node, UNITS - states.keys()))
     if not states and not down:
         return none("systemd does not tell, or no engine runs as a unit")
-    wrong = [f"{unit} is {state}" for unit, state in states.items() if not state.startswith("active")]
-    return judge([*wrong, *down], "", list_words([f"{unit} is active" for unit in states]))
+
+    inactive = [f"{unit} is {state}" for unit, state in states.items() if not state.startswith("active")]
+    fine = list_words([f"{unit} is active" for unit in states])
+    return judge(inactive + down, "", fine)
 
 
-check_engine_kind: Final = by_engine("the node's own", warn)(lambda exam: exam.another)
-check_engine_below: Final = by_engine("nothing is missing")(
-    lambda exam: exam.unable and f"cannot {exam.unable}"
-)
+def _describe_units_down(node: Node, names: Collection[str]) -> Iterator[str]:
+    """Yield a sentence on each of these units that failed, or that systemd restarts again and again."""
+    for unit, state in node.system.units.items():
+        if unit not in names:
+            continue
+
+        if ENDS_AGAIN in state:
+            problem = f"ends again and again ({state})"
+        elif state.startswith("failed"):
+            problem = f"is {state}"
+        else:
+            continue
+
+        if unit in node.system.refused:
+            problem += f": {node.system.refused[unit]}"
+        yield f"{unit} {problem}, see journalctl -u {unit}"
+
+
+@by_engine("the node's own", warn)
+def check_engine_kind(exam: model.EngineExam) -> str:
+    return exam.another
+
+
+@by_engine("nothing is missing")
+def check_engine_below(exam: model.EngineExam) -> str:
+    return f"cannot {exam.unable}" if exam.unable else ""
 
 
 @by_engine("each starts with the configs it has")
@@ -104,72 +167,97 @@ def check_config_accepted(exam: model.EngineExam) -> str:
     if exam.invalid:
         return exam.invalid
     # A containerd that serves Docker has CRI switched off on purpose.
-    return (exam.on_disk.fatal if exam.on_disk and not exam.disabled else "") or exam.next_flaw
+    if exam.on_disk and not exam.disabled and exam.on_disk.fatal:
+        return exam.on_disk.fatal
+    return exam.next_flaw
 
 
 def check_config_in_force(node: Node) -> Verdict:
     pending = _list_pending(node)
 
-    def differs(exam: model.EngineExam) -> str:
+    def find_difference(exam: model.EngineExam) -> str:
         return "" if exam.name in pending else _explain_difference(exam)
 
-    def waits(exam: model.EngineExam) -> str:
+    def find_pending_difference(exam: model.EngineExam) -> str:
         return _explain_difference(exam) if exam.name in pending else ""
 
-    def leaves_out(exam: model.EngineExam) -> str:
-        ignored = exam.on_disk.ignored if exam.on_disk else ()
-        return f"{', '.join(ignored)} in its configs, which it ignores: no program there" if ignored else ""
-
-    verdict = judge_engines(node, differs, "what configs say is served")
+    verdict = judge_engines(node, find_difference, "what configs say is served")
     if verdict.level is not model.Level.OK:
         return verdict
-    late = judge_engines(node, waits, "", partial(warn, remedy="restart it at a time of your choice"))
+
+    restart = partial(warn, remedy="restart it at a time of your choice")
+    late = judge_engines(node, find_pending_difference, "", restart)
     if late.level is model.Level.WARN:
         return late
-    remedy = "install the program, or take that runtime out of the config"
-    left_out = judge_engines(node, leaves_out, "", partial(warn, remedy=remedy))
-    return left_out if left_out.level is model.Level.WARN else verdict
+
+    mend = partial(warn, remedy="install the program, or take that runtime out of the config")
+    left_out = judge_engines(node, _explain_ignored, "", mend)
+    if left_out.level is model.Level.WARN:
+        return left_out
+    return verdict
+
+
+def _explain_ignored(exam: model.EngineExam) -> str:
+    """Name the runtimes in the configs that the engine ignores; "" without such runtimes."""
+    if not exam.on_disk or not exam.on_disk.ignored:
+        return ""
+    return f"{', '.join(exam.on_disk.ignored)} in its configs, which it ignores: no program there"
 
 
 def _list_pending(node: Node) -> set[str]:
     """Return the engines that have not read their configs since the install, as status says."""
-    return {what for what, state, good in node.installed if good and state.startswith(PENDING)}
+    return {name for name, state, good in node.installed if good and state.startswith(PENDING)}
 
 
 def _explain_difference(exam: model.EngineExam) -> str:
-    """Return what an engine serves otherwise than its configs say; "" where nothing is."""
+    """Name the runtimes that an engine serves otherwise than its configs say; "" without a difference."""
     if exam.on_disk is None or exam.serving is None or exam.on_disk.broken:
         return ""
-    on_disk, serving = exam.on_disk.handlers, exam.serving.handlers
+
+    on_disk = exam.on_disk.handlers
+    serving = exam.serving.handlers
     place = "its configs" if len(exam.files) > 1 else exam.config
-    if absent := sorted(set(on_disk) - set(serving)):
+
+    absent = sorted(set(on_disk) - set(serving))
+    if absent:
         return f"{', '.join(absent)} in {place}, but not served"
-    # dockerd adds runtimes of its own, and keeps removed ones until it is restarted.
+
+    # dockerd adds runtimes of its own, and keeps removed runtimes until its restart.
     extra = sorted(name for name in set(serving) - set(on_disk) if is_ours(serving[name].binary))
-    return f"{', '.join(extra)} served, but not in {place} any more" if extra else ""
+    if extra:
+        return f"{', '.join(extra)} served, but not in {place} any more"
+    return ""
 
 
-@by_engine(
-    lambda node: list_words([f"{exam.name}: {exam.served.default or 'unknown'}" for exam in node.engines])
-)
+def _list_defaults(node: Node) -> str:
+    return list_words([f"{exam.name}: {exam.served.default or 'unknown'}" for exam in node.engines])
+
+
+@by_engine(_list_defaults)
 def check_default_runtime(exam: model.EngineExam) -> str:
+    default = exam.served.default
     handlers = exam.served.handlers
-    undefined = handlers and exam.served.default not in {"", *handlers}
-    return f"its default {exam.served.default} is not served" if undefined else ""
+    if not handlers or not default or default in handlers:
+        return ""
+    return f"its default {default} is not served"
 
 
-@given(lambda node: node.system.kubelet_cgroups, "no kubelet that says its cgroup driver")
+def _has_kubelet_cgroups(node: Node) -> bool:
+    return bool(node.system.kubelet_cgroups)
+
+
+@given(_has_kubelet_cgroups, "no kubelet that says its cgroup driver")
 def check_cgroup_driver(node: Node) -> Verdict:
     kubelet = node.system.kubelet_cgroups
 
-    def other(exam: model.EngineExam) -> str:
-        used = _read_cgroup_driver(exam, exam.served.default) or exam.served.cgroup_driver
-        return f"uses {used}" if used and used != kubelet else ""
+    def find_other_driver(exam: model.EngineExam) -> str:
+        driver = _read_cgroup_driver(exam, exam.served.default) or exam.served.cgroup_driver
+        return f"uses {driver}" if driver and driver != kubelet else ""
 
-    verdict = judge_engines(node, other, f"all use {kubelet}")
-    return (
-        bad(f"the kubelet uses {kubelet}, {verdict.found}") if verdict.level is model.Level.BAD else verdict
-    )
+    verdict = judge_engines(node, find_other_driver, f"all use {kubelet}")
+    if verdict.level is model.Level.BAD:
+        return bad(f"the kubelet uses {kubelet}, {verdict.found}")
+    return verdict
 
 
 @by_engine("of one schema")
@@ -179,100 +267,158 @@ def check_config_schema(exam: model.EngineExam) -> str:
     versions = {path: tree["version"] for path, tree in exam.trees.items() if "version" in tree}
     root = versions.get(exam.config)
     other = [f"{path} ({value})" for path, value in versions.items() if value != root]
-    return f"{exam.config} is of version {root}, {list_words(other)}" if other else ""
+    if other:
+        return f"{exam.config} is of version {root}, {list_words(other)}"
+    return ""
+
+
+def _find_docker(node: Node) -> model.EngineExam | None:
+    for exam in node.engines:
+        if exam.spec.api is Api.DOCKER:
+            return exam
+    return None
 
 
 def check_docker_hook(node: Node) -> Verdict:
-    docker = next((each for each in node.engines if each.spec.api is Api.DOCKER), None)
+    docker = _find_docker(node)
     if docker is None or docker.has_hook is None or not node.driver.loaded:
         return none("no dockerd whose PATH can be seen, or no driver")
     if node.by_cdi is not None:
         return none("containers get their GPUs by CDI alone: --device nvidia.com/gpu=all")
-    place = "nvidia-container-runtime-hook in the PATH of dockerd"
+    if docker.has_hook:
+        return ok("nvidia-container-runtime-hook is in the PATH of dockerd")
+
     # `--gpus` is all that a package of the toolkit gives a Docker without a runtime of NVIDIA's.
-    served = docker.has_hook or docker.nvidia_runtimes or docker.name in node.configured
-    level = warn if node.toolkits and not served else ok
-    missing = f"no {place}: `--gpus` needs it, the runtime does not"
-    return level(place.replace(" in", " is in") if docker.has_hook else missing)
+    missing = (
+        "no nvidia-container-runtime-hook in the PATH of dockerd: `--gpus` needs it, the runtime does not"
+    )
+    has_runtime = docker.nvidia_runtimes or docker.name in node.configured
+    if node.toolkits and not has_runtime:
+        return warn(missing)
+    return ok(missing)
 
 
-@given(lambda node: any(each.serving for each in node.engines if each.spec.api is Api.DOCKER), NO_DOCKER)
+def _docker_answers(node: Node) -> bool:
+    return any(exam.serving for exam in node.engines if exam.spec.api is Api.DOCKER)
+
+
+@given(_docker_answers, NO_DOCKER)
 def check_live_restore(node: Node) -> Verdict:
-    on = all(exam.served.live_restore for exam in node.engines)
-    level = warn if any(state.endswith(AT_NEXT_START) for _, state, _ in node.installed) else ok
-    return ok("on") if on else level("off: a restart of dockerd stops all containers")
+    if all(exam.served.live_restore for exam in node.engines):
+        return ok("on")
+
+    awaits_restart = any(state.endswith(AT_NEXT_START) for _, state, _ in node.installed)
+    level = warn if awaits_restart else ok
+    return level("off: a restart of dockerd stops all containers")
 
 
-@given(lambda node: node.by_cdi is None, "no runtime is asked for: containers get their GPUs by CDI alone")
-@given(lambda node: node.toolkits, "no toolkit of NVIDIA's on the node")
+def _installs_runtimes(node: Node) -> bool:
+    return node.by_cdi is None
+
+
+def _has_toolkit(node: Node) -> bool:
+    return bool(node.toolkits)
+
+
+@given(_installs_runtimes, "no runtime is asked for: containers get their GPUs by CDI alone")
+@given(_has_toolkit, "no toolkit of NVIDIA's on the node")
 def check_runtime_served(node: Node) -> Verdict:
-    def absent(exam: model.EngineExam) -> str:
-        if exam.serving is None or not exam.serving.ready or exam.nvidia_runtimes or exam.name in node.exempt:
+    def find_lack(exam: model.EngineExam) -> str:
+        if exam.serving is None or not exam.serving.ready:
+            return ""
+        if exam.nvidia_runtimes or exam.name in node.exempt:
             return ""
         return f"serves {', '.join(sorted(exam.serving.handlers)) or 'nothing'}"
 
-    drifted = {what for what, _, good in node.installed if not good}
-    lacking = {exam.name for exam in node.engines if absent(exam)}
+    drifted = {name for name, _, good in node.installed if not good}
+    lacking = {exam.name for exam in node.engines if find_lack(exam)}
     if lacking and lacking <= drifted | _list_pending(node):
         return none("installation names what is missing")
-    # With a package, --gpus and CDI go without a runtime; what a pod installs is for engines to serve.
+
+    # With a package, --gpus and CDI go without a runtime; a pod's toolkit is for engines to serve.
     for_engines = any(toolkit.directory not in model.PACKAGED for toolkit in node.toolkits)
     serving = {exam.name for exam in node.engines if exam.serving is not None}
     level = bad if for_engines and serving <= lacking else warn
-    fine = f"a runtime of NVIDIA's in each{' that needs one' * bool(node.exempt)}"
-    return judge_engines(node, absent, fine, level)
+    fine = "a runtime of NVIDIA's in each"
+    if node.exempt:
+        fine += " that needs one"
+    return judge_engines(node, find_lack, fine, level)
 
 
 def check_runtime_programs(node: Node) -> Verdict:
-    def gone(exam: model.EngineExam) -> str:
-        named = [(name, path) for name, path in sorted(exam.programs.items()) if path]
-        lost = [f"{name} ({path})" for name, path in named if path not in node.programs]
-        return f"no program for {', '.join(lost)}" if lost else ""
+    def find_missing_programs(exam: model.EngineExam) -> str:
+        missing = []
+        for name, path in sorted(exam.programs.items()):
+            if path and path not in node.programs:
+                missing.append(f"{name} ({path})")
+        return f"no program for {', '.join(missing)}" if missing else ""
 
-    return judge_engines(node, gone, "all there")
+    return judge_engines(node, find_missing_programs, "all there")
 
 
-@given(lambda node: node.hooks, "no OCI hook in the directories of CRI-O and Podman")
+def _has_hooks(node: Node) -> bool:
+    return bool(node.hooks)
+
+
+@given(_has_hooks, "no OCI hook in the directories of CRI-O and Podman")
 def check_hook_programs(node: Node) -> Verdict:
-    lost = [
-        f"no program for the hook {path} ({program})"
-        for path, program in sorted(node.hooks.items())
-        if program not in node.programs
-    ]
-    return judge(lost, "", "all there")
+    missing = []
+    for path, program in sorted(node.hooks.items()):
+        if program not in node.programs:
+            missing.append(f"no program for the hook {path} ({program})")
+    return judge(missing, "", "all there")
 
 
 @by_engine("as the runtime that they wrap")
 def check_runtime_options(exam: model.EngineExam) -> str:
-    wanted, unset = _read_cgroup_driver(exam, "runc"), "cgroupfs"
-    used = {name: _read_cgroup_driver(exam, name) or unset for name in exam.nvidia_runtimes if wanted}
-    wrong = sorted(name for name in used if used[name] != wanted)
-    return f"runc uses {wanted}, {', '.join(wrong)} not" if wrong else ""
+    runc_driver = _read_cgroup_driver(exam, "runc")
+    if not runc_driver:
+        return ""
+
+    different = []
+    for name in sorted(exam.nvidia_runtimes):
+        driver = _read_cgroup_driver(exam, name) or "cgroupfs"
+        if driver != runc_driver:
+            different.append(name)
+    return f"runc uses {runc_driver}, {', '.join(different)} not" if different else ""
 
 
 @by_engine("all have one")
 def check_runtime_type(exam: model.EngineExam) -> str:
     if not exam.is_containerd or exam.serving is None:
         return ""
-    tables = {name: exam.serving.handlers[name].table for name in sorted(exam.nvidia_runtimes)}
-    lost = [name for name, table in tables.items() if not any(map(table.get, TYPE_KEYS))]
-    return f"{', '.join(lost)} without runtime_type" if lost else ""
+
+    untyped = []
+    for name in sorted(exam.nvidia_runtimes):
+        table = exam.serving.handlers[name].table
+        if not any(table.get(key) for key in TYPE_KEYS):
+            untyped.append(name)
+    return f"{', '.join(untyped)} without runtime_type" if untyped else ""
 
 
 @by_engine("no option twice")
 def check_option_twice(exam: model.EngineExam) -> str:
-    found = ((path, _find_doubled(tree)) for path, tree in exam.trees.items())
-    return next((f"{keys} in {path}" for path, keys in found if keys), "")
+    for path, tree in exam.trees.items():
+        keys = _find_doubled(tree)
+        if keys:
+            return f"{keys} in {path}"
+    return ""
 
 
 def _find_doubled(tree: object) -> str:
-    """Return a key below a table of options that stands there in two spellings."""
-    for name, value in tree.items() if isinstance(tree, dict) else ():
+    """Return the spellings of a key that a table of options has twice; "" without such a key."""
+    if not isinstance(tree, dict):
+        return ""
+
+    for name, value in tree.items():
         if name == "options" and isinstance(value, dict):
             lower = [key.lower() for key in value]
-            if doubled := [key for key in value if lower.count(key.lower()) > 1]:
+            doubled = [key for key in value if lower.count(key.lower()) > 1]
+            if doubled:
                 return " and ".join(doubled)
-        if below := _find_doubled(value):
+
+        below = _find_doubled(value)
+        if below:
             return below
     return ""
 
@@ -282,177 +428,308 @@ def _select_configured(node: Node) -> list[model.Toolkit]:
 
 
 def check_libnvidia_container(node: Node) -> Verdict:
-    asked = [(model.spell_version(each.library), each) for each in node.toolkits if each.library]
-    if old := [f"{words} in {each.directory}" for words, each in asked if each.library < WITHOUT_CUDA]:
+    versions = []
+    old = []
+    for toolkit in node.toolkits:
+        if not toolkit.library:
+            continue
+        version = model.spell_version(toolkit.library)
+        versions.append(version)
+        if toolkit.library < WITHOUT_CUDA:
+            old.append(f"{version} in {toolkit.directory}")
+
+    if old:
         return bad(f"libnvidia-container {list_words(old)} calls cuInit at each start of a container")
-    return ok(list_words([words for words, _ in asked])) if asked else SILENT
+    if not versions:
+        return SILENT
+    return ok(list_words(versions))
 
 
-@given(lambda node: node.system.cgroup2, "cgroup v1")
+def _has_cgroup2(node: Node) -> bool:
+    return node.system.cgroup2
+
+
+@given(_has_cgroup2, "cgroup v1")
 def check_cgroup2(node: Node) -> Verdict:
     versions = [toolkit.library for toolkit in node.toolkits if toolkit.library]
-    if old := [model.spell_version(version) for version in versions if version < WITH_CGROUP2]:
+    old = [model.spell_version(version) for version in versions if version < WITH_CGROUP2]
+    if old:
         return bad(f"cgroup v2, which libnvidia-container {list_words(old)} does not know")
-    return ok("cgroup v2, and known") if versions else SILENT
+    if not versions:
+        return SILENT
+    return ok("cgroup v2, and known")
 
 
 def check_toolkit_versions(node: Node) -> Verdict:
-    found = [(each.directory, {*filter(None, (each.library, each.cli, each.ctk))}) for each in node.toolkits]
-    if not any(versions for _, versions in found):
+    says_version = False
+    mixed = []
+    for toolkit in node.toolkits:
+        versions = {version for version in (toolkit.library, toolkit.cli, toolkit.ctk) if version}
+        if versions:
+            says_version = True
+        if len(versions) > 1:
+            spelled = [model.spell_version(version) for version in sorted(versions)]
+            mixed.append(f"{toolkit.directory}: {', '.join(spelled)}")
+
+    if not says_version:
         return NO_TOOLKIT
-    spelled = [(place, [*map(model.spell_version, sorted(versions))]) for place, versions in found]
-    mixed = [f"{place}: {', '.join(versions)}" for place, versions in spelled if len(versions) > 1]
     return judge(mixed, "of several versions: ", "of one version each", warn)
 
 
 def check_ldconfig(node: Node) -> Verdict:
-    programs = [(each, each.value(CLI, "ldconfig")) for each in _select_configured(node)]
-    named = [(toolkit, program) for toolkit, program in programs if isinstance(program, str)]
-    for toolkit, program in named:
+    programs = []
+    for toolkit in _select_configured(node):
+        program = toolkit.value(CLI, "ldconfig")
+        if not isinstance(program, str):
+            continue
+        programs.append(program)
         if not program.startswith("@"):
             return bad(f"{toolkit.config_path} says {program}, without the @ for the node's own program")
-        # Whether the driver root is there at all is the question of another check.
-        path, root = program.removeprefix("@"), toolkit.value(CLI, "root") or "/"
+
+        # Another check asks whether the driver root exists.
+        path = program.removeprefix("@")
+        root = toolkit.value(CLI, "root") or "/"
         if path not in node.programs and root == "/":
             return bad(f"{path}, which {toolkit.config_path} names, is not there")
-    return ok(list_words([program for _, program in named])) if named else NO_CONFIG
+
+    if not programs:
+        return NO_CONFIG
+    return ok(list_words(programs))
 
 
-def _judge_switch(node: Node, table: str, key: str, fine: str, level: Callable[[str], Verdict]) -> Verdict:
+def _judge_switch(node: Node, table: str, key: str, fine: str, level: Level) -> Verdict:
     """Judge whether a key of config.toml is true that should not be."""
     configured = _select_configured(node)
-    switched_on = [str(each.config_path) for each in configured if each.value(table, key) is True]
-    return judge(switched_on, f"{key} is true in ", fine, level) if configured else NO_CONFIG
+    if not configured:
+        return NO_CONFIG
+    switched_on = [str(toolkit.config_path) for toolkit in configured if toolkit.value(table, key) is True]
+    return judge(switched_on, f"{key} is true in ", fine, level)
 
 
-check_no_cgroups: Final = partial(_judge_switch, table=CLI, key="no-cgroups", fine="false", level=bad)
-check_cuda_compat: Final = partial(
-    _judge_switch, table="features", key=CUDA_COMPAT, fine=f"{CUDA_COMPAT} is not set", level=warn
-)
+def check_no_cgroups(node: Node) -> Verdict:
+    return _judge_switch(node, CLI, "no-cgroups", fine="false", level=bad)
+
+
+def check_cuda_compat(node: Node) -> Verdict:
+    return _judge_switch(node, "features", CUDA_COMPAT, fine=f"{CUDA_COMPAT} is not set", level=warn)
 
 
 def check_mode(node: Node) -> Verdict:
-    modes = [(each, each.value(RUNTIME, "mode")) for each in _select_configured(node)]
-    for each, mode in modes:
+    modes = []
+    for toolkit in _select_configured(node):
+        mode = toolkit.value(RUNTIME, "mode")
+        modes.append(str(mode or "auto"))
         if mode == "csv" and not node.system.tegra:
-            return bad(f'mode is "csv" in {each.config_path}, and this is no Tegra')
-        if mode in ("cdi", "csv") and each.value(f"{RUNTIME}-hook", "skip-mode-detection") is not True:
-            return warn(f'mode is "{mode}" in {each.config_path}: `docker --gpus` is refused')
-    return ok(list_words([str(mode or "auto") for _, mode in modes])) if modes else NO_CONFIG
+            return bad(f'mode is "csv" in {toolkit.config_path}, and this is no Tegra')
+
+        skips_detection = toolkit.value(f"{RUNTIME}-hook", "skip-mode-detection") is True
+        if mode in ("cdi", "csv") and not skips_detection:
+            return warn(f'mode is "{mode}" in {toolkit.config_path}: `docker --gpus` is refused')
+
+    if not modes:
+        return NO_CONFIG
+    return ok(list_words(modes))
 
 
 def check_low_level_runtime(node: Node) -> Verdict:
-    there = node.programs | {PurePosixPath(path).name for path in node.runc}
-    for each in _select_configured(node):
-        value = each.value(RUNTIME, "runtimes")
-        words = [str(word) for word in value] if isinstance(value, list) else []
-        if own := [word for word in words if is_ours(word)]:
-            return bad(f"{each.config_path} names {own[0]}, which starts itself without end")
-        if words and not there & {*words}:
-            return bad(f"none of {list_words(words)} is on the node ({each.config_path})")
-    return ok("one is there") if _select_configured(node) else NO_CONFIG
+    configured = _select_configured(node)
+    available = node.programs | {PurePosixPath(path).name for path in node.runc}
+    for toolkit in configured:
+        value = toolkit.value(RUNTIME, "runtimes")
+        names = [str(name) for name in value] if isinstance(value, list) else []
+
+        own = [name for name in names if is_ours(name)]
+        if own:
+            return bad(f"{toolkit.config_path} names {own[0]}, which starts itself without end")
+        if names and available.isdisjoint(names):
+            return bad(f"none of {list_words(names)} is on the node ({toolkit.config_path})")
+
+    if not configured:
+        return NO_CONFIG
+    return ok("one is there")
+
+
+def _list_toolkits_in_use(node: Node) -> list[str]:
+    """Return the directories from which engines start runtimes of NVIDIA's."""
+    directories = set()
+    for exam in node.engines:
+        for binary in exam.served.binaries.values():
+            path = PurePosixPath(binary)
+            if is_ours(str(path)):
+                directories.add(str(path.parent))
+    return sorted(directories)
 
 
 def check_toolkits(node: Node) -> Verdict:
-    binaries = [PurePosixPath(binary) for exam in node.engines for binary in exam.served.binaries.values()]
-    serving = sorted({str(each.parent) for each in binaries if is_ours(str(each))})
-    started = {str(each.starts): str(each.directory) for each in node.toolkits if each.starts}
-    there = sorted(str(each.directory) for each in node.toolkits if str(each.directory) not in started)
+    serving = _list_toolkits_in_use(node)
     if len(serving) > 1:
         return warn(f"engines start runtimes out of {list_words(serving)}")
-    if len(there) > 1:
-        used = f"; engines start that in {serving[0]}" if serving else ""
-        return warn(f"there are toolkits in {list_words(there)}{used}")
-    by = next((f", which starts the programs in {place}" for place in started), "")
-    return ok(f"{there[0]}{by}") if there else NO_TOOLKIT
+
+    # The programs of a toolkit may be links to those of another.
+    linked = [str(toolkit.starts) for toolkit in node.toolkits if toolkit.starts]
+    directories = sorted(str(toolkit.directory) for toolkit in node.toolkits)
+    own = [directory for directory in directories if directory not in linked]
+    if not own:
+        return NO_TOOLKIT
+    if len(own) > 1:
+        problem = f"there are toolkits in {list_words(own)}"
+        if serving:
+            problem += f"; engines start that in {serving[0]}"
+        return warn(problem)
+    if linked:
+        return ok(f"{own[0]}, which starts the programs in {linked[0]}")
+    return ok(own[0])
 
 
 def check_toolkit_log(node: Node) -> Verdict:
     configured = _select_configured(node)
-    for each, table in product(configured, (CLI, RUNTIME)):
-        debug = each.value(table, "debug")
-        writes = table == CLI or each.value(RUNTIME, "log-level") in ("debug", "trace")
+    if not configured:
+        return NO_CONFIG
+
+    for toolkit, table in product(configured, (CLI, RUNTIME)):
+        debug = toolkit.value(table, "debug")
+        writes = table == CLI or toolkit.value(RUNTIME, "log-level") in ("debug", "trace")
         if writes and isinstance(debug, str) and debug not in {"", "/dev/null"}:
-            loud = f"{each.config_path}: debug = {debug}"
-            return warn(f"at each start of a container something is written ({loud})")
-    return ok("quiet") if configured else NO_CONFIG
+            setting = f"{toolkit.config_path}: debug = {debug}"
+            return warn(f"at each start of a container something is written ({setting})")
+    return ok("quiet")
 
 
-@given(lambda node: node.installed, "nothing of ours is installed")
+def _has_installation(node: Node) -> bool:
+    return bool(node.installed)
+
+
+@given(_has_installation, "nothing of ours is installed")
 def check_installation(node: Node) -> Verdict:
     running = {exam.name for exam in node.engines}
     absent = {name: unit for name, unit in node.configured.items() if name not in running}
-    stopped, silent = [], []
+    stopped = []
+    silent = []
+    unseen = []
     for name, (unit, state) in absent.items():
-        if not state.startswith(RUNNING) if state else node.sees_host:
-            detail = f" ({unit} is {state})" if state else ""
-            start = f"systemctl unmask {unit}, then start it" if state.startswith("masked") else "start it"
-            stopped.append(f"{name} does not run{detail}: {start}, its configs are ours")
+        if not state:
+            unseen.append(name)
+
+        if _is_stopped(node, state):
+            stopped.append(_describe_stopped(name, unit, state))
         elif state.startswith("active") and node.sees_host:
             silent.append(f"nothing answers on the socket of {name}, whose {unit} is {state}: restart it")
-    drifted = [f"{what}: {state}" for what, state, good in node.installed if not good]
-    unseen = [name for name, (_, state) in absent.items() if not state]
-    beside = f"; it cannot be seen from here whether {' and '.join(unseen)} runs" if unseen else ""
-    if node.unwatched and not (stopped or silent or drifted or node.run_waits):
+
+    drifted = []
+    pending = []
+    for name, state, good in node.installed:
+        if not good:
+            drifted.append(f"{name}: {state}")
+        elif state.startswith(PENDING):
+            pending.append(f"{name}: {state}")
+
+    wrong = stopped + silent + drifted
+    if node.unwatched and not wrong and not node.run_waits:
         return warn(f"last check: {node.unwatched}", "`systemctl start toolkit-installer`, or start its pod")
-    wrong = [*stopped, *silent, *drifted]
-    pending = [
-        f"{what}: {state}" for what, state, good in node.installed if good and state.startswith(PENDING)
-    ]
     if pending and not wrong:
         return warn(list_words(pending), "restart it at a time of your choice")
-    fine = f"{count(len(node.installed), 'thing')} as they should be{beside}"
+
+    fine = f"{count(len(node.installed), 'thing')} as they should be"
+    if unseen:
+        fine += f"; it cannot be seen from here whether {' and '.join(unseen)} runs"
     return judge(wrong, "", fine)
 
 
+def _is_stopped(node: Node, state: str) -> bool:
+    """Tell whether a configured engine without a process is stopped, by the state of its unit."""
+    if not state:
+        return node.sees_host
+    return not state.startswith(RUNNING)
+
+
+def _describe_stopped(name: str, unit: str, state: str) -> str:
+    problem = f"{name} does not run"
+    if state:
+        problem += f" ({unit} is {state})"
+    start = "start it"
+    if state.startswith("masked"):
+        start = f"systemctl unmask {unit}, then start it"
+    return f"{problem}: {start}, its configs are ours"
+
+
 def _select_shims(node: Node) -> list[model.Process]:
-    return [each for each in node.processes if each.name.startswith(SHIM) and each.program]
+    return [process for process in node.processes if process.name.startswith(SHIM) and process.program]
 
 
 @given(_select_shims, "no shim runs whose program can be read")
 def check_shim_nil_pointer(node: Node) -> Verdict:
     shims = _select_shims(node)
-    found = [each for each in shims if each.nil_pointer or each.version[:3] in NIL_POINTER]
-    dying = [f"pid {each.pid} ({each.program}{', deleted' * each.deleted})" for each in found]
-    versions = sorted({model.spell_version(each.version) for each in shims if each.version})
-    fine = f"{count(len(shims), 'shim')}{', of ' + list_words(versions) if versions else ''}"
+    dying = []
+    versions = set()
+    for shim in shims:
+        if shim.version:
+            versions.add(model.spell_version(shim.version))
+        if shim.nil_pointer or shim.version[:3] in NIL_POINTER:
+            program = f"{shim.program}, deleted" if shim.deleted else shim.program
+            dying.append(f"pid {shim.pid} ({program})")
+
+    fine = count(len(shims), "shim")
+    if versions:
+        fine += f", of {list_words(sorted(versions))}"
     return judge(dying, f"{len(dying)} of {len(shims)} shims run the code of 1.2.1 or 1.2.2: ", fine)
 
 
+def _select_containerds(node: Node) -> list[model.Process]:
+    """Return the processes of containerd whose program says its version."""
+    return [process for process in node.processes if process.name == CONTAINERD.process and process.version]
+
+
 def check_containerd_nil_pointer(node: Node) -> Verdict:
-    running = [each for each in node.processes if each.name == CONTAINERD.process and each.version]
+    running = _select_containerds(node)
     if not running:
         return none("no containerd's program can be asked from here")
-    if dying := [each for each in running if each.version[:3] in NIL_POINTER]:
+
+    dying = [process for process in running if process.version[:3] in NIL_POINTER]
+    if dying:
         return bad(f"containerd {model.spell_version(dying[0].version)} runs (pid {dying[0].pid})")
-    if old := [each for each in running if (1, 2) <= each.version < EXEC_FIXED]:
+
+    old = [process for process in running if (1, 2) <= process.version < EXEC_FIXED]
+    if old:
         version = model.spell_version(old[0].version)
         return warn(f"containerd {version}: exec still has faults that 1.2.13 mended")
-    return ok(list_words(sorted({model.spell_version(each.version) for each in running})))
+
+    versions = {model.spell_version(process.version) for process in running}
+    return ok(list_words(sorted(versions)))
 
 
 @given(_select_shims, "no shim runs whose program can be read")
 def check_shim_replaced(node: Node) -> Verdict:
     shims = _select_shims(node)
-    old = [str(each.pid) for each in shims if each.deleted]
-    replaced = f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {list_words(old)})"
-    return warn(replaced) if old else ok("none")
+    old = [str(shim.pid) for shim in shims if shim.deleted]
+    if not old:
+        return ok("none")
+    return warn(f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {list_words(old)})")
 
 
 TABLE_DATE: Final = "2026-11-21"
 
 
 class Hole(Struct, frozen=True):
-    """Holes that were closed together: ``fixed`` has a version for each branch, ``since`` is the first."""
+    """Vulnerabilities that were closed together.
+
+    Attributes:
+        names: Their CVE numbers.
+        fixed: The first version of each branch without them.
+        since: The first version with them.
+    """
 
     names: tuple[str, ...]
     fixed: tuple[model.Version, ...]
     since: model.Version = ()
 
     def in_version(self, version: model.Version) -> bool:
-        """Tell whether a version has the hole: its branch counts, and one without a fix has it for good."""
-        branch = [fixed for fixed in self.fixed if fixed[:2] == version[:2]]
-        return self.since <= version < (branch[0] if branch else max(self.fixed))
+        """Tell whether a version is vulnerable; a branch without a fix stays vulnerable."""
+        if version < self.since:
+            return False
+        for fixed in self.fixed:
+            if fixed[:2] == version[:2]:
+                return version < fixed
+        return version < max(self.fixed)
 
 
 RUNC_HOLES: Final = (
@@ -475,11 +752,33 @@ CONTAINERD_HOLES: Final = (
 def _judge_holes(
     programs: Collection[tuple[model.Version, str]], table: tuple[Hole, ...], name: str
 ) -> Verdict:
-    asked, found = [label for version, label in programs if version], []
+    """Judge programs by their version.
+
+    Args:
+        programs: The version and the label of each program; () for a program without a version.
+        table: The vulnerabilities of the program.
+        name: The name of the program.
+    """
+    labels = []
+    vulnerable = []
     for version, label in programs:
-        if names := [each for hole in table if version and hole.in_version(version) for each in hole.names]:
-            found.append(f"{label} by its version has {list_words(names)}")
-    return judge(found, "", list_words(asked), warn) if asked else none(f"no {name} says its version")
+        if not version:
+            continue
+        labels.append(label)
+        names = list(_list_holes(version, table))
+        if names:
+            vulnerable.append(f"{label} by its version has {list_words(names)}")
+
+    if not labels:
+        return none(f"no {name} says its version")
+    return judge(vulnerable, "", list_words(labels), warn)
+
+
+def _list_holes(version: model.Version, table: tuple[Hole, ...]) -> Iterator[str]:
+    """Yield the CVE numbers of the vulnerabilities of a version."""
+    for hole in table:
+        if hole.in_version(version):
+            yield from hole.names
 
 
 def check_holes_runc(node: Node) -> Verdict:
@@ -488,13 +787,21 @@ def check_holes_runc(node: Node) -> Verdict:
 
 
 def check_holes_containerd(node: Node) -> Verdict:
-    asked = [each for each in node.processes if each.name == CONTAINERD.process and each.version]
-    engines = [(each.version or (), each.label) for each in node.engines if each.is_containerd]
-    programs = [(each.version, each.label) for each in asked] or engines  # in a pod no program is asked
+    programs = [(process.version, process.label) for process in _select_containerds(node)]
+    if not programs:
+        # In a pod no program can be asked; engines say their version.
+        programs = [(exam.version or (), exam.label) for exam in node.engines if exam.is_containerd]
     return _judge_holes(dict.fromkeys(programs), CONTAINERD_HOLES, "containerd")
 
 
-@given(lambda node: any(each.ctk or each.cli for each in node.toolkits), "no toolkit says its version")
+def _toolkit_says_version(node: Node) -> bool:
+    return any(toolkit.ctk or toolkit.cli for toolkit in node.toolkits)
+
+
+@given(_toolkit_says_version, "no toolkit says its version")
 def check_holes_toolkit(node: Node) -> Verdict:
-    advised = [(each, line) for each in node.toolkits for line in advise(each.ctk or each.cli or None)]
-    return judge([f"{each.directory}: {line}" for each, line in advised], "", "none known", warn)
+    problems: list[str] = []
+    for toolkit in node.toolkits:
+        lines = advise(toolkit.ctk or toolkit.cli or None)
+        problems.extend(f"{toolkit.directory}: {line}" for line in lines)
+    return judge(problems, "", "none known", warn)
