@@ -1,8 +1,8 @@
 """Files, directories and links of the host, wherever this process finds them.
 
-What goes into a config is the host's path; only ``Host`` knows where that path is mounted here. It resolves
-symbolic links as the host would, never as the container would: ``/usr/local`` is one on OSTree systems, and
-an absolute link in a mounted host root must not lead into our own image.
+Configs get the paths of the host; only ``Host`` knows where these paths are mounted here. ``Host`` resolves
+symbolic links as the host would, never as the container would: ``/usr/local`` is a link on OSTree systems,
+and an absolute link in a mounted host root must not lead into our own image.
 """
 
 import errno
@@ -34,15 +34,16 @@ from installer.watch import lacks_room
 
 T = TypeVar("T")
 
-MOST_BYTES: Final = 16 << 20  # of a file, which may be anybody's
+MOST_BYTES: Final = 16 << 20  # of a file; any user may have written it
 KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
-READ_ONLY, NOEXEC = "read-only", "noexec"
+READ_ONLY: Final = "read-only"
+NOEXEC: Final = "noexec"
 
 
 class Host:
-    """What stands at the host's paths, seen through the mounts of this process: the longest prefix decides.
+    """The host's files, seen through the mounts of this process; the mount with the longest prefix counts.
 
-    A name is changed in the directory that was opened for it.
+    Every change of a name goes through a descriptor of its directory.
     """
 
     def __init__(self, mounts: dict[PurePosixPath, Path]) -> None:
@@ -50,35 +51,46 @@ class Host:
 
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> Self:
-        """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
+        """Return the host whose root is mounted at ``root``.
+
+        Args:
+            root: the path of the host's root for this process.
+            pairs: further directories, each by the host's path and by the path for this process.
+        """
         with translated("look at", root):
-            there = Path(root).is_dir()
-        if not there:
+            is_directory = Path(root).is_dir()
+        if not is_directory:
             problem = f"find the host's root {root} (there is no such directory)"
             remedy = Remedy("name the directory where the host's root is mounted with ", Option("host-root"))
             raise InstallerError(problem, remedy=remedy, code="path-unusable")
         mounts = {ROOT: Path(root)}
         host = cls(mounts)
-        for directory, local in sorted(pairs, key=lambda pair: len(pair[0].parts)):
-            mounts[host.resolve(directory)] = Path(local)  # a path is looked up without its links
+        for directory, local in sorted(pairs, key=_depth):
+            mounts[host.resolve(directory)] = Path(local)  # ``_map`` looks up paths without links
         return host
 
     def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
-        """Return where ``path`` is; with ``last`` false a link in the last place is kept."""
+        """Return the place of ``path``; with ``last`` false a link in the last part is not followed."""
         return self._map(self.resolve(path, last=last))
 
     def _map(self, path: PurePosixPath) -> Place:
-        above = (ROOT,) if len(self._mounts) == 1 else (path, *path.parents)  # the host's root is one of them
-        prefix = next(each for each in above if each in self._mounts)
-        base, parts = self._mounts[prefix], path.parts[len(prefix.parts) :]
-        return Place(base, parts) if parts or base == Path(ROOT) else Place(base.parent, (base.name,))
+        prefix = ROOT
+        if len(self._mounts) > 1:
+            prefix = next(each for each in (path, *path.parents) if each in self._mounts)
+        base = self._mounts[prefix]
+        parts = path.parts[len(prefix.parts) :]
+        if parts or base == Path(ROOT):
+            return Place(base, parts)
+        return Place(base.parent, (base.name,))
 
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
         """Return ``path`` without symbolic links, as the host's kernel would follow them.
 
-        With ``last`` false a link in the last place is kept. What does not exist is kept as written.
-        InstallerError where the links go round in a circle, a stranger could have placed one, or no file can
-        have such a name.
+        With ``last`` false a link in the last part is not followed. Missing parts stay as written.
+
+        Raises:
+            InstallerError: the links go round in a circle, a user other than root could have placed a link,
+                or no file can have such a name.
         """
         with suppress(UnicodeEncodeError):
             if b"\0" not in os.fsencode(path):
@@ -87,10 +99,16 @@ class Host:
         raise InstallerError(problem, remedy="correct what names it", code="path-unusable")
 
     def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Return the uppermost directory where others than root can change what leads there, if any."""
-        ways = {self.resolve(each, last=last) for each in path.parents for last in (False, True)}
-        ways.add(self.resolve(path, last=False))
-        for step in sorted({step for way in ways for step in (way, *way.parents)} - {ROOT}):
+        """Return the uppermost directory above ``path`` in which others than root can change names."""
+        targets: set[PurePosixPath] = set()
+        for parent in path.parents:
+            targets.add(self.resolve(parent, last=False))
+            targets.add(self.resolve(parent, last=True))
+        targets.add(self.resolve(path, last=False))
+        steps: set[PurePosixPath] = set()
+        for target in targets:
+            steps.update((target, *target.parents))
+        for step in sorted(steps - {ROOT}):
             directory = self._status(step.parent)
             if directory is not None and not _placed_by_root(directory, self._status(step)):
                 return step.parent
@@ -98,18 +116,21 @@ class Host:
 
     def _status(self, path: PurePosixPath) -> os.stat_result | None:
         place = self._map(path)
-        with suppress(OSError):  # of each part of each path: pathlib takes five times as long
+        with suppress(OSError):  # called for each part of each path, and pathlib takes five times as long
             return os.lstat(os.path.join(place.base, *place.parts))  # noqa: PTH118
         return None
 
     def _link_target(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Return where a link leads to; None for what is none."""
-        status = None if path in self._mounts else self._status(path)
+        """Return the target of a link; None if ``path`` is no link."""
+        if path in self._mounts:
+            return None
+        status = self._status(path)
         if status is None or not stat.S_ISLNK(status.st_mode):
             return None
         local = self._map(path).local_path
         try:
-            directory, target = os.lstat(local.parent), local.readlink()
+            directory = os.lstat(local.parent)
+            target = local.readlink()
         except OSError:
             return None
         if not _placed_by_root(directory, status):
@@ -119,26 +140,27 @@ class Host:
         return PurePosixPath(target)
 
     def local_path(self, path: PurePosixPath, *, last: bool = True) -> Path:
-        """Return where this process finds ``path``."""
+        """Return the path of the host's ``path`` for this process."""
         return self.place(path, last=last).local_path
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
-        """Return what stands at ``path``."""
+        """Return the kind of the file at ``path``."""
         with translated("look at", path), if_there:
             mode = self.local_path(path, last=last).lstat().st_mode
             return KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
         return Kind.ABSENT
 
     def read(self, path: PurePosixPath) -> File | None:
-        """Return the regular file at ``path``, or None where there is nothing.
+        """Return the regular file at ``path``, None if nothing is there.
 
-        InstallerError where something other than a file stands there, or it cannot be read, or is too large.
+        Raises:
+            InstallerError: ``path`` is no regular file, cannot be read, or is too large.
         """
         with translated("read", path), if_there:
             try:
                 with (
                     self.place(path).opened() as (directory, name),
-                    # Whatever it is: a FIFO is opened without waiting for a writer.
+                    # A FIFO is opened without waiting for a writer.
                     opened(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory) as fd,
                 ):
                     return _read(fd, path)
@@ -149,8 +171,9 @@ class Host:
         return None
 
     def refuse_unreplaceable(self, path: PurePosixPath) -> None:
-        """Raise where a file can be read but not replaced: it is hard-linked, or mounted as a single file."""
-        local, status = self.local_path(path), self.status(path)
+        """Raise InstallerError for an irreplaceable file: hard-linked, or mounted as a single file."""
+        local = self.local_path(path)
+        status = self.status(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return
         if status.st_nlink > 1:
@@ -165,43 +188,48 @@ class Host:
             raise InstallerError(problem, remedy=remedy, code="file-not-replaceable")
 
     def replace(self, path: PurePosixPath, file: File) -> None:
-        """Put ``file`` at ``path`` so that a reader sees the old or the new one, also after a power failure.
+        """Replace ``path`` by ``file``: a reader sees the old or the new file, also after a power failure.
 
-        A symbolic link stays and its target is replaced. With InstallerError it is whole as it was, or whole
-        as wanted but not safe from a power failure.
+        A symbolic link stays and its target is replaced.
+
+        Raises:
+            InstallerError: the file is complete in its old form, or complete in its new form but not safe
+                from a power failure.
         """
         with translated("write", path):
-            at = self.place(path)
-            with _staged(at) as (directory, name):
-                write_synced(name, file.content, copy_label(at.local_path, file.meta), directory)
+            place = self.place(path)
+            with _staged(place) as (directory, name):
+                write_synced(name, file.content, copy_label(place.local_path, file.meta), directory)
 
     def sweep(self, path: PurePosixPath) -> None:
-        """Remove what a killed ``replace`` or ``link`` of ``path`` left beside it."""
+        """Remove the staged file that a killed ``replace`` or ``link`` of ``path`` left beside it."""
         for last in (False, True):
             with suppress(OSError), _beside(self.place(path, last=last)).opened() as (directory, name):
                 remove_name(name, directory)
 
     def remove(self, path: PurePosixPath) -> None:
-        """Remove a file or a link; nothing there is fine."""
+        """Remove a file or a link; ignore a missing one."""
         with translated("remove", path), if_there, self.place(path, last=False).opened() as (directory, name):
-            os.stat(name, dir_fd=directory, follow_symlinks=False)  # a read-only disk has another error
+            os.stat(
+                name, dir_fd=directory, follow_symlinks=False
+            )  # on a read-only disk unlink(2) would not tell that the name is missing
             os.unlink(name, dir_fd=directory)
             os.fsync(directory)
 
     def make_directory(self, path: PurePosixPath, mode: int = 0o755) -> None:
-        """Make one directory; one that is there already is fine."""
+        """Make one directory; ignore an existing one."""
         with translated("make the directory", path), self.place(path).opened() as (directory, name):
             with suppress(FileExistsError):
                 os.mkdir(name, mode, dir_fd=directory)
                 with opened(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as made:
-                    os.fchmod(made, mode)  # the umask may have taken something away
+                    os.fchmod(made, mode)  # the umask may have removed bits of the mode
                 os.fsync(directory)
                 return
             if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def remove_directory(self, path: PurePosixPath) -> bool:
-        """Remove an empty directory, and a link that leads to it with it; tell whether it is gone."""
+        """Remove an empty directory together with a link that leads to it; tell whether both are gone."""
         with translated("remove", path):
             try:
                 with self.place(path).opened() as (directory, name):
@@ -211,7 +239,7 @@ class Host:
             except FileNotFoundError:
                 return True
             except OSError as error:
-                # EBUSY is a mount point: the volume of a pod, not ours to remove.
+                # EBUSY means a mount point: the volume of a pod, for example.
                 if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR}:
                     return False
                 raise
@@ -220,28 +248,28 @@ class Host:
         return True
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
-        """Return the sorted names in a directory; none where there is no directory."""
+        """Return the sorted names in a directory; an empty tuple if the directory is missing."""
         with translated("list", path), if_there:
             return tuple(sorted(os.listdir(self.local_path(path))))  # noqa: PTH208 - names are wanted
         return ()
 
     def link_target(self, path: PurePosixPath) -> str | None:
-        """Return what the symbolic link at ``path`` holds; None where there is none."""
+        """Return the target of the symbolic link at ``path`` as written; None if ``path`` is no link."""
         with suppress(OSError):
             return str(self.local_path(path, last=False).readlink())
         return None
 
     def link(self, path: PurePosixPath, target: str) -> None:
-        """Let ``path`` be a symbolic link to ``target``, in one rename."""
+        """Make ``path`` a symbolic link to ``target``, in one rename."""
         with translated("link", path), _staged(self.place(path, last=False)) as (directory, name):
             os.symlink(target, name, dir_fd=directory)
 
     def exists(self, path: PurePosixPath) -> bool:
-        """Tell whether the name ``path`` is taken, by whatever it is."""
+        """Tell whether the name ``path`` is taken, be it by a file, a link or a directory."""
         return self.kind(path, last=False) is not Kind.ABSENT
 
     def rename(self, path: PurePosixPath, target: PurePosixPath, *, exchange: bool = False) -> None:
-        """Give what stands at ``path`` the free name ``target``; or ``exchange`` two, whatever they are."""
+        """Rename ``path`` to the free name ``target``; or ``exchange`` both files or directories."""
         with (
             translated("exchange" if exchange else "rename", path),
             self.place(path, last=False).opened() as (source, name),
@@ -252,26 +280,26 @@ class Host:
             os.fsync(source)
 
     def status(self, path: PurePosixPath, *, last: bool = True) -> os.stat_result | None:
-        """Return what the kernel tells of what is at ``path``; None where there is nothing."""
+        """Return the result of stat(2) for ``path``; None if nothing is there."""
         return self._status(self.resolve(path, last=last))
 
     def changed_s(self, path: PurePosixPath) -> float:
-        """Return when a file or directory was changed, its name included; 0 where there is none."""
+        """Return when a file or directory was last changed, renames included; 0 if it is missing."""
         status = self.status(path)
         return status.st_ctime if status else 0.0
 
     def size(self, path: PurePosixPath) -> int:
-        """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
+        """Return the size of a file in bytes, 0 if it is missing; the files of /proc have size 0, too."""
         status = self.status(path)
         return status.st_size if status else 0
 
     def build_of(self, path: PurePosixPath) -> str:
-        """Return what tells one build of a program from another without reading it; "" where it is gone."""
+        """Return a text that differs between builds of a program, without reading it; "" if missing."""
         status = self.status(path)
         return f"{status.st_size} {status.st_mtime_ns}" if status else ""
 
     def free_bytes(self, path: PurePosixPath) -> int:
-        """Return the space left, in bytes, where ``path`` is or would be."""
+        """Return the free space, in bytes, of the file system of ``path``, which need not exist."""
         space = self._file_system(path)
         return space.f_bavail * space.f_frsize
 
@@ -282,19 +310,24 @@ class Host:
         return tuple(word for flag, word in words if flags & flag)
 
     def _file_system(self, path: PurePosixPath) -> os.statvfs_result:
-        standing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
-        with translated("look at", standing):
-            return os.statvfs(self.local_path(standing))
+        existing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
+        with translated("look at", existing):
+            return os.statvfs(self.local_path(existing))
+
+
+def _depth(pair: tuple[PurePosixPath, PurePosixPath]) -> int:
+    """Return the number of parts of the host's path of a mount."""
+    return len(pair[0].parts)
 
 
 def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
-    """Tell whether root alone can have put a name into a directory (as protected_symlinks in proc(5)).
+    """Tell whether only root can have put a name into a directory (as protected_symlinks in proc(5)).
 
-    ``name`` is None where root has yet to make it.
+    ``name`` is None for a name that does not exist yet.
     """
     if directory.st_uid not in trusted_uids():
         return False
-    # A group that may write it was given that by root (``staff`` in Debian's /usr/local).
+    # If a group may write the directory, root allowed that (``staff`` in Debian's /usr/local).
     if not directory.st_mode & stat.S_IWOTH:
         return True
     sticky = bool(directory.st_mode & stat.S_ISVTX)
@@ -304,7 +337,8 @@ def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> b
 def _read(fd: int, path: PurePosixPath) -> File:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise _no_file(path, "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise _no_file(path, kind)
     with os.fdopen(fd, "rb", closefd=False) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -322,7 +356,7 @@ def _no_file(path: PurePosixPath, found: str) -> InstallerError:
 
 
 def _beside(place: Place) -> Place:
-    """Return where the next content of ``place`` is written."""
+    """Return the place of the staged file for ``place``."""
     staged = staged_name(place.local_path)
     if staged.is_relative_to(place.base):
         return Place(place.base, staged.relative_to(place.base).parts)
@@ -331,7 +365,7 @@ def _beside(place: Place) -> Place:
 
 @contextmanager
 def _staged(place: Place) -> Iterator[tuple[int, str]]:
-    """Yield directory and name under which to make what takes its place; none stays if that fails."""
+    """Yield directory and name for a staged file, then rename it to ``place``; remove it after an error."""
     with place.opened() as (directory, name), _beside(place).opened() as (beside, staged):
         remove_name(staged, beside)
         try:
@@ -348,28 +382,34 @@ CAPABILITIES: Final = "security.capability"
 
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
-    """Return what stands at ``path``, which is ``.``, and below it; no link is followed there."""
-    local, trusted = host.local_path(path), trusted_uids()
-    walk = ((directory, (".", *below, *names)) for directory, below, names in os.walk(local))
-    files = (Path(directory, name) for directory, names in walk for name in names)
-    return {PurePosixPath(file.relative_to(local)): _entry(file, trusted) for file in files}
+    """Return the entries at ``path``, which is ``.``, and below it; no link is followed there."""
+    local = host.local_path(path)
+    trusted = trusted_uids()
+    found: dict[PurePosixPath, Entry] = {}
+    for directory, below, names in os.walk(local):
+        for name in (".", *below, *names):
+            file = Path(directory, name)
+            found[PurePosixPath(file.relative_to(local))] = _entry(file, trusted)
+    return found
 
 
 def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
-    """Return what stands at ``path``, no link followed in the last place; None where there is nothing."""
+    """Return the entry at ``path``, a link in its last part not followed; None if nothing is there."""
     with suppress(OSError):
         return _entry(host.local_path(path, last=False), trusted_uids())
     return None
 
 
 def _entry(local: Path, trusted: frozenset[int]) -> Entry:
-    status, capabilities = local.lstat(), b""
-    with suppress(OSError):  # none, or a file system that has none
+    status = local.lstat()
+    capabilities = b""
+    with suppress(OSError):  # the file, or its file system, has no capabilities
         capabilities = os.getxattr(local, CAPABILITIES, follow_symlinks=False)
+    target = str(local.readlink()) if stat.S_ISLNK(status.st_mode) else ""
     return Entry(
         status.st_size,
         stat.S_IMODE(status.st_mode),
-        str(local.readlink()) if stat.S_ISLNK(status.st_mode) else "",
+        target,
         owned=status.st_uid in trusted,
         directory=stat.S_ISDIR(status.st_mode),
         capabilities=stat.S_ISREG(status.st_mode) and bool(capabilities),
@@ -377,7 +417,7 @@ def _entry(local: Path, trusted: frozenset[int]) -> Entry:
 
 
 def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
-    """Make a file or directory this user's, with ``mode``; no link is followed."""
+    """Give a file or directory to this user, with ``mode``; no link is followed."""
     with (
         translated("restrict", path),
         host.place(path, last=False).opened() as (directory, name),
@@ -389,58 +429,59 @@ def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
 
 
 def text(host: Host, path: PurePosixPath) -> str:
-    """Return the text of a file, whatever its bytes; "" where it cannot be read."""
+    """Return the text of a file, invalid bytes replaced; "" if it cannot be read."""
     with suppress(InstallerError):
         return text_of(host.read(path))
     return ""
 
 
 def text_of(file: File | None) -> str:
-    """Return the text of a file that was read; "" where there is none."""
+    """Return the text of a file that was read; "" for None."""
     return file.content.decode(errors="replace") if file else ""
 
 
 def read_json_of_root(host: Host, path: PurePosixPath, kind: type[T]) -> T | None:
-    """Return what a file of root's says in JSON; None where that cannot be had, or is of another kind."""
+    """Return the JSON content of root's file at ``path``; None if missing, not root's or no ``kind``."""
     with suppress(InstallerError, RecursionError, ValueError):
         file = host.read(path)
-        return loads(file.content, kind) if file is not None and file.meta.uid in trusted_uids() else None
+        if file is not None and file.meta.uid in trusted_uids():
+            return loads(file.content, kind)
     return None
 
 
 def is_file(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a file is seen at ``path``: not behind a link that a user other than root can place."""
+    """Tell whether a regular file is at ``path``; False behind a link that others than root can place."""
     with suppress(InstallerError):
         return host.kind(path) is Kind.FILE
     return False
 
 
 def is_absent(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether nothing is at ``path``; not where that is unknown, as ``is_file``."""
+    """Tell whether nothing is at ``path``; False if that is unknown, as behind a link of another user."""
     with suppress(InstallerError):
         return not host.exists(path)
     return False
 
 
 def is_read_only(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether nothing can be written at ``path``, for its file system is mounted so."""
+    """Tell whether the file system of ``path`` is mounted read-only."""
     with suppress(InstallerError):
         return READ_ONLY in host.mounted(path)
     return False
 
 
 def mount_point_of(host: Host, path: PurePosixPath, flaw: str) -> PurePosixPath:
-    """Return where the file system of ``path`` is mounted that has this flaw; else ``path`` itself."""
-    with suppress(InstallerError):  # above it may be nothing that is mounted here
+    """Return the mount point of the file system of ``path`` with a ``flaw``; ``path`` itself if unknown."""
+    with suppress(InstallerError):  # the directories above may not be mounted here
         real = host.resolve(path)
-        for each in (real, *real.parents):  # one that is bound to itself has the device of its parent
+        for each in (real, *real.parents):  # a directory that is bound to itself has the device of its parent
             if host.local_path(each).is_mount() or flaw not in host.mounted(each.parent):
                 return each
     return path
 
 
 def is_full(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a container has no room for its state at ``path``; False where there is nothing."""
+    """Tell whether a container has no room for its state at ``path``; False if ``path`` is missing."""
     with suppress(OSError):
         return lacks_room(os.statvfs(host.local_path(path)))
     return False
@@ -449,16 +490,20 @@ def is_full(host: Host, path: PurePosixPath) -> bool:
 def used_percent(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
     """Return how many percent of space and inodes are used at ``path``, as df(1) does; -1 for no limit.
 
-    None where it cannot be told, and of what is read-only: an image is always full.
+    None if that is unknown, and for a read-only file system: an image is always full.
     """
-
-    def share(part: int, free: int) -> int:
-        return -(-part * 100 // (part + free)) if part + free > 0 else -1
-
     with suppress(OSError):
         space = os.statvfs(host.local_path(path))
         if space.f_flag & os.ST_RDONLY:
             return None
-        blocks, files = space.f_blocks - space.f_bfree, space.f_files - space.f_ffree
-        return share(blocks, space.f_bavail), share(files, space.f_favail)
+        blocks = space.f_blocks - space.f_bfree
+        files = space.f_files - space.f_ffree
+        return _percent(blocks, space.f_bavail), _percent(files, space.f_favail)
     return None
+
+
+def _percent(used: int, free: int) -> int:
+    """Return how many percent are used, rounded up; -1 without a limit."""
+    if used + free <= 0:
+        return -1
+    return -(-used * 100 // (used + free))

@@ -1,8 +1,8 @@
-"""What a path leads to, its links followed by hand, and what a file is: written whole, synced, distinguished.
+"""Resolve paths link by link, and write files completely and synced.
 
-Not with openat2(RESOLVE_IN_ROOT): that follows anybody's links, and knows nothing of directories that are
-mounted somewhere else. What comes out has no link any more, and is opened without following one: what was
-looked at is what is used, or an error. Which paths of this process are the host's says ``files.Host``.
+openat2(RESOLVE_IN_ROOT) would follow any user's links, and does not know directories that are mounted
+somewhere else. A resolved path has no link any more and is opened without following links: a path that
+changes after the check gives an error. ``files.Host`` knows which paths of this process are the host's.
 """
 
 import errno
@@ -44,7 +44,7 @@ REMEDIES: Final = {
 
 
 class Place(Struct, frozen=True):
-    """Something below a directory that the operator named; none of the ``parts`` of the way is a link."""
+    """A path below a directory that the operator named; none of its ``parts`` is a link."""
 
     base: Path
     parts: tuple[str, ...]
@@ -56,18 +56,21 @@ class Place(Struct, frozen=True):
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, str]]:
-        """Yield a descriptor of the directory it is in, and its name there; no link on the way is followed.
+        """Yield a descriptor of the parent directory, and the name in it; no link is followed.
 
-        OSError where a part of the way is gone, or is a link now (ENOTDIR).
+        Raises:
+            OSError: a part of the path is gone, or has become a link (ENOTDIR).
         """
-        fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
+        fd = os.open(self.base, DIRECTORY)  # the operator's directory may be a link
         try:
-            # A directory that is only a step cannot be synced.
-            for part, flags in (*((part, STEP) for part in self.parts[:-1]), (".", DIRECTORY)):
-                following = os.open(part, flags, dir_fd=fd)
+            # The last descriptor is opened for reading: a directory opened with O_PATH cannot be synced.
+            steps = [(part, STEP) for part in self.parts[:-1]]
+            for part, flags in (*steps, (".", DIRECTORY)):
+                next_fd = os.open(part, flags, dir_fd=fd)
                 os.close(fd)
-                fd = following
-            yield fd, "".join(self.parts[-1:])
+                fd = next_fd
+            name = self.parts[-1] if self.parts else ""
+            yield fd, name
         finally:
             os.close(fd)
 
@@ -76,17 +79,26 @@ LinkTarget: TypeAlias = Callable[[PurePosixPath], PurePosixPath | None]
 
 
 def follow_links(path: PurePosixPath, link_target: LinkTarget, *, last: bool = True) -> PurePosixPath:
-    """Return ``path`` without ``..`` and links; ``link_target`` tells where one leads, None for what is none.
+    """Return ``path`` without ``..`` and links.
 
-    With ``last`` false a link in the last place is kept. InstallerError where the links go round in a circle.
+    Args:
+        path: an absolute path.
+        link_target: returns the target of a link, None for a path that is no link.
+        last: follow a link in the last part, too.
+
+    Raises:
+        InstallerError: the links go round in a circle.
     """
-    rest, done, followed = list(reversed(path.parts[1:])), ROOT, 0
+    rest = list(reversed(path.parts[1:]))
+    done = ROOT
+    followed = 0
     while rest:
         part = rest.pop()
         if part == "..":
             done = done.parent
             continue
-        above, done = done, done / part
+        above = done
+        done = above / part
         target = link_target(done) if rest or last else None
         if target is not None:
             followed += 1
@@ -99,10 +111,10 @@ def follow_links(path: PurePosixPath, link_target: LinkTarget, *, last: bool = T
 
 
 def resolve_local(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
-    """Return ``local`` as the kernel finds it: no ``..``, and no links of this container.
+    """Return ``local`` with the kernel's name: without ``..`` and without links of this container.
 
-    Mount points are known by such names: where /var/run is a link to /run, what is mounted at /var/run/cdi is
-    at /run/cdi. Links below ``hosts``, directories of the host, are the host's and are not followed.
+    The kernel lists mount points by these names: if /var/run is a link to /run, a mount at /var/run/cdi is
+    listed at /run/cdi. Links below ``hosts``, directories of the host, are the host's and are not followed.
     """
 
     def link_target(path: PurePosixPath) -> PurePosixPath | None:
@@ -114,13 +126,13 @@ def resolve_local(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
     return follow_links(local, link_target)
 
 
-# What is absent ends a block, and is no error.
+# Ignore a missing file: it ends the block.
 if_there: Final = suppress(FileNotFoundError, NotADirectoryError)
 
 
 @contextmanager
 def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into an ``InstallerError``: what it means to the owner of the host."""
+    """Turn an ``OSError`` of the block into an ``InstallerError`` with a remedy for the owner of the host."""
     try:
         yield
     except OSError as error:
@@ -132,7 +144,7 @@ def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
 
 @contextmanager
 def opened(where: str | Path, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> Iterator[int]:
-    """Yield a descriptor for the block; it is closed for programs that are started."""
+    """Yield a descriptor for the block; started programs do not inherit it."""
     fd = os.open(where, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd)
     try:
         yield fd
@@ -141,7 +153,7 @@ def opened(where: str | Path, flags: int, mode: int = 0o600, *, dir_fd: int | No
 
 
 def move_name(one_fd: int, one: str, other_fd: int, other: str, *, exchange: bool = False) -> None:
-    """Give a name in one open directory another one there or in another; or ``exchange`` (renameat2(2))."""
+    """Rename a name in an open directory to a name in an open directory; or ``exchange`` (renameat2(2))."""
     if not exchange:
         os.rename(one, other, src_dir_fd=one_fd, dst_dir_fd=other_fd)
         return
@@ -154,13 +166,13 @@ def move_name(one_fd: int, one: str, other_fd: int, other: str, *, exchange: boo
 
 
 def remove_name(name: str, dir_fd: int) -> None:
-    """Remove a file or a link; nothing there is fine."""
+    """Remove a file or a link; ignore a missing one."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=dir_fd)
 
 
 def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
-    """Create a file in an open directory, on the disk when this returns; it is for root alone until then."""
+    """Create a file in an open directory, synced to the disk; until then only root may open it."""
     with opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=dir_fd) as fd:
         view = memoryview(content)
         while view:
@@ -170,14 +182,15 @@ def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
 
 
 def apply_metadata(fd: int, meta: Meta) -> None:
-    """Make an open file what ``meta`` says."""
+    """Give an open file the owner, mode and extended attributes of ``meta``."""
     status = os.fstat(fd)
-    owner = (status.st_uid if meta.uid is None else meta.uid, status.st_gid if meta.gid is None else meta.gid)
-    if (status.st_uid, status.st_gid) != owner:
-        os.fchown(fd, *owner)
+    uid = status.st_uid if meta.uid is None else meta.uid
+    gid = status.st_gid if meta.gid is None else meta.gid
+    if (status.st_uid, status.st_gid) != (uid, gid):
+        os.fchown(fd, uid, gid)
     if ACCESS not in dict(meta.xattrs):
-        # What the file has by the default of its directory would be opened by the mode.
-        with suppress(OSError):  # not every file system has such
+        # The mode would open the ACL that the file has inherited from its directory.
+        with suppress(OSError):  # not every file system has ACLs
             if ACCESS in os.listxattr(fd):
                 os.removexattr(fd, ACCESS)
     os.fchmod(fd, meta.mode)
@@ -185,8 +198,8 @@ def apply_metadata(fd: int, meta: Meta) -> None:
         try:
             os.setxattr(fd, name, value)
         except OSError as error:
-            # A label that the file system sets by itself may be refused, or by a policy that does not let
-            # us relabel (EACCES); one that stands already is fine.
+            # The file system may refuse a label because it sets labels itself, or a policy may forbid us to
+            # relabel (EACCES); the file keeps its label then.
             if error.errno not in {errno.EOPNOTSUPP, errno.EPERM, errno.EACCES} or name.startswith("system."):
                 raise
             from installer.host.events import log
@@ -196,26 +209,28 @@ def apply_metadata(fd: int, meta: Meta) -> None:
 
 
 def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:
-    """Return the SELinux label of a file as an extended attribute; none where there is none."""
+    """Return the SELinux label of a file as a tuple of its extended attribute; empty without a label."""
     with suppress(OSError):
         return ((LABEL, os.getxattr(local, LABEL)),)
     return ()
 
 
 def copy_label(local: Path, meta: Meta) -> Meta:
-    """Return ``meta``; for a new file with the label of the one in its place, or the first one beside it."""
+    """Return ``meta``; for a new file with the label of the file at its path, or of a file beside it."""
     if meta.uid is not None:
         return meta
     beside = sorted(path for path in local.parent.iterdir() if path.is_file() and not path.is_symlink())
     like = local if local in beside else next(iter(beside), None)
-    # The kernel would give it that of the directory, which need not be what an engine may read.
-    return replace(meta, xattrs=label_of(like)) if like else meta
+    if like is None:
+        return meta
+    # By default the kernel would give the label of the directory, which an engine may not be allowed to read.
+    return replace(meta, xattrs=label_of(like))
 
 
 def staged_name(local: Path) -> Path:
-    """Return the name for the next content of ``local``: a fixed one, so that the next run sweeps it.
+    """Return the path of the staged file for ``local``: always the same, so that the next run removes it.
 
-    It stays out of every ``*.d``: CRI-O parses each file there (engine-facts.md#crio-drop-ins).
+    The path is outside of every ``*.d``: CRI-O parses each file there (engine-facts.md#crio-drop-ins).
     """
     name = f".{local.name}{STAGED}"
     for directory in local.parents:
@@ -228,14 +243,14 @@ def staged_name(local: Path) -> Path:
 
 
 def is_mount_point(local: Path) -> bool:
-    """Tell whether something is mounted at just this place; the kernel names it without links."""
-    named = str(local.parent.resolve() / local.name)
-    return any(point == named for point, _ in list_mounts())
+    """Tell whether ``local`` itself is a mount point; the kernel lists mount points without links."""
+    kernel_name = str(local.parent.resolve() / local.name)
+    return any(point == kernel_name for point, _ in list_mounts())
 
 
 @contextmanager
 def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]]:
-    """Watch files for the block; yield what returns which of them were opened so far."""
+    """Watch files for the block; yield a function that returns the files opened so far."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -244,9 +259,10 @@ def watch_opens(files: Iterable[Path]) -> Iterator[Callable[[], frozenset[Path]]
 
     def list_opened() -> frozenset[Path]:
         text = Path(f"/proc/self/fdinfo/{fd}").read_text() if fd >= 0 else ""
-        # A watch of one shot is gone when it has fired (proc(5)); -1 is of a file that cannot be watched.
-        left = {-1, *(int(number, 16) for number in WATCHED.findall(text))}
-        return frozenset(file for file, number in watches.items() if number not in left)
+        # A one-shot watch is gone after its event (proc(5)); -1 stands for a file that cannot be watched.
+        remaining = {int(number, 16) for number in WATCHED.findall(text)}
+        remaining.add(-1)
+        return frozenset(file for file, number in watches.items() if number not in remaining)
 
     try:
         yield list_opened

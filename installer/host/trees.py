@@ -1,4 +1,4 @@
-"""Whole directories: a payload installed complete or not at all, and removed."""
+"""Whole directories: install a payload completely or not at all, and remove it."""
 
 import hashlib
 import os
@@ -34,10 +34,16 @@ WIDE: Final = 0o755
 def install_tree(
     host: Host, path: PurePosixPath, files: Sequence[PayloadFile], like: PurePosixPath | None = None
 ) -> None:
-    """Make ``path`` a directory of ``files``, in one rename, on the disk when this returns.
+    """Make ``path`` a directory of ``files``, in one rename, synced to the disk.
 
-    What is executable takes the SELinux label of the program ``like``: an engine may run it as it runs that.
-    With InstallerError nothing is at ``path`` that was not there before.
+    Args:
+        host: the host.
+        path: the directory.
+        files: the content of the directory.
+        like: a program whose SELinux label executable files get, so that an engine may run them, too.
+
+    Raises:
+        InstallerError: the directory cannot be installed; ``path`` is as before.
     """
     with translated("install", path), host.place(path).opened() as (directory, name):
         staged = f"{name}{STAGED}"
@@ -45,33 +51,38 @@ def install_tree(
         _remove(staged, directory)
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
-            _fill(staged, directory, files, label_of(host.local_path(like)) if like else ())
+            label = label_of(host.local_path(like)) if like else ()
+            _fill(staged, directory, files, label)
             _switch(directory, staged, name, exchange=_kind(name, directory) == stat.S_IFDIR)
         finally:
             _remove(staged, directory)
 
 
 def _mounted_below(directory: int, name: str) -> PurePosixPath | None:
-    """Return what is mounted at or below a name in an open directory, from there on; None for nothing."""
+    """Return the first mount point at or below a name in an open directory, relative to that directory."""
     if not _kind(name, directory):
         return None
-    above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
-    points = (PurePosixPath(point) for point, _ in list_mounts())
-    return next((point.relative_to(above) for point in points if point.is_relative_to(above / name)), None)
+    parent = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
+    for mount_point, _ in list_mounts():
+        point = PurePosixPath(mount_point)
+        if point.is_relative_to(parent / name):
+            return point.relative_to(parent)
+    return None
 
 
 def _refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPath) -> None:
-    """Raise where one of the ``names``, to be removed as ``path``, has something mounted on it or below."""
+    """Raise InstallerError where something is mounted at or below one of ``names``, the parts of ``path``."""
     for name in names:
-        if point := _mounted_below(directory, name):
-            there = path.parent / point
-            problem = f"remove {path} (something is mounted at {there})"
-            remedy = f"run umount {there} on the host, then run again"
+        point = _mounted_below(directory, name)
+        if point is not None:
+            mount_point = path.parent / point
+            problem = f"remove {path} (something is mounted at {mount_point})"
+            remedy = f"run umount {mount_point} on the host, then run again"
             raise InstallerError(problem, remedy=remedy, code="file-not-replaceable")
 
 
 def _switch(directory: int, staged: str, name: str, *, exchange: bool = False) -> None:
-    """Give what is staged its name, on the disk when this returns, or else nothing of the kind."""
+    """Rename ``staged`` to ``name``, synced to the disk; after an error rename it back."""
     move_name(directory, staged, directory, name, exchange=exchange)
     try:
         os.fsync(directory)
@@ -81,14 +92,14 @@ def _switch(directory: int, staged: str, name: str, *, exchange: bool = False) -
 
 
 def create_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -> None:
-    """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless it is there by then."""
+    """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless another process is quicker."""
     with translated("make", path), host.place(path, last=False).opened() as (directory, name):
         staged = f"{name}.{os.urandom(4).hex()}{STAGED}"
         try:
             os.mkdir(staged, PRIVATE, dir_fd=directory)
             _fill(staged, directory, files, ())
-            _switch(directory, staged, name)  # to no directory that holds something
-        except OSError:  # another one was quicker, and has perhaps swept what is not finished
+            _switch(directory, staged, name)  # the kernel does not replace a directory with files in it
+        except OSError:  # another process was quicker, and perhaps has removed the staged directory
             if not _kind(name, directory):
                 raise
         finally:
@@ -96,14 +107,14 @@ def create_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -
 
 
 def _kind(name: str, directory: int) -> int:
-    """Return what has a name in an open directory, by stat(2); 0 where nothing has it."""
+    """Return the file type of a name in an open directory, by stat(2); 0 if the name is free."""
     with suppress(FileNotFoundError):
         return stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     return 0
 
 
 def _remove(name: str, directory: int) -> None:
-    """Remove a directory with all below it, or a file, as far as can be; no link or mount is followed."""
+    """Remove a directory with all below it, or a file, as far as possible; follow no link and no mount."""
     if _kind(name, directory) != stat.S_IFDIR:
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
@@ -117,16 +128,19 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
     """Put ``files`` into the directory ``staged``."""
     noted: list[str] = []
     with opened(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as top:
-        below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
-        for each in below:
+        parents: set[str] = set()
+        for file in files:
+            parents.update(str(parent) for parent in file.path.parents)
+        directories = sorted(parents - {"."})
+        for each in directories:
             os.mkdir(each, WIDE, dir_fd=top)
         for file in files:
             _put(top, file, label, noted)
-        if noted and str(NOTES.parent) in below:
+        if noted and str(NOTES.parent) in directories:
             write_synced(str(NOTES), "".join(sorted(noted)).encode(), Meta(0o600), top)
-        for each in (*below, "."):
+        for each in (*directories, "."):
             with opened(each, DIRECTORY, dir_fd=top) as made:
-                os.fchmod(made, WIDE)  # whatever the umask: user-namespaced pods must reach the payload
+                os.fchmod(made, WIDE)  # regardless of the umask: user-namespaced pods must reach the payload
                 os.fsync(made)
 
 
@@ -134,11 +148,15 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
     match shipped:
         case Copy(path, source, size_bytes, digest, mode):
             meta = Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
-            # Never wider than it will be: under an umask of 0 everybody could write a program meanwhile.
-            flags, done = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            # Until the copy is complete its mode is 0600: under an umask of 0 every user could write it.
             with Path(source).open("rb") as file, opened(str(path), flags, dir_fd=top) as fd:
-                while done < size_bytes and (step := os.sendfile(fd, file.fileno(), done, size_bytes - done)):
-                    done += step
+                copied_bytes = 0
+                while copied_bytes < size_bytes:
+                    sent_bytes = os.sendfile(fd, file.fileno(), copied_bytes, size_bytes - copied_bytes)
+                    if not sent_bytes:
+                        break
+                    copied_bytes += sent_bytes
                 apply_metadata(fd, meta)
                 os.fsync(fd)
             mark = mark_of(str(path), top)
@@ -158,7 +176,7 @@ def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None
 
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:
-    """Remove what a killed function of these left beside ``path``."""
+    """Remove the staged directories that a killed function of this module left beside ``path``."""
     with translated("remove", path), if_there, host.place(path, last=False).opened() as (directory, name):
         is_ours = re.compile(rf"{re.escape(name)}(\.[0-9a-f]{{8}})?{STAGED}").fullmatch
         for staged in filter(is_ours, os.listdir(directory)):  # noqa: PTH208 - a Path has no descriptor
@@ -167,10 +185,13 @@ def remove_staged(host: Host, path: PurePosixPath) -> None:
 
 
 def remove_tree(host: Host, path: PurePosixPath) -> None:
-    """Remove a directory and all below it; none there is fine.
+    """Remove a directory and all below it; ignore a missing directory.
 
-    It is renamed first, so that a half-removed one never carries the name of a complete one. InstallerError
-    where something is mounted in it, of which nothing was removed; or where it cannot be removed.
+    The directory is renamed first, so that a half-removed directory never has the name of a complete one.
+
+    Raises:
+        InstallerError: something is mounted in the directory, and nothing was removed; or the directory
+            cannot be removed.
     """
     with translated("remove", path), if_there, host.place(path, last=False).opened() as (directory, name):
         staged = f"{name}{STAGED}"
@@ -184,43 +205,55 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
             rmtree(staged, dir_fd=directory)
 
 
-LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up
-NOTES: Final = PurePosixPath(".config/digests")  # in a version of the toolkit: what was noted at its copy
+LARGE_BYTES: Final = 1 << 20  # smaller files are hashed faster than looked up
+NOTES: Final = PurePosixPath(".config/digests")  # in a version of the toolkit: the digests noted at its copy
 SUMS: Final = "SHA256SUMS"
 MOST_BYTES: Final = 1 << 20
 _SUM: Final = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
 def sums_of(root: PurePosixPath) -> dict[str, str]:
-    """Return the sha256 of files of a toolkit's source by their paths below ``root``, as a build has them."""
+    """Return the sha256 of files of a toolkit's source by their paths below ``root``, from its sums file."""
     with suppress(OSError, ValueError), (Path(root) / SUMS).open("rb") as file:
-        lines = file.read(MOST_BYTES).decode().splitlines()
-        return {found[2]: found[1] for line in lines if (found := _SUM.fullmatch(line))}
+        sums: dict[str, str] = {}
+        for line in file.read(MOST_BYTES).decode().splitlines():
+            match = _SUM.fullmatch(line)
+            if match is not None:
+                sums[match[2]] = match[1]
+        return sums
     return {}
 
 
 def mark_of(path: str, directory: int | None = None) -> str:
-    """Return a text that each change of the large file at ``path`` changes; "" for any other."""
+    """Return a text that changes with each change of the large file at ``path``; "" for other files."""
     with suppress(OSError):
         status = os.stat(path, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES:
-            which = f"{status.st_ino}:{status.st_mode}:{status.st_uid}"
-            # The time of its last change is the kernel's: no call sets it to another (inode(7)).
-            return f"{which}:{status.st_size}:{status.st_ctime_ns}"
+            identity = f"{status.st_ino}:{status.st_mode}:{status.st_uid}"
+            # Only the kernel sets the time of the last change: no call sets another time (inode(7)).
+            return f"{identity}:{status.st_size}:{status.st_ctime_ns}"
     return ""
 
 
 def digests_below(host: Host, path: PurePosixPath, *, anew: bool = False) -> dict[PurePosixPath, str]:
-    """Return the sha256 in hex of each regular file below ``path``, "" for one that cannot be read."""
-    # A file with a mark that was noted at the copy is not read, but where all are ``anew``.
-    top, noted = host.local_path(path), {} if anew else read_noted_digests(host, path)
-    files = [os.path.join(place, name) for place, _, names in os.walk(top) for name in names]  # noqa: PTH118
-    digests = {file: noted.get(mark_of(file)) or digest_of(file) for file in files}
-    return {PurePosixPath(file).relative_to(top): digest for file, digest in digests.items()}
+    """Return the sha256 in hex of each regular file below ``path``, "" for a file that cannot be read.
+
+    A file with a mark that was noted at its copy is not read, unless all files are to be read ``anew``.
+    """
+    top = host.local_path(path)
+    noted = {} if anew else read_noted_digests(host, path)
+    files: list[str] = []
+    for directory, _, names in os.walk(top):
+        files += [os.path.join(directory, name) for name in names]  # noqa: PTH118
+    digests: dict[PurePosixPath, str] = {}
+    for file in files:
+        digest = noted.get(mark_of(file)) or digest_of(file)
+        digests[PurePosixPath(file).relative_to(top)] = digest
+    return digests
 
 
 def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
-    """Return the digests noted at a version's copy, by marks; none that others than root may have written."""
+    """Return the digests noted at a version's copy, by marks; none if others than root could write them."""
     with suppress(InstallerError, ValueError):
         file = host.read(path / NOTES)
         if file is not None and file.meta.uid in trusted_uids() and not file.meta.mode & OTHERS_WRITE:
@@ -228,13 +261,20 @@ def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
     return {}
 
 
-def digest_of(path: str, directory: int | None = None, check: Callable[[], None] = lambda: None) -> str:
-    """Return the sha256 of the regular file at ``path``, which may be below an open directory; else "".
+def _never_stop() -> None:
+    """Let a long reading go on."""
 
-    ``check`` is called between two blocks, and may raise.
+
+def digest_of(path: str, directory: int | None = None, check: Callable[[], None] = _never_stop) -> str:
+    """Return the sha256 of the regular file at ``path``, "" if it is no such file.
+
+    Args:
+        path: the path, relative to ``directory`` if that is given.
+        directory: a descriptor of an open directory.
+        check: is called between two blocks, and may raise.
     """
     try:
-        # Not what a link leads to, and no wait for the other end of a FIFO.
+        # Follow no link, and do not wait for the other end of a FIFO.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return ""
