@@ -25,83 +25,97 @@ STDERR: Final = 2
 PATIENCE_S: Final = 0.5
 POLL_S: Final = 0.1
 REMEDY: Final = "give it a file or a reader that takes it, then run again"
-# Where Kubernetes looks why a container has ended; on a host there is no such file.
+# Kubernetes reads here why a container has ended; a host has no such file.
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 TERMINATION_BYTES: Final = 4096  # Kubernetes reads no more
 
 
 class Log:
-    """Where events are logged; ``write`` gets the level, the text and the fields of each."""
+    """The log; ``write`` gets the level, the text and the fields of each event."""
 
     def __init__(self, write: Writer) -> None:
         self.write = write
 
     def info(self, event: str, **fields: Any) -> None:
-        """Tell what has happened."""
+        """Log an event."""
         self.write("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log what an administrator should look at."""
+        """Log an event that needs an administrator's attention."""
         self.write("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Tell what has failed."""
+        """Log a failure."""
         self.write("error", event, fields)
 
 
 def line(level: str, event: str, fields: Mapping[str, Any]) -> str:
-    """Return an event as one line of JSON; what JSON has no form for is shown as Python does."""
+    """Return an event as one line of JSON; values without a form in JSON are shown in Python's form."""
     seconds, ns = divmod(time.time_ns(), 10**9)
     now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}Z"
     return json.dumps({**fields, "event": event, "level": level, "timestamp": now}, default=repr)
 
 
-log = Log(lambda *words: print(line(*words), file=sys.stderr))  # noqa: T201 - until ``cli.log`` says how
+def _print_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
+    print(line(level, event, fields), file=sys.stderr)  # noqa: T201 - until ``cli.log`` chooses the form
+
+
+log = Log(_print_event)
 
 
 def spell_value(value: Any) -> str:
     """Return the value of a field for a person, on one line: a word as it is, other text in quotes."""
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text if text and " " not in text and text.isprintable() else json.dumps(text, ensure_ascii=False)
+    if text and " " not in text and text.isprintable():
+        return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 def writer(*, readable: bool) -> Writer:
-    """Return what writes events to stderr, and never waits for who reads them."""
+    """Return a function that writes events to stderr, and never waits for the reader of stderr."""
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         text = line(level, event, fields)
         if readable:
-            words = (f"{name}={spell_value(value)}" for name, value in fields.items())
-            text = " ".join((*([f"{level}:"] if level != "info" else ()), event, *words))
-        write(STDERR, f"{text}\n".encode(errors="backslashreplace"), lambda: False)
+            words = [event]
+            if level != "info":
+                words.insert(0, f"{level}:")
+            words += [f"{name}={spell_value(value)}" for name, value in fields.items()]
+            text = " ".join(words)
+        write(STDERR, f"{text}\n".encode(errors="backslashreplace"), _give_up)
 
     return write_event
 
 
+def _give_up() -> bool:
+    """Do not wait for room."""
+    return False
+
+
 @contextmanager
 def internal_errors() -> Iterator[None]:
-    """Let an unexpected exception of the block be an InternalError, and log where it came from."""
+    """Turn an unexpected exception of the block into an InternalError, and log its origin."""
     try:
         yield
     except InstallerError:
         raise
     except Exception as error:
         internal = InternalError(error)
-        if internal.code != "no-memory":  # that sentence says all, and there is nothing to report
-            # Not its text, which may quote a config.
+        if internal.code != "no-memory":  # short memory is no bug to report
+            # The text is not logged: it may quote a config.
             log.error("internal error", kind=internal.kind, frames=list(internal.frames))  # noqa: TRY400
         raise internal from error
 
 
 def log_others(error: InstallerError) -> None:
-    """Log the problems that were found beside the one that was raised."""
+    """Log the problems that were found beside the raised error."""
     for other in error.others:
         log.error("other problem found", code=other.code, problem=other.problem, remedy=other.remedy)
 
 
 @contextmanager
 def log_failures() -> Iterator[None]:
-    """Log what keeps metrics from being written or answered, and go on."""
+    """Log a failure to write or serve metrics, and go on."""
     try:
         with internal_errors():
             yield
@@ -110,23 +124,32 @@ def log_failures() -> Iterator[None]:
 
 
 def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
-    """Do what ``write_all`` does; False also where the reader has gone, or its disk is full."""
+    """Write as ``write_all`` does; return False also if the reader has gone, or the disk is full."""
     with suppress(OSError):
         return write_all(fd, content, goes_on)
     return False
 
 
 def write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
-    """Write in parts that fit whole where poll(2) sees room, so that nothing blocks; tell whether all went.
+    """Write in parts that fit in the room that poll(2) reports, so that no write blocks.
 
-    ``goes_on`` is asked again and again while there is no room. OSError where the other side takes nothing.
+    Args:
+        fd: the descriptor.
+        content: the bytes to write.
+        goes_on: is called again and again while there is no room; False ends the write.
+
+    Returns:
+        Whether all bytes were written.
+
+    Raises:
+        OSError: the reader has gone, or the disk is full.
     """
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     waits_s = 0.0
     while content:
         if poll.poll(waits_s * 1000):
-            with suppress(BlockingIOError):  # the other side of the pipe made it so
+            with suppress(BlockingIOError):  # the other side of the pipe made it non-blocking
                 content = content[os.write(fd, content[: select.PIPE_BUF]) :]
         elif not goes_on():
             return False
@@ -135,19 +158,25 @@ def write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
 
 
 def patient() -> Callable[[], bool]:
-    """Return what says for ``PATIENCE_S`` that a write goes on."""
-    until = time.monotonic() + PATIENCE_S
-    return lambda: time.monotonic() < until
+    """Return a function that lets a write go on for ``PATIENCE_S``."""
+    deadline = time.monotonic() + PATIENCE_S
+
+    def is_early() -> bool:
+        return time.monotonic() < deadline
+
+    return is_early
 
 
 class _Stream(io.FileIO):
-    """Standard output or error; what finds no reader is lost, and all that comes after it."""
+    """Standard output or error; once a write finds no reader, that text and all later text is lost."""
 
     def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]], *, closed: bool) -> None:
         super().__init__(fd, "wb", closefd=False)
-        self._patience, self._was_closed, self._lost = patience, closed, closed
+        self._patience = patience
+        self._was_closed = closed
+        self._lost = closed
         self.cut_short = False
-        self.failure: OSError | None = None  # not of a reader that has gone: that has seen what it wanted
+        self.failure: OSError | None = None  # a reader that goes away has seen enough: that is no failure
 
     def write(self, content: Any) -> int:
         taken = bytes(content)
@@ -155,24 +184,36 @@ class _Stream(io.FileIO):
             self.failure = OSError(errno.EBADF, "it is closed")
         try:
             if not self._lost:
-                self._lost = self.cut_short = not write_all(self.fileno(), taken, self._patience())
+                self.cut_short = not write_all(self.fileno(), taken, self._patience())
+                self._lost = self.cut_short
         except (BrokenPipeError, ConnectionResetError):
             self._lost = True
         except OSError as error:
-            self._lost, self.failure = True, error
+            self._lost = True
+            self.failure = error
         return len(taken)
 
 
 def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
-    """Open those of the three that are closed, and let the others block no process.
+    """Open closed standard streams, and replace stdout and stderr by streams that block no process.
 
-    A log line would go to the next file of ours where stderr is closed. What stdout is to get waits for its
-    reader, as long as no stop is asked for; what stderr is to get waits ``PATIENCE_S``. What is returned
-    flushes stdout and tells whether all got there; why not is said, unless a stop cut it short.
+    With a closed stderr a log line would go to the next file that this process opens. Text for stdout waits
+    for its reader until ``stopping``; text for stderr waits ``PATIENCE_S``.
+
+    Returns:
+        A function that flushes stdout and tells whether all text was written. It reports a failure on stderr,
+        unless a stop cut the text short.
     """
+
+    def patient_until_stop() -> Callable[[], bool]:
+        return goes_on
+
+    def goes_on() -> bool:
+        return not stopping()
+
     closed = {fd for fd in range(STDERR + 1) if _open_closed(fd)}
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-    stdout = _Stream(STDOUT, lambda: lambda: not stopping(), closed=STDOUT in closed)
+    stdout = _Stream(STDOUT, patient_until_stop, closed=STDOUT in closed)
     sys.stdout = _text(stdout, sys.stdout)
     sys.stderr = _text(_Stream(STDERR, patient, closed=STDERR in closed), sys.stderr)
 
@@ -187,7 +228,7 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _open_closed(fd: int) -> bool:
-    """Open a standard stream that is closed, so that no file of ours gets its number; tell whether it was."""
+    """Open a closed standard stream, so that no file of ours gets its number; tell whether it was closed."""
     try:
         os.fstat(fd)
     except OSError:
@@ -198,7 +239,7 @@ def _open_closed(fd: int) -> bool:
 
 
 def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
-    # A path may have any bytes: what the terminal's encoding has no letters for is shown by its number.
+    # A path may have any bytes: characters that the terminal cannot show are written as their numbers.
     encoding = getattr(before, "encoding", None) or "utf-8"
     by_lines = stream.isatty() or stream.fileno() == STDERR
     buffer = io.BufferedWriter(stream)
@@ -206,10 +247,10 @@ def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
 
 
 def write_termination_log(text: str) -> None:
-    """Let ``text`` be the container's last words, if it is one; that it cannot be written stops nothing."""
+    """Write ``text`` as the container's termination message; ignore every failure."""
     content = text.encode(errors="backslashreplace")[: TERMINATION_BYTES - 1]
-    content = content.decode(errors="ignore").encode() + b"\n"  # a character that is cut in two is none
-    # Whatever it is: a FIFO is opened without waiting for a reader.
+    content = content.decode(errors="ignore").encode() + b"\n"  # drop a character that was cut in two
+    # A FIFO is opened without waiting for a reader.
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with suppress(Exception), os.fdopen(os.open(TERMINATION_LOG, flags), "wb", 0) as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):

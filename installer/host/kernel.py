@@ -1,4 +1,4 @@
-"""What the kernel tells of processes, mounts, devices and limits, as text of any bytes; and whom we trust."""
+"""Read processes, mounts, devices and limits from the kernel, as text of any bytes; name trusted users."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ LOG_S: Final = 0.5
 KEPT_LINES: Final = 50
 LINE: Final = 200
 ENOUGH_FILES: Final = 1024
-# Every user can make processes, mounts, locks and sockets, and long texts of them in /proc.
+# Every user can create processes, mounts, locks and sockets, and by them long texts in /proc.
 PROC_BYTES: Final = 64 << 10
 TABLE_S: Final = 2.0
 OPEN_FILES: Final = 16 << 10
@@ -30,12 +30,12 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def trusted_uids() -> frozenset[int]:
-    """Return whose files and processes are believed: root's, and our own where we are not root (in tests)."""
+    """Return the trusted users: root, and this process's own user, who is not root in tests."""
     return frozenset({0, os.geteuid()})
 
 
 def may_read_all(root: Path) -> bool:
-    """Tell whether we are root, who may read all files of the node below ``root``, or its owner."""
+    """Tell whether this process may read all files below ``root``: it is root's, or the owner's."""
     with suppress(OSError):
         return os.geteuid() in {0, root.stat().st_uid}
     return False
@@ -46,21 +46,22 @@ def is_roots(pid: int, proc: Path) -> bool:
     uids = list[str]()
     with suppress(OSError):
         uids = status_field("Uid:", pid, proc)
-    # The owner of /proc/PID is root for whoever forbids to be traced; and anybody can start a setuid program
-    # with his lock in it, whose effective uid is root's, and stop that for ever.
+    # /proc/PID belongs to root, too, for a process that forbids to be traced. And every user can start a
+    # setuid program with his lock in it, whose effective uid is root's, and stop that program for ever.
     return len(uids) == 4 and set(uids) <= {str(uid) for uid in trusted_uids()}  # noqa: PLR2004 - proc(5)
 
 
 def status_field(name: str, pid: int, proc: Path) -> list[str]:
-    """Return the words of a line of /proc/PID/status; none where it has no such line."""
+    """Return the words of a line of /proc/PID/status; an empty list if the line is missing."""
     lines = read_proc(proc / f"{pid}/status").split("\n")
     return next((line.split()[1:] for line in lines if line.startswith(name)), [])
 
 
 def read_proc(here: Path) -> str:
-    """Return a file of /proc as text that gives the same bytes again by os.fsencode.
+    """Return a file of /proc as text; os.fsencode gives its bytes again.
 
-    Raise OSError for more than ``PROC_BYTES``: a process can give itself a command line of gigabytes.
+    Raises:
+        OSError: the file has more than ``PROC_BYTES``: a process can give itself a command line of gigabytes.
     """
     with here.open("rb") as file:
         content = file.read(PROC_BYTES + 1)
@@ -70,9 +71,12 @@ def read_proc(here: Path) -> str:
 
 
 def read_table(here: Path) -> Iterator[str]:
-    """Yield the lines of a table of /proc as far as they can be read within ``TABLE_S``.
+    """Yield the lines of a table of /proc, as many as can be read within ``TABLE_S``.
 
-    A line of more than ``PROC_BYTES`` is skipped. Raise OSError if the table cannot be read.
+    A line of more than ``PROC_BYTES`` is skipped.
+
+    Raises:
+        OSError: the table cannot be read.
     """
     deadline = time.monotonic() + TABLE_S
     is_start = True
@@ -85,20 +89,21 @@ def read_table(here: Path) -> Iterator[str]:
 
 
 def list_pids(proc: Path) -> list[int]:
-    """Return the processes of a /proc, our own or the host's, in order; none where it shows none."""
+    """Return the sorted pids of a /proc, our own or the host's; an empty list if it shows no process."""
     import psutil
 
-    own, psutil.PROCFS_PATH = psutil.PROCFS_PATH, str(proc)
+    own_path = psutil.PROCFS_PATH
+    psutil.PROCFS_PATH = str(proc)
     try:
         return psutil.pids()
-    except (OSError, LookupError):  # an empty one has no lowest number
+    except (OSError, LookupError):  # psutil looks for the lowest pid, which an empty /proc lacks
         return []
     finally:
-        psutil.PROCFS_PATH = own
+        psutil.PROCFS_PATH = own_path
 
 
 def mount_namespace(process: Path) -> str:
-    """Return which mount namespace a process has, a directory of /proc; "" where that may not be seen."""
+    """Return the mount namespace of a process, a directory of /proc; "" if this process may not look."""
     with suppress(OSError):
         return os.readlink(process / "ns/mnt")  # noqa: PTH115 - the text counts
     return ""
@@ -121,7 +126,7 @@ def find_pid_beside_us(proc: Path) -> int | None:
 
 
 def enter_mount_namespace(namespace: Path) -> None:
-    """Let this process see the files that another one sees; ``namespace`` is of it (/proc/PID/ns/mnt)."""
+    """Enter a mount namespace of another process, given by its file ``namespace`` (/proc/PID/ns/mnt)."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -132,41 +137,49 @@ def enter_mount_namespace(namespace: Path) -> None:
 
 
 def list_open_files(process: Path) -> Iterator[str]:
-    """Yield the first ``OPEN_FILES`` files that a process, a directory of /proc, has open, as its links say.
+    """Yield the first ``OPEN_FILES`` open files of a process, a directory of /proc, from the links there.
 
     Yield none if this process may not look.
     """
     with suppress(OSError), os.scandir(process / "fd") as entries:
         for entry in islice(entries, OPEN_FILES):
-            with suppress(OSError):  # closed meanwhile
+            with suppress(OSError):  # the file was closed meanwhile
                 yield os.readlink(entry.path)  # noqa: PTH115 - the text counts
 
 
 def list_mounts(mountinfo: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Yield each mount point this process sees, and what is mounted there within its file system."""
-
-    def unescape(word: str) -> str:
-        # A blank, a tab, a newline and a backslash are octal numbers (proc(5)), every other byte is as it is:
-        # whoever may mount chooses the names, and with FUSE that is everybody.
-        return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), os.fsencode(word)))
-
+    """Yield each mount point of this process, and the mounted directory within its file system."""
     with suppress(OSError):
         for line in read_table(mountinfo or MOUNTINFO):
             fields = line.split(" ", 5)
             if len(fields) > 5:  # noqa: PLR2004
-                yield unescape(fields[4]), unescape(fields[3])
+                yield _unescape(fields[4]), _unescape(fields[3])
+
+
+def _unescape(word: str) -> str:
+    """Return a name of /proc/PID/mountinfo without its octal numbers.
+
+    A blank, a tab, a newline and a backslash are octal numbers (proc(5)); all other bytes are unchanged.
+    Every user may choose such names, because FUSE lets every user mount.
+    """
+    return os.fsdecode(_OCTAL.sub(_byte_of, os.fsencode(word)))
+
+
+def _byte_of(octal: re.Match[bytes]) -> bytes:
+    return bytes([int(octal[1], 8) & 255])
 
 
 def boot_id() -> str:
-    """Return the id of this boot (random(4)); it changes with each one."""
+    """Return the id of this boot (random(4))."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def character_devices(directory: Path, prefix: str) -> Iterator[tuple[str, int, int, str]]:
-    """Yield name, major, minor and SELinux label of each character device whose name begins so."""
+    """Yield name, major, minor and SELinux label of each character device with the name ``prefix``*."""
     with suppress(OSError):
         for local in sorted(directory.glob(f"{prefix}*")):
-            device, label = local.lstat(), b""
+            device = local.lstat()
+            label = b""
             if stat.S_ISCHR(device.st_mode):
                 with suppress(OSError):  # not every file system has labels
                     label = os.getxattr(local, LABEL).rstrip(b"\0")
@@ -175,23 +188,29 @@ def character_devices(directory: Path, prefix: str) -> Iterator[tuple[str, int, 
 
 
 def kernel_log(here: Path, words: Collection[str]) -> tuple[str, ...]:
-    """Return the last lines of the kernel's log that hold one of ``words``; none where it may not be read."""
+    """Return the last lines of the kernel's log with one of ``words``; none if the log is unreadable."""
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     deadline = time.monotonic() + LOG_S
     with suppress(OSError), os.fdopen(os.open(here, os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as log:
         while time.monotonic() < deadline:  # the kernel may be talking
-            with suppress(BrokenPipeError):  # overwritten meanwhile: the next one is there
-                if not (record := log.read(RECORD_BYTES)):  # None: that was the last one
+            with suppress(BrokenPipeError):  # the record was overwritten meanwhile: read the next record
+                record = log.read(RECORD_BYTES)
+                if not record:  # None after the last record
                     break
                 for line in record.decode(errors="backslashreplace").splitlines():
                     text = (line.partition(";")[2] or line)[:LINE]
                     if any(word in text for word in words):
-                        lines.append("".join(each if each.isprintable() else "?" for each in text))
+                        lines.append(_printable(text))
     return tuple(lines)
 
 
+def _printable(text: str) -> str:
+    """Return a text with ? for each character that is not printable."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def allow_files() -> None:
-    """Let this process have as many files open as an install and its undo need, where it may."""
+    """Raise the limit of open files to the need of an install and its undo, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
         most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)

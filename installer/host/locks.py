@@ -1,7 +1,7 @@
-"""Locks that tell two instances apart: flock(2) on an inode that has its name, and that only root opens.
+"""Locks that exclude a second instance: flock(2) on an inode that has its name, and that only root opens.
 
-Whoever may read a file may lock it: a lock on one of a wider mode than 0600 counts only where a process of
-root's holds it. Who holds one tells the kernel (/proc/PID/fdinfo, /proc/locks): no lock is taken to look.
+Every user who may read a file may lock it: the lock of a file with a wider mode than 0600 counts only if a
+process of root's holds it. The kernel tells the holder (/proc/PID/fdinfo, /proc/locks): a look takes no lock.
 """
 
 import errno
@@ -42,49 +42,58 @@ LOCK: Final = "lock"
 LEDGER: Final = Layout().ledger.name
 PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
-TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
+TRIES: Final = 100  # if a name changes its inode more often, somebody intends that
 MAX_PID_BYTES: Final = 64
 TRUST_LEDGER: Final = (
     "read {0}: uninstall writes and removes the paths in it; if all are engine configs or ours: "
     "chown root {0}; chmod 600 {0}; otherwise move it away"
 )
-# A pid of ours or NVIDIA's, or what a crash has left of one.
+# A pid of ours or NVIDIA's, or the rest of a pid after a crash.
 _PID: Final = re.compile(rb"[0-9\s\0]*")
-# Pid and inode in a line of /proc/locks or /proc/PID/fdinfo, but for one that only waits.
+# Pid and inode in a line of /proc/locks or /proc/PID/fdinfo; the line of a waiting process does not match.
 _FLOCK: Final = re.compile(
     r"^(?:lock:\t)?\d+: FLOCK +\S+ +\S+ +(-?\d{1,10}) [0-9a-f]{1,8}:[0-9a-f]{1,8}:(\d{1,20}) ",
     re.ASCII | re.MULTILINE,
 )
-# Opened as it stands: no link is followed, no other end of a FIFO waited for.
+# Follow no link, and do not wait for the other end of a FIFO.
 LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PIDFILE: Final = "toolkit.pid"
 _CLAIM: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length (0: all), pid
 
 
 class Lock(Struct, frozen=True):
-    """A held lock; it lives as long as a descriptor of it does, in this process or another one."""
+    """A held lock, which lives as long as any descriptor of it, in this process or in another."""
 
     fd: int
 
     def release(self) -> None:
-        """Let the lock go, unless another process holds it, too."""
+        """Release the lock, unless another process holds it, too."""
         os.close(self.fd)
 
 
 def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = ()) -> Lock | None:
-    """Lock the directory at ``path`` by the file ``lock`` in it; None where it has gone meanwhile.
+    """Lock the directory at ``path`` by the file ``lock`` in it.
 
-    ``inherited`` are descriptors of the lock that ``run`` holds, where they still are this file.
-    LockedError where another process holds it, InstallerError where it is no directory of root's.
+    Args:
+        host: the host.
+        path: the directory; the lock in it is made if it is missing.
+        inherited: descriptors of the lock of ``run``, used if they still are this file.
+
+    Returns:
+        The lock, None if the directory was removed meanwhile.
+
+    Raises:
+        LockedError: another process holds the lock.
+        InstallerError: ``path`` is no directory of root's.
     """
-    with translated("lock", path), suppress(FileNotFoundError):  # who held it has just removed it
+    with translated("lock", path), suppress(FileNotFoundError):  # the former holder has just removed it
         home = host.local_path(path, last=False)
         return _lock(host, home / LOCK, path, lambda: _open_lock(home, path, inherited))
     return None
 
 
 def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int:
-    """Open the lock in our own directory, made where there is none."""
+    """Open the lock in our own directory; make the lock if it is missing."""
     with ExitStack() as stack:
         try:
             directory = stack.enter_context(opened(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
@@ -94,8 +103,10 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
             problem = f"use {path} (it is not a directory but a link or a file)"
             remedy = "move it away, then run again"
             raise InstallerError(problem, remedy=remedy, code="install-dir-unusable") from error
-        owners, remedy = {os.fstat(directory).st_uid}, "move it away"
-        with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
+        owners = {os.fstat(directory).st_uid}
+        remedy = "move it away"
+        # With root's ledger in it the directory was ours before it was given away. Reading checks the ledger.
+        with suppress(OSError):
             owners.add(os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid)
             remedy = TRUST_LEDGER.format(path / LEDGER)
         if owners.isdisjoint(trusted_uids()):
@@ -104,15 +115,18 @@ def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int
         for fd in inherited:
             if has_name(fd, home / LOCK):
                 return fd
-        with suppress(FileNotFoundError):  # on a full disk one that is there has to do
+        # A full disk has no room for a new lock, but an existing lock will do.
+        with suppress(FileNotFoundError):
             return os.open(LOCK, LOOK, dir_fd=directory)
         return os.open(LOCK, LOOK | os.O_CREAT, PRIVATE, dir_fd=directory)
 
 
 def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
-    """Lock the pidfile at ``path``, making it where there is none; its content is not touched.
+    """Lock the pidfile at ``path``; make a missing file, and keep the content of an existing one.
 
-    LockedError where another process holds it, InstallerError where it is not a pidfile of ours.
+    Raises:
+        LockedError: another process holds the lock.
+        InstallerError: ``path`` is no pidfile of ours.
     """
     with translated("lock", path):
         local = host.local_path(path)
@@ -121,7 +135,11 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
 
 @contextmanager
 def lock_file(host: Host, path: PurePosixPath) -> Iterator[None]:
-    """Hold the lock on a private file of ours for the block; LockedError where another process does."""
+    """Lock a private file of ours for the block.
+
+    Raises:
+        LockedError: another process holds the lock.
+    """
     local = host.local_path(path)
     with ExitStack() as stack:
         with translated("lock", path):
@@ -131,32 +149,35 @@ def lock_file(host: Host, path: PurePosixPath) -> Iterator[None]:
 
 
 def remove_pidfile(host: Host, path: PurePosixPath) -> None:
-    """Remove the pidfile if it is one of ours and no other process holds it, else leave it as it is."""
+    """Remove the pidfile if it is ours and no other process holds it; otherwise keep it."""
     with translated("remove", path):
-        if (fd := _open_pidfile(host.local_path(path))) is not None:
-            with os.fdopen(fd):
-                others = {*holders(os.fstat(fd))} - {os.getpid(), own_pid()}
-            if not others:
-                host.remove(path)
+        fd = _open_pidfile(host.local_path(path))
+        if fd is None:
+            return
+        with os.fdopen(fd):
+            other_holders = set(holders(os.fstat(fd))) - {os.getpid(), own_pid()}
+        if not other_holders:
+            host.remove(path)
 
 
 def write_pid(lock: Lock, path: PurePosixPath) -> None:
-    """Write this process's pid into the pidfile at ``path``, which ``lock`` holds."""
+    """Write this process's pid into the pidfile at ``path``, by the descriptor of its ``lock``."""
     with translated("write", path):
         os.ftruncate(lock.fd, 0)
         os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
 
 
 def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], int | None]) -> Lock:
-    """Open and lock a file until what is locked has its name: a lock on one that lost it excludes no process.
+    """Open and lock a file again until the locked file has its name: another lock excludes no process.
 
-    One that others than root could lock, as NVIDIA's pidfiles, is removed and so made anew, unless a process
-    of root's holds it.
+    A file that others than root could lock, like NVIDIA's pidfiles, is removed and so made anew, unless a
+    process of root's holds its lock.
     """
-    # Ours shows the processes of this pid namespace alone; the host's may be mounted.
+    # Our own /proc shows the processes of this pid namespace only; the host's /proc may be mounted.
     procs = {PROC, host.local_path(PurePosixPath(PROC))}
     for _ in range(TRIES):
-        if (fd := open_file()) is None:
+        fd = open_file()
+        if fd is None:
             continue
         locked = False
         try:
@@ -184,20 +205,22 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
 
 
 def _describe_holder(local: Path) -> str:
-    """Return who holds a lock, as part of a sentence; "" if unknown."""
+    """Return the holder of a lock, as part of a sentence; "" if unknown."""
     with suppress(OSError):
         file = local.stat()
         pids = holders(file) or _find_heirs(file)
         for pid in pids:
-            if (since_s := start_time_of(pid)) is not None:
-                return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(since_s))} UTC"
+            since_s = start_time_of(pid)
+            if since_s is not None:
+                since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(since_s))
+                return f": pid {pid}, started {since} UTC"
     return ""
 
 
 def _find_heirs(file: os.stat_result, proc: Path = PROC) -> list[int]:
     """Return the first process of root's that has inherited the lock on a file, as a list of at most one.
 
-    The table of all locks names the process that took a lock; a child of it may live longer.
+    The table of all locks names the process that took a lock; a child of that process may live longer.
     """
     deadline = time.monotonic() + LOOK_S
     for pid in list_pids(proc):
@@ -209,7 +232,7 @@ def _find_heirs(file: os.stat_result, proc: Path = PROC) -> list[int]:
 
 
 def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
-    """Open the pidfile that is there, or a new one; None where that has gone meanwhile."""
+    """Open the pidfile, or make a new one; None if an existing pidfile was removed meanwhile."""
     try:
         return os.open(local, LOOK | os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE)
     except FileExistsError as error:
@@ -222,7 +245,7 @@ def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
 
 
 def _open_pidfile(local: Path) -> int | None:
-    """Open the pidfile of ours that stands there; None where there is none, or something else."""
+    """Open our existing pidfile; None if it is missing, or no pidfile of ours."""
     try:
         fd = os.open(local, LOOK | os.O_RDWR)
     except OSError:
@@ -237,29 +260,30 @@ def _open_pidfile(local: Path) -> int | None:
 
 
 def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
-    """Tell whether it is the pidfile of another program, which runs and has written it."""
+    """Tell whether a pidfile was written by another program, which still runs."""
     pid = content.strip(b"\0 \n")
-    # It is ours or NVIDIA's by its mode or name; the pid may be of another namespace then.
+    # By mode or name the file is ours or NVIDIA's; its pid may be of another namespace.
     if stat.S_IMODE(status.st_mode) == PRIVATE or local.name == PIDFILE or not pid.isdigit():
         return False
-    started_s = start_time_of(int(pid))  # numbers are given again: a later process has not written it
+    started_s = start_time_of(int(pid))  # pids are reused: a younger process has not written the file
     return started_s is not None and started_s <= status.st_mtime
 
 
 @contextmanager
 def announce_wait(host: Host, directory: PurePosixPath) -> Iterator[None]:
-    """Tell the holder of the lock of ``directory``, during the block, that it is waited for."""
+    """Announce to the holder of the lock of ``directory``, during the block, that this process waits."""
     with ExitStack() as stack:
-        # By a lock of an open file description (fcntl(2), F_OFD_SETLK), which does not collide with flock(2):
-        # it needs no file of its own, ends with its process, and is seen from every pid namespace.
-        with suppress(OSError):  # it has gone, or the file system has no such locks: the holder does not know
+        # The announcement is a lock of an open file description (fcntl(2), F_OFD_SETLK), which does not
+        # collide with flock(2). It needs no further file, ends with its process, and every pid namespace sees
+        # it.
+        with suppress(OSError):  # without the file, or on a file system without OFD locks, nobody is told
             fd = stack.enter_context(opened(host.local_path(directory, last=False) / LOCK, LOOK))
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _CLAIM.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         yield
 
 
 def is_awaited(lock: Lock) -> bool:
-    """Tell whether a process waits for a lock that we hold."""
+    """Tell whether a process waits for our lock."""
     with suppress(OSError):
         claim = fcntl.fcntl(lock.fd, fcntl.F_OFD_GETLK, _CLAIM.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         return bool(_CLAIM.unpack(claim)[0] != fcntl.F_UNLCK)
@@ -267,49 +291,55 @@ def is_awaited(lock: Lock) -> bool:
 
 
 def _read_flocks(proc: Path) -> Iterator[tuple[int, int]]:
-    """Yield pid, and inode of the file, of each flock(2) that is held, as far as can be read in time."""
-    # Each read walks the locks of all users from the first one on: 300,000 take a minute.
+    """Yield pid and inode of each held flock(2), as far as the table can be read in time."""
+    # Each read walks the locks of all users from the start: 300,000 locks take a minute.
     with suppress(OSError):
         for line in read_table(proc / "locks"):
-            if found := _FLOCK.match(line):
-                yield int(found[1]), int(found[2])
+            match = _FLOCK.match(line)
+            if match is not None:
+                yield int(match[1]), int(match[2])
 
 
 def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
-    """Return root's processes that hold a lock on a file, as far as the table of all locks tells in time."""
-    pids = (pid for pid, inode in _read_flocks(proc) if inode == status.st_ino and is_roots(pid, proc))
-    return [pid for pid in pids if _holds(pid, status, proc)]
+    """Return root's processes with a lock on a file, as far as the table of all locks is read in time."""
+    pids: list[int] = []
+    for pid, inode in _read_flocks(proc):
+        if inode == status.st_ino and is_roots(pid, proc) and _holds(pid, status, proc):
+            pids.append(pid)
+    return pids
 
 
 def _holds(pid: int, status: os.stat_result, proc: Path, *, inherited: bool = False) -> bool:
-    """Tell whether a process has locked a file, by what the kernel says of its own open files.
+    """Tell whether a process has locked a file, from the kernel's list of the process's open files.
 
-    ``inherited``: or has a descriptor of the lock that another process took.
+    With ``inherited`` a descriptor of a lock that another process took counts, too.
     """
     with suppress(OSError), os.scandir(proc / f"{pid}/fdinfo") as entries:
-        for entry in islice(entries, ENOUGH_FILES):  # a neighbour's may have millions
-            with suppress(OSError):  # closed meanwhile
+        for entry in islice(entries, ENOUGH_FILES):  # another process may have millions of files
+            with suppress(OSError):  # the file was closed meanwhile
                 flocks = _FLOCK.findall(read_proc(Path(entry.path)))
                 takers = [taker for taker, inode in flocks if inode == str(status.st_ino)]
                 locked = bool(takers) if inherited else str(pid) in takers
-                # Every file system counts its inodes for itself, and some tell another device of their locks.
+                # Inode numbers repeat between file systems, and some file systems report another device.
                 if locked and os.path.samestat((proc / f"{pid}/fd" / entry.name).stat(), status):
                     return True
     return False
 
 
 def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
-    """Tell whether ``here`` is a pidfile of root's, held by the process of root's whose pid is in it."""
+    """Tell whether ``here`` is root's pidfile, locked by the process of root's with the pid in it."""
     return _find_holder(here, proc) is not None
 
 
 def _find_holder(here: Path, proc: Path) -> int | None:
-    """Return who holds a pidfile, 0 where that cannot be known; None where no process of root's does."""
+    """Return the pid of a pidfile's holder, 0 if unknown; None if no process of root's holds it."""
     try:
         with opened(here, LOOK) as fd:
-            file, pid = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
-    except PermissionError:  # we may not look
-        with suppress(OSError):  # nor may we below a directory of root's alone
+            file = os.fstat(fd)
+            content = os.pread(fd, MAX_PID_BYTES, 0)
+            pid = content.strip(b"\0 \n").decode("latin-1")
+    except PermissionError:  # this user may not read the file
+        with suppress(OSError):  # nor look into its directory
             inode = here.stat().st_ino
             return 0 if any(inode == each for _, each in _read_flocks(proc)) else None
         return 0
@@ -318,20 +348,22 @@ def _find_holder(here: Path, proc: Path) -> int | None:
     if not stat.S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
         return None
     if not (proc / "locks").exists():
-        return 0  # where there is no table to be read, it seems held
-    if not pid:  # who begins has written none yet
+        return 0  # without the table of locks it counts as held
+    if not pid:  # a starting process has not written its pid yet
         return next(iter(holders(file, proc)), None)
     return next((each for each in _list_called(pid, proc) if _holds(each, file, proc)), None)
 
 
 def _list_called(pid: str, proc: Path) -> Iterator[int]:
-    """Yield root's processes that have a pid in one of their namespaces, first the one that has it here."""
-    if pid.isascii() and pid.isdigit():
-        yield from [int(pid)] if is_roots(int(pid), proc) else []
-        for each in list_pids(proc):
-            with suppress(OSError):  # it has ended
-                if pid in status_field("NSpid:", each, proc) and is_roots(each, proc):
-                    yield each
+    """Yield root's processes with this pid in any of their namespaces; first the process with it in ours."""
+    if not (pid.isascii() and pid.isdigit()):
+        return
+    if is_roots(int(pid), proc):
+        yield int(pid)
+    for candidate in list_pids(proc):
+        with suppress(OSError):  # the process has ended
+            if pid in status_field("NSpid:", candidate, proc) and is_roots(candidate, proc):
+                yield candidate
 
 
 def holder_of(here: Path) -> int | None:

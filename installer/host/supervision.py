@@ -1,7 +1,8 @@
-"""``run`` and its children: how it becomes the supervisor, what a child knows of it, and signals to stop.
+"""``run`` and its children: become the supervisor, know the own ``run`` as a child, and read signals to stop.
 
-Termination signals are values to look at between steps, never interruptions. They are blocked before anything
-else happens and stay pending until they are read: no handler, flag, thread or lock, and it works as pid 1.
+Termination signals are values that are read between steps, never interruptions. They are blocked before
+anything else happens and stay pending until they are read: without a handler, flag, thread or lock, and also
+as pid 1.
 """
 
 import os
@@ -17,19 +18,19 @@ from installer.errors import InstallerError, StoppedError
 from installer.supervisor import BETWEEN_STEPS, IN_STEP
 
 START: Final = str(Path(__file__).resolve().parents[1] / "start.py")
-# An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
+# An interpreter that loads nothing by itself; it compiles modules beside their source unless forbidden.
 BARE: Final = (sys.executable, "-I", "-S", *("-B",) * sys.flags.dont_write_bytecode)
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 PR_SET_NO_NEW_PRIVS: Final = 38
 CAPABILITY_VERSION_3: Final = 0x20080522  # linux/capability.h
-SETS_BYTES: Final = 24  # effective, permitted and inheritable, of the low 32, then of the others
-# QUIT as NVIDIA's installer takes it: it is the stop signal of some images.
+SETS_BYTES: Final = 24  # effective, permitted and inheritable, of the low 32 capabilities, then of the high
+# QUIT stops NVIDIA's installer, too: it is the stop signal of some images.
 STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 HANDLED: Final = STOP | {signal.SIGHUP}
 
 
 def block_signals() -> None:
-    """Keep TERM, INT, QUIT and HUP pending from here on, in every thread that is started later."""
+    """Keep TERM, INT, QUIT and HUP pending from here on, also in all later threads."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
 
 
@@ -49,29 +50,29 @@ def stop_requested() -> bool:
 
 
 def raise_if_stopped() -> None:
-    """Raise StoppedError where a stop is pending."""
+    """Raise StoppedError if a stop is pending."""
     if stop_requested():
         raise StoppedError
 
 
 def raise_if_orphan() -> None:
-    """Raise StoppedError where the ``run`` that started this was killed; a second stop is ignored."""
+    """Raise StoppedError if the ``run`` of this process was killed; ignore a second stop."""
     if is_orphan():
         raise StoppedError
 
 
 def await_stop(seconds: float) -> bool:
-    """Return whether a stop came within some seconds; it is taken."""
+    """Wait ``seconds`` for a stop, and consume it; tell whether it came."""
     return signal.sigtimedwait(STOP, seconds) is not None
 
 
 class Run(NamedTuple):
-    """The ``run`` whose child this process is; of pid 0 where it is none."""
+    """The ``run`` of this child process; with pid 0 for a process without a ``run``."""
 
     pid: int = 0
-    options: Path = Path()  # the file of what it was asked for
+    options: Path = Path()  # the file with the options of ``run``
     lock: tuple[int, ...] = ()  # a descriptor of the ledger's lock
-    answers: int = -1  # the descriptor of what a child does, and what a check answers
+    answers: int = -1  # a descriptor for the child's progress and a check's answer
     plugin_ends: int = 0  # how often the NRI plugin has ended by itself, or hung
 
 
@@ -80,29 +81,37 @@ class _Own:
 
 
 def current_run() -> Run:
-    """Return the ``run`` that has started this process; one of pid 0 where none has."""
+    """Return the ``run`` that has started this process; with pid 0 for a process without a ``run``."""
     return _Own.run
 
 
 def serve(options: Path, fds: str, plugin_ends: str, run_pid: str) -> None:
-    """Take that this process is a child of the ``run`` with that pid, which has given it these descriptors.
+    """Record that this process is a child of a ``run``.
 
-    The pid is "0" for a process that carries on the undo of a ``run`` which may end before it.
+    Args:
+        options: the file of the options: a descriptor, or a copy for a process that finishes an undo later.
+        fds: the numbers of the descriptors for answers and of the lock; "" without them.
+        plugin_ends: how often the NRI plugin has ended.
+        run_pid: the pid of ``run``; "0" for a process that finishes an undo and may outlive the ``run``.
     """
     answers, *lock = map(int, (fds or "-1").split())
-    own = [int(options.name)] if options.name.isdigit() else []  # else a copy, of one that carries on
-    for fd in (*own, *((answers, *lock) if fds else ())):
+    inherited: list[int] = []
+    if options.name.isdigit():
+        inherited.append(int(options.name))
+    if fds:
+        inherited += [answers, *lock]
+    for fd in inherited:
         os.set_inheritable(fd, False)  # noqa: FBT003 - its only form
     _Own.run = Run(int(run_pid), options, tuple(lock), answers, int(plugin_ends))
 
 
 def is_orphan() -> bool:
-    """Tell whether the ``run`` whose child this is has ended."""
+    """Tell whether the ``run`` of this process has ended."""
     return bool(_Own.run.pid) and os.getppid() != _Own.run.pid
 
 
 def end_with_run() -> bool:
-    """Let this process be killed when its ``run`` ends, though it be stopped; tell whether that runs."""
+    """Have the kernel kill this process, stopped or not, when ``run`` ends; tell whether ``run`` runs."""
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -115,10 +124,10 @@ def own_pid() -> int:
 
 
 def send_answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> None:
-    """Tell ``run`` what it is to watch, as ``Watch`` has it."""
+    """Send ``run`` the paths to watch and the other fields of a ``Watch``."""
     content = os.fsencode("\0".join((before, str(due_s), str(rest_s), *places)))
     offset = len(IN_STEP)
-    with suppress(OSError):  # it has been killed
+    with suppress(OSError):  # ``run`` was killed
         while content:
             written = os.pwrite(_Own.run.answers, content, offset)
             content = content[written:]
@@ -127,7 +136,7 @@ def send_answer(before: str, due_s: float, rest_s: float, places: Sequence[str])
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Tell ``run`` during the block that this process changes the node, and is not to be killed."""
+    """Tell ``run`` during the block that this process changes the node and must not be killed."""
     _mark(IN_STEP)
     try:
         yield
@@ -142,7 +151,7 @@ def _mark(mark: bytes) -> None:
 
 
 def child_command() -> tuple[str, ...]:
-    """Return the beginning of the command of a child: this very interpreter, however it was started."""
+    """Return the beginning of the command of a child: this interpreter with its own flags."""
     flags = ("-I",) * sys.flags.isolated + ("-S",) * sys.flags.no_site + BARE[3:]
     return (sys.executable, *flags, START)
 
@@ -152,31 +161,38 @@ def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
 ) -> NoReturn:
     """Become the supervisor.
 
-    ``held`` are path and descriptor of pidfile and ledger's lock, ``options`` the file of what was asked for,
-    ``most`` the largest exit code, ``kept`` what runs in the wait, ``left`` its files, ``form`` of events.
+    Args:
+        held: path and descriptor of the pidfile and of the ledger's lock.
+        options: the file with the options of ``run``.
+        most: the highest exit code.
+        kept: the verbs of the sidecars, which run during the wait.
+        left: the files that a killed sidecar leaves.
+        form: the form of log events.
     """
-    words = [word for path, fd in held for word in (str(path), str(fd))]
+    words: list[str] = []
+    for path, fd in held:
+        words += [str(path), str(fd)]
     words += [str(options), str(most), kept, form, str(len(left)), *left, *child_command()]
     _exec("supervisor", words, [fd for _, fd in held])
 
 
 def become_plugin(lock: int, words: Sequence[str]) -> NoReturn:
-    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock."""
+    """Become the NRI plugin, with its lock; ``words`` are the arguments of ``nri.plugin.main``."""
     import ctypes
 
     libc = ctypes.CDLL(None)
-    # No capability is left now, and with no_new_privs an exec brings none back. The bounding set would need
-    # CAP_SETPCAP, which a pod has no other use for.
+    # The plugin runs without capabilities, and with no_new_privs an exec brings none back. To drop the
+    # bounding set would need CAP_SETPCAP, which a pod needs for nothing else.
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))
     _exec("plugin", words, [lock])
 
 
-def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> NoReturn:
+def _exec(program: str, words: Sequence[str], fds: Sequence[int]) -> NoReturn:
     for fd in fds:
         os.set_inheritable(fd, True)  # noqa: FBT003 - its only form
     try:
-        os.execv(sys.executable, [*BARE, START, what, *words])  # noqa: S606 - no shell is meant to be there
+        os.execv(sys.executable, [*BARE, START, program, *words])  # noqa: S606 - no shell is meant to be there
     except OSError as error:
-        problem, remedy = f"start {sys.executable} once more", "install the program anew"
-        raise InstallerError(problem, remedy=remedy, code="internal-error") from error
+        problem = f"start {sys.executable} once more"
+        raise InstallerError(problem, remedy="install the program anew", code="internal-error") from error

@@ -1,4 +1,4 @@
-"""Jobs of systemd: a unit is restarted or reloaded, that is awaited, and a failed start is explained."""
+"""Jobs of systemd: restart or reload a unit, await the end of the job, and explain a failed start."""
 
 import json
 import time
@@ -17,14 +17,14 @@ from installer.host.programs import run_in
 from installer.host.systemd import AGAIN, ASK_S, NoBusError, Unit, buses, late, look_at_unit, read_unit
 
 HOST_ROOT: Final = PurePosixPath("/")
-TURNS: Final = 20  # a restart takes of systemd about this many times what a look at a unit takes
+TURNS: Final = 20  # systemd needs about this many times longer for a restart than for a look at a unit
 POLL_S: Final = 0.02
 STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it may be infinite
 STOP_POLL_S: Final = 0.1
 ANSWER_S: Final = 5.0  # a stop is noticed between two answers
 WORDS_S: Final = 5.0
-READY_US: Final = 60_000_000  # a unit of ours is loaded within seconds
-SYNC_S: Final = 1.0  # the engine is down meanwhile
+READY_US: Final = 60_000_000  # our unit is loaded within seconds
+SYNC_S: Final = 1.0  # the engine is down during that time
 ITS_PROCESS: Final = "its process"
 # waitid(2), si_code: CLD_EXITED, CLD_KILLED, CLD_DUMPED
 ENDS: Final = {1: "exited with status", **dict.fromkeys((2, 3), "was ended by signal")}
@@ -32,18 +32,19 @@ SEVERITY_MARKERS: Final = ("level=fatal", "level=panic", "panic:", "level=error"
 
 
 class Patience(Struct, frozen=True):
-    """How long a reload is waited for."""
+    """The time limits of a reload."""
 
     start_s: float  # for a start and its proof
-    check: Callable[[], None]  # is called now and then, and may raise
-    # For a stop, in which an engine ends the calls that it is at work on as long as systemd grants it; a pod
-    # that ends has no time for that, and gives 0.
+    check: Callable[[], None]  # is called again and again during the wait, and may raise
+    # For a stop: the engine finishes its calls first, as long as systemd allows. A pod that ends has no time
+    # for that, and gives 0.
     stop_s: float = STOP_S
-    may_rest: bool = False  # where its owner has stopped it: it reads its configs when it starts
+    # An engine that its owner has stopped may stay so: it reads its configs at its start.
+    may_rest: bool = False
 
     @property
     def hurried(self) -> bool:
-        """Whether a pod's grace is running out, so that ``start_s`` is all there is."""
+        """Whether a pod's grace is running out, so that there is no time beyond ``start_s``."""
         return not self.stop_s
 
 
@@ -56,47 +57,54 @@ def _call(host: Host, purpose: str, *call: Any, timeout_s: float = ASK_S) -> Non
 
 
 def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
-    """Have systemd queue a job for a unit, and do not wait for its end."""
+    """Have systemd queue a job for a unit, without a wait for its end."""
     method = f"{verb.capitalize()}Unit"
     _call(host, f"{verb} {unit}", method, "ss", unit, "replace", timeout_s=timeout_s)
 
 
 def restart(host: Host, unit: str, patience: Patience) -> Unit:
-    """Restart a unit; it is active, and was started anew, when this returns how it was before.
+    """Restart a unit, and wait until it is active again; return its state before the restart.
 
-    NotBegunError where systemd did not come to it, and will not; PendingError where it still stops, and will
-    be started whatever we do; another where it did not come up, with what failed and its log's words.
+    Raises:
+        NotBegunError: systemd did not begin the restart, and will not.
+        PendingError: the unit still stops, and systemd will start it in any case.
+        InstallerError: the unit did not start; the message has the failed command and the last log line.
     """
     asked = time.monotonic()
     before = read_unit(host, unit)
     if before.load != "loaded":
         raise NotBegunError(f"restart {unit} ({before.load})", remedy="name the unit that runs the engine")
-    # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
+    # If systemd is busy, its jobs are as slow as its answers; a pod that ends has no time to wait for that.
     asked_s = time.monotonic() - asked
-    timeout_s = max(1.0, patience.start_s + (-asked_s if patience.hurried else TURNS * asked_s))
+    extra_s = -asked_s if patience.hurried else TURNS * asked_s
+    timeout_s = max(1.0, patience.start_s + extra_s)
     began = time.time()
     try:
         _restart(host, unit, before, timeout_s, patience)
     except (NoBusError, NotBegunError, PendingError, StoppedError):
         raise
     except InstallerError as error:
-        if words := why_not_started(host, unit, began, before):
-            raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy, code=error.code) from error
+        reason = why_not_started(host, unit, began, before)
+        if reason:
+            problem = f"{error.problem}: {reason}"
+            raise InstallerError(problem, remedy=error.remedy, code=error.code) from error
         raise
     return before
 
 
 def _restart(host: Host, unit: str, before: Unit, timeout_s: float, patience: Patience) -> None:
-    purpose, deadline = f"restart {unit}", time.monotonic() + timeout_s
+    purpose = f"restart {unit}"
+    deadline = time.monotonic() + timeout_s
     failure: InstallerError | None = None
-    with suppress(InstallerError):  # a unit at rest is unloaded; few quick starts are allowed otherwise
+    # systemd allows only a few starts in a short time; the reset counts anew.
+    with suppress(InstallerError):  # systemd does not know a stopped unit that it has unloaded
         _call(host, purpose, "ResetFailedUnit", "s", unit, timeout_s=timeout_s)
     try:
         _queue(host, "restart", unit, timeout_s)
     except NoBusError:
         raise
     except InstallerError as error:
-        failure = error  # one that executes itself anew drops connections and keeps its jobs
+        failure = error  # a systemd that executes itself anew drops connections and keeps its jobs
     try:
         now = _await_end(host, unit, deadline, patience.check)
     except StoppedError as error:
@@ -125,7 +133,10 @@ def _refuse_failed(verb: str, unit: str, now: Unit, result: str) -> None:
 
 
 def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]) -> Unit:
-    """Return a unit once systemd, which may be away for a moment, has no job for it, or at the deadline."""
+    """Return a unit once systemd has no job for it, or at the deadline.
+
+    systemd may not answer for a moment, as during a daemon-reexec.
+    """
     while True:
         left_s = deadline - time.monotonic()
         try:
@@ -141,11 +152,11 @@ def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]
 
 
 def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Patience) -> Unit:
-    """Wait for the end of a restart that is late: for all of its stop, then for its start."""
+    """Wait for the end of a restart that is late: for its whole stop, then for its start."""
     slow = late(f"restart {unit}", timeout_s)
-    if patience.hurried:  # there is no time to take back what has not begun
+    if patience.hurried:  # there is no time to cancel the job
         raise slow
-    # systemd answers questions also while others keep it busy, but runs its jobs only when it is idle.
+    # A busy systemd still answers questions, but runs its jobs only when it is idle.
     if _withdraw(host, unit, before):
         raise NotBegunError(
             f"restart {unit} (systemd has not begun with it within {timeout_s:.0f} s)",
@@ -162,7 +173,7 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
             time.sleep(STOP_POLL_S)
     now = _await_end(host, unit, time.monotonic() + patience.start_s, patience.check)
     if now.job or now.active != "active":
-        # It hangs or has failed in its start: a reason to go back, as any other.
+        # The unit hangs or has failed in its start, which is a reason to roll back.
         problem = f"{slow.problem}, unit {now.active}/{now.sub}"
         remedy = f"see journalctl -u {unit} and systemctl list-jobs on the node"
         raise InstallerError(problem, remedy=remedy, code="unit-failed")
@@ -170,24 +181,28 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
 
 
 def _withdraw(host: Host, unit: str, before: Unit) -> bool:
-    """Take a restart back that has not begun; tell whether the unit stays as it was ``before``."""
+    """Cancel a restart that has not begun; tell whether the unit stays as it was ``before``."""
     with suppress(InstallerError):
         now = read_unit(host, unit)
         if now.job and now.run == before.run:
-            with suppress(InstallerError):  # it has just come to its end
+            with suppress(InstallerError):  # the job has just ended
                 _call(host, f"cancel the restart of {unit}", "CancelJob", "u", now.job)
             if read_unit(host, unit).run == before.run:
                 return True
-            # It has begun in this very moment: what is stopped would stay so.
+            # The restart began in this very moment, and the stopped unit would stay stopped.
             _queue(host, "start", unit, ASK_S)
     return False
 
 
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:
-    """Let a unit reload its config (ExecReload), or raise: it cannot, or systemd cannot be reached."""
+    """Have a unit reload its config (ExecReload).
+
+    Raises:
+        InstallerError: the reload failed, or systemd does not answer.
+    """
     deadline = time.monotonic() + timeout_s
     _queue(host, "reload", unit, timeout_s)
-    now = _await_end(host, unit, deadline, lambda: None)
+    now = _await_end(host, unit, deadline, _never_stop)
     if now.job:
         raise late(f"reload {unit}", timeout_s)
     _refuse_failed("reload", unit, now, now.reload_result)
@@ -196,9 +211,12 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
 def start_transient(
     host: Host, unit: str, words: Sequence[str], *, memory_bytes: int, timeout_s: float
 ) -> None:
-    """Have systemd run a command of the host's as a unit of its own; return once that has said READY.
+    """Have systemd run a command of the host as a transient unit; return once the unit is ready.
 
-    Raise where it cannot be started, or has ended before. A unit of this name that has failed is replaced.
+    A failed unit of this name is replaced.
+
+    Raises:
+        InstallerError: the unit cannot be started, or has ended before it was ready.
     """
     began_s = time.time()
     deadline = time.monotonic() + timeout_s
@@ -210,89 +228,121 @@ def start_transient(
         ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
     ]
     purpose = f"start {unit}"
-    with suppress(InstallerError):  # systemd knows none of this name
+    with suppress(InstallerError):  # systemd knows no unit of this name
         reset_failed(host, unit)
     signature = "ssa(sv)a(sa(sv))"
     _call(host, purpose, "StartTransientUnit", signature, unit, "fail", properties, list[Any]())
-    now = _await_end(host, unit, deadline, lambda: None)
+    now = _await_end(host, unit, deadline, _never_stop)
     if now.job:
         raise late(purpose, timeout_s)
     if now.active != "active":
-        words_of_unit = why_not_started(host, unit, began_s)
-        problem = f"{purpose} ({words_of_unit or f'unit {now.active}/{now.sub}'})"
+        reason = why_not_started(host, unit, began_s) or f"unit {now.active}/{now.sub}"
+        problem = f"{purpose} ({reason})"
         raise InstallerError(problem, remedy=f"see journalctl -u {unit} on the node", code="unit-failed")
 
 
 def reset_failed(host: Host, unit: str) -> None:
-    """Have systemd forget that a unit has failed."""
+    """Reset the failed state of a unit."""
     _call(host, f"reset {unit}", "ResetFailedUnit", "s", unit)
 
 
 def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:
-    """Wait until systemd is done with the job of a unit, also of a caller that has gone."""
-    with suppress(InstallerError):  # without systemd nothing is being done
+    """Wait for the end of a unit's job, also if the process that queued the job has ended."""
+    with suppress(InstallerError):  # without systemd there are no jobs
         if read_unit(host, unit).job:
-            _await_end(host, unit, time.monotonic() + timeout_s, lambda: None)
+            _await_end(host, unit, time.monotonic() + timeout_s, _never_stop)
+
+
+def _never_stop() -> None:
+    """Wait on, without a check for a stop."""
 
 
 def await_start(host: Host, unit: str, *, timeout_s: float) -> bool:
-    """Return once systemd has started a unit again that it is about to, well or not; else False, at once."""
-    before, deadline = look_at_unit(host, unit), time.monotonic() + timeout_s
+    """Wait for the automatic restart of a unit, successful or not; return False at once if none is due."""
+    before = look_at_unit(host, unit)
+    deadline = time.monotonic() + timeout_s
     if before.sub != AGAIN:
         return False
-    while (now := look_at_unit(host, unit)).active == before.active and time.monotonic() < deadline:
+    now = look_at_unit(host, unit)
+    while now.active == before.active and time.monotonic() < deadline:
         if now.sub == AGAIN and now.invocation != before.invocation:
-            break  # it has ended once more
+            break  # the unit was started and has ended again
         supervision.raise_if_stopped()
         time.sleep(STOP_POLL_S)
+        now = look_at_unit(host, unit)
     return True
 
 
 def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None = None) -> str:
-    """Return how the start of a unit since ``since_s`` failed, and its gravest line; "" if unknown."""
-    ended, words = _failed_command(host, unit, since_s), _last_words(host, unit, since_s, before)
-    own_words = bool(words) and ended.startswith(ITS_PROCESS)  # it has said by itself why
-    return words if own_words else ": ".join(filter(None, (ended, words)))
+    """Return the failed command of a unit's start since ``since_s``, and its gravest line; "" if unknown."""
+    failed_command = _failed_command(host, unit, since_s)
+    line = _last_words(host, unit, since_s, before)
+    if line and failed_command.startswith(ITS_PROCESS):  # the process has logged the reason itself
+        return line
+    return ": ".join(filter(None, (failed_command, line)))
 
 
 def _failed_command(host: Host, unit: str, since_s: float) -> str:
-    """Return which command of a service, started since then, has failed and how; "" for none."""
+    """Return the failed command of a service, started since ``since_s``, and its end; "" if none failed."""
+    since_us = since_s * 1e6
     with suppress(InstallerError, LookupError, ValueError, TypeError):
-        said = systemd.ask_bus(buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=WORDS_S)
-        # The program, its words, whether a failure is ignored, four moments in us, the pid, and how it ended.
-        for program, _, ignored, began_us, _, _, _, _, code, status in said["ExecStartPre"]:
-            if began_us >= since_s * 1e6 and not ignored and code in ENDS and status:
+        properties = systemd.ask_bus(
+            buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=WORDS_S
+        )
+        # The program, its words, whether a failure is ignored, four times in us, the pid, code and status.
+        for program, _, ignored, began_us, _, _, _, _, code, status in properties["ExecStartPre"]:
+            if began_us >= since_us and not ignored and code in ENDS and status:
                 return f"its ExecStartPre {program} {ENDS[code]} {status}"
-        code, status = said["ExecMainCode"], said["ExecMainStatus"]
-        if said["ExecMainStartTimestamp"] >= since_s * 1e6 and code in ENDS and status:
+        code = properties["ExecMainCode"]
+        status = properties["ExecMainStatus"]
+        if properties["ExecMainStartTimestamp"] >= since_us and code in ENDS and status:
             return f"{ITS_PROCESS} {ENDS[code]} {status}"
     return ""
 
 
 def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> str:
-    """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
+    """Return the gravest of the last lines that a unit's processes logged, "" if there are none."""
     root = host.local_path(HOST_ROOT)
-    run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
-    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--output=json", "--no-pager"]
-    # With --since and without --reverse, --lines are the first ones (systemd 252).
-    ran = run_in(root, [*words, "--quiet", "--reverse", "--lines=50"], timeout_s=SYNC_S)
-    lines = list(_messages(ran.stdout if ran else "", before))
-    gravest = (line for mark in SEVERITY_MARKERS for line in lines if mark in line.lower())
-    return next(iter((*gravest, *lines)), "")[:300]
+    run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # for the lines just before the end
+    command = [
+        "journalctl",
+        f"_SYSTEMD_UNIT={unit}",
+        f"--since=@{since_s:.6f}",
+        "--output=json",
+        "--no-pager",
+    ]
+    # With --since and without --reverse, --lines are the first lines (systemd 252).
+    result = run_in(root, [*command, "--quiet", "--reverse", "--lines=50"], timeout_s=SYNC_S)
+    lines = list(_messages(result.stdout if result else "", before))
+    return _gravest(lines)[:300]
+
+
+def _gravest(lines: Sequence[str]) -> str:
+    """Return the first line with the gravest marker, the first line of all without markers, else ""."""
+    for mark in SEVERITY_MARKERS:
+        for line in lines:
+            if mark in line.lower():
+                return line
+    return next(iter(lines), "")
 
 
 def _messages(journal: str, before: Unit | None) -> Iterator[str]:
-    """Yield the texts of journal entries, in their order, less those of the invocation ``before``."""
-    # A last line of the process before may come in under the next invocation: then the process tells.
-    marks = {"_SYSTEMD_INVOCATION_ID": before.invocation, "_PID": str(before.main_pid)} if before else {}
-    stale = {(name, value) for name, value in marks.items() if value not in {"", "0"}}
+    """Yield the texts of journal entries, in their order, without those of the invocation ``before``."""
+    stale: list[tuple[str, str]] = []
+    if before is not None and before.invocation not in {"", "0"}:
+        stale.append(("_SYSTEMD_INVOCATION_ID", before.invocation))
+    # The last line of the former process may come under the next invocation: compare the pid, too.
+    if before is not None and before.main_pid:
+        stale.append(("_PID", str(before.main_pid)))
     for line in journal.splitlines():
         with suppress(ValueError, TypeError, AttributeError):
             entry = json.loads(line)
             message = entry.get("MESSAGE")
-            # What is no UTF-8 comes as an array of its bytes.
-            text = bytes(message).decode(errors="replace") if isinstance(message, list) else message or ""
-            # Remarks of systemd's own, as of an optional program that is missing, name a place in its code.
-            remark = "CODE_FILE" in entry and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
-            if text.strip() and not remark and not any(entry.get(name) == value for name, value in stale):
+            text = message or ""
+            if isinstance(message, list):  # a text with invalid UTF-8 comes as an array of its bytes
+                text = bytes(message).decode(errors="replace")
+            # systemd's own remarks, as about a missing optional program, name a place in its code.
+            is_remark = "CODE_FILE" in entry and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
+            is_stale = any(entry.get(name) == value for name, value in stale)
+            if text.strip() and not is_remark and not is_stale:
                 yield text.strip()
