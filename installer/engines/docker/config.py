@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, Want, spellings, table, text
 from installer.config_text.change import apply, parse
+from installer.engines.docker.load import find_load_errors
 from installer.errors import InstallerError
 from installer.model.engine_spec import (
     Api,
@@ -356,6 +357,7 @@ DOCKER: Final = EngineSpec(
     # The last is that of `docker run --gpus`.
     starts=("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook"),
     estimate=estimate,
+    find_load_errors=find_load_errors,
     cdi=CdiSupport(
         "Docker 28.2 has CDI switched on, 25 with features.cdi = true in daemon.json, restarted",
         reads=(((26, 1), None), ((0,), (0, 6, 0))),
