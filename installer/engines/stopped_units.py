@@ -1,7 +1,7 @@
 """The units that systemd stops along with that of an engine, and the containers that would end with them."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -9,18 +9,20 @@ from typing import Final
 from msgspec import Struct
 
 from installer.engines import ENGINES
+from installer.engines.config_edits import tree_of
 from installer.engines.docker import api as dockerd
-from installer.engines.startup import KILLING
+from installer.engines.startup import KILLING, path_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import PROC, monitors_in_unit_of, unit_of, words_of
-from installer.host.sockets import is_listened_on, list_listening
+from installer.host.sockets import list_listening
 from installer.model.engine_spec import Api, Monitor
 from installer.model.facts import EngineState, count, list_some
 
 ASK_S: Final = 5.0
 MOST_UNITS: Final = 64  # of those that are looked at; anybody's unit may name another
+LIVE_RESTORE: Final = "live-restore"
 TASKS: Final = "io.containerd.runtime.v2.task"
 DOCKER: Final = next(spec for spec in ENGINES.values() if spec.api is Api.DOCKER)
 # Programs that stay in the foreground for a container and end it when they are stopped, by these words.
@@ -48,10 +50,8 @@ class Loss(Struct, frozen=True):
 def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -> Iterator[InstallerError]:
     """Yield why an engine is not restarted: a unit that systemd stops with it ends containers.
 
-    An engine whose socket nobody answers is not kept from its restart: that heals it.
+    So does the restart of an engine that is down: its containers, and Docker's, live on without it.
     """
-    if not unit.stops_along or not is_listened_on(host.local_path(engine.socket)):
-        return
     for stopped in find_stopped_units(host, engine.unit, unit):
         loss = _find_loss(host, engine, stopped)
         if loss is None:
@@ -93,7 +93,7 @@ def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | 
     words = words_of(stopped.process) if stopped.process else ()
     program = PurePosixPath(words[0]).name if words else ""
     if program == DOCKER.process or stopped.name == DOCKER.unit:
-        return _find_loss_of_docker(host, engine, stopped)
+        return _find_loss_of_docker(host, engine, stopped, words)
     if stopped.process is not None and stopped.kill_mode in KILLING:
         monitors = monitors_in_unit_of(stopped.process)
         if monitors:
@@ -105,8 +105,17 @@ def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | 
     return None
 
 
-def _find_loss_of_docker(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
+def _find_loss_of_docker(
+    host: Host, engine: EngineState, stopped: StoppedUnit, words: Sequence[str]
+) -> Loss | None:
     """Return which containers of a dockerd end with it; where it does not tell, its shims do."""
+    config = path_of(words, DOCKER.cmdline.config) or DOCKER.config
+    try:
+        tree = tree_of(host.read(config), config)
+    except InstallerError as error:  # it is stopped, and does not start again
+        return Loss(f"Docker itself, which cannot {error.problem}", f"correct {config}")
+    # A dockerd that is started without live-restore ends what it finds running.
+    goes_on = "--live-restore" in words or tree.get(LIVE_RESTORE) is True
     listening = list_listening(stopped.process) if stopped.process else frozenset()
     sockets = [PurePosixPath(path) for path in sorted(listening, key=len)]
     sockets.sort(key=lambda path: path.name != DOCKER.socket.name)
@@ -114,7 +123,7 @@ def _find_loss_of_docker(host: Host, engine: EngineState, stopped: StoppedUnit) 
     for socket in sockets or [DOCKER.socket]:
         here = host.local_path(socket)
         with suppress(InstallerError):
-            if dockerd.ask_info(here, timeout_s=ASK_S).serving.live_restore:
+            if goes_on and dockerd.ask_info(here, timeout_s=ASK_S).serving.live_restore:
                 return None
             names = dockerd.list_running_names(here, timeout_s=ASK_S)
             containers = f"{count(len(names), 'container')}: {list_some(names)}"

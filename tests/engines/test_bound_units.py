@@ -8,6 +8,7 @@ from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER, VERSION_2, VE
 from tests.engines.images import ARCHIVE, IMAGE
 from tests.engines.nodes import SOURCE, Node
 from tests.engines.told import sentence, snapshot
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.any_version
 
@@ -98,3 +99,54 @@ def test_an_undo_that_would_end_containers_restarts_nothing_until_they_have_ende
     node.run(["docker", "rm", "--force", "web"])
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
+
+
+@pytest.mark.sampled(16)
+def test_live_restore_that_the_next_start_of_docker_has_no_more_keeps_no_container(docker_node: Node) -> None:
+    node = docker_node
+    _bind(node, "Requires")
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))
+    node.restart("docker")
+    _run_container(node)
+    pid = node.pid_of("containerd")
+    for text, reason in (
+        (DAEMON_JSON, "1 container: web"),
+        (DAEMON_JSON.replace("{", "{,", 1), f"Docker itself, which cannot read {DOCKER} as JSON"),
+    ):
+        node.write(DOCKER, text)
+
+        refused = node.installer(*INSTALL)
+
+        assert refused.returncode == 1, refused.stderr
+        assert reason in sentence(refused.stderr)
+        assert node.pid_of("containerd") == pid
+        assert _is_running(node)
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("setting", ["Requires", "PartOf"])
+def test_a_containerd_that_is_down_is_not_healed_at_the_cost_of_dockers_containers(
+    docker_node: Node, setting: str
+) -> None:
+    node = docker_node
+    _bind(node, setting)
+    node.installer(*INSTALL, check=True)
+    _run_container(node)
+    node.write(
+        "/etc/systemd/system/containerd.service.d/site.conf", "[Service]\nRestart=always\nRestartSec=300\n"
+    )
+    node.run(["systemctl", "daemon-reload"])
+    pid = node.pid_of("docker")
+    node.run(["systemctl", "kill", "--signal=KILL", "--kill-who=main", "containerd"])
+    until(lambda: node.show("containerd.service", "ActiveState") == "activating", lambda: setting)
+
+    for verb in (("uninstall",), (*INSTALL, "--runtime-name", "gpu")):
+        node.installer(*verb)
+
+        assert node.pid_of("docker") == pid
+        assert _is_running(node)
+
+    node.run(["systemctl", "restart", "containerd"])  # its owner's act
+    node.cri.wait()
+    node.run(["docker", "rm", "--force", "web"])
+    node.installer("uninstall", check=True)
