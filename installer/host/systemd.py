@@ -1,8 +1,8 @@
 """A client of systemd: over systemd's own socket, or the host's system bus.
 
-Only answers are read: over the bus every local user may send us a signal, of up to 128 MiB. Of all else the
-first 16 bytes are kept, which tell kind and size. Whoever asks gets ``NoBusError`` where no way leads to
-systemd, and another ``InstallerError`` where that refuses, or does not answer in time.
+The client reads answers only: over the bus every local user may send us a signal, of up to 128 MiB. Of other
+messages it keeps the first 16 bytes, which tell kind and size. Questions raise ``NoBusError`` if no bus leads
+to systemd, and another ``InstallerError`` if systemd refuses, or does not answer in time.
 """
 
 import os
@@ -10,7 +10,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -36,22 +36,28 @@ START_BYTES: Final = 16  # of a message: kind, length of its body, length of its
 ANSWER_BYTES: Final = 1 << 20  # all properties of a unit have some 20 KB
 PART_BYTES: Final = 64 << 10
 ANSWERS: Final = (2, 3)  # METHOD_RETURN and ERROR (D-Bus specification, "Message Protocol")
-# What the bus says of a service that is not there; of one that has gone, as systemd at a daemon-reexec.
+# The bus's errors for a missing service, and for a service that has gone, as systemd at a daemon-reexec.
 ABSENT: Final = {f"org.freedesktop.DBus.Error.{name}" for name in ("NameHasNoOwner", "ServiceUnknown")}
 GONE: Final = "org.freedesktop.DBus.Error.NoReply"
-# What jeepney raises where a message is not what its signature says.
+# The exceptions of jeepney for a message that does not fit its signature.
 MALFORMED: Final = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError),
-    *(RecursionError, TypeError, ValueError, struct.error),
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
 )
 MOUNT: Final = "mount the node's /run/dbus into the container (the directory, not the socket)"
 LATE: Final = "no answer in time"
 NOT_SYSTEMD: Final = "what answers is not systemd"
-ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
+ASK_S: Final = 20.0  # every program on the system bus can keep systemd busy for that long
 STOPPING: Final = "deactivating"
 AGAIN: Final = "auto-restart"
 REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
-# A unit that is stopped takes those of these properties along; each with the setting of theirs that says so.
+# A stopped unit stops the units in these properties along; each property with the other unit's setting.
 STOPS_ALONG: Final = {
     "RequiredBy": "Requires",
     "BoundBy": "BindsTo",
@@ -68,7 +74,7 @@ class NoBusError(InstallerError):
 
 
 class BusError(Exception):
-    """An error that came as an answer: its name, and what it says."""
+    """An error answer, with its name and text."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text or name)
@@ -78,7 +84,7 @@ class BusError(Exception):
 class Bus:
     """A connection; each wait ends at ``deadline``. jeepney writes and reads the messages."""
 
-    # Not by jeepney's own connection, which keeps whatever comes, and has no deadline for it.
+    # jeepney's own connection is not used: it keeps every message, and has no deadline.
 
     def __init__(self, here: Path, *, deadline: float) -> None:
         from jeepney.auth import BEGIN, make_auth_external  # type: ignore[import-untyped]  # ships no types
@@ -92,7 +98,7 @@ class Bus:
             self._stream.settimeout(self._left_s())
             with connectable(here) as name:
                 self._stream.connect(name)
-            # In one go: on its own socket systemd 252 loses a message that comes together with BEGIN.
+            # No message goes with BEGIN: on its own socket systemd 252 loses a message that follows at once.
             self._stream.sendall(b"\0" + make_auth_external() + BEGIN)
             _refuse_refused(self._stream.recv(MAX_GREETING_BYTES))
             if here.name != PRIVATE:
@@ -118,7 +124,7 @@ class Bus:
             return message.body
 
     def _receive_answer(self) -> Any:
-        """Return the next message that is an answer; drop the others unread."""
+        """Return the next answer; drop other messages unread."""
         from jeepney.low_level import Message, calc_msg_size  # type: ignore[import-untyped]
 
         while True:
@@ -152,7 +158,7 @@ class Bus:
         return left_s
 
     def call(self, path: str, method: str, signature: str, *arguments: Any, service: str = SYSTEMD) -> Any:
-        """Call ``interface.Method`` of a service, which is not started for us; return its answer's body."""
+        """Call ``interface.Method`` of a running service; return the body of its answer."""
         from jeepney import DBusAddress, MessageFlag, new_method_call
 
         interface, _, member = method.rpartition(".")
@@ -165,12 +171,16 @@ class Bus:
         return self.call(path, f"{PROPERTIES}.Get", "ss", interface, name, service=service)[0][1]
 
     def properties(self, unit: str) -> dict[str, Any]:
-        """Return all properties of a unit in one question: systemd may be kept busy by others."""
-        # The object that is a unit, as systemd makes its path; whoever asks for it has it loaded.
+        """Return all properties of a unit by one call, because systemd may be busy."""
+        # systemd escapes the unit's name in the path of its object; the call has systemd load the unit.
         name = os.fsencode(unit).decode("latin-1")
-        escaped = re.sub(r"\A\d|[^a-zA-Z0-9]", lambda found: f"_{ord(found[0]):02x}", name)
+        escaped = re.sub(r"\A\d|[^a-zA-Z0-9]", _escape, name)
         answer = self.call(f"{ROOT}/unit/{escaped}", f"{PROPERTIES}.GetAll", "s", "")[0]
         return {name: value for name, (_, value) in answer.items()}
+
+
+def _escape(character: re.Match[str]) -> str:
+    return f"_{ord(character[0]):02x}"
 
 
 def _refuse_refused(greeting: bytes) -> None:
@@ -187,20 +197,29 @@ def ask_bus(
     timeout_s: float,
     reads: bool = False,
 ) -> T:
-    """Put the question to the first bus that leads to systemd; every failure becomes an InstallerError.
+    """Put a question to the first bus that leads to systemd.
 
-    If it only ``reads``, it is put to the next bus as well when the connection is lost: at a daemon-reexec
-    systemd closes those of its own socket.
+    Args:
+        buses: the sockets, the preferred first.
+        question: makes the calls on a bus.
+        purpose: the beginning of the error's problem.
+        timeout_s: the time for everything.
+        reads: the question only reads, so that the next bus gets it, too, if the connection is lost: at a
+            daemon-reexec systemd closes the connections of its own socket.
+
+    Raises:
+        InstallerError: no bus leads to systemd, or the question failed.
     """
     failures: list[str] = []
     deadline = time.monotonic() + timeout_s
     for path in buses:
         try:
-            # One that hangs leaves time for the next.
+            # A bus that hangs leaves time for the next.
             share_s = min(CONNECT_S, (deadline - time.monotonic()) / 2)
             bus = Bus(path, deadline=time.monotonic() + share_s)
         except (BusError, OSError, *MALFORMED) as error:
-            failures.append(f"{path}: {NOT_SYSTEMD if isinstance(error, MALFORMED) else error}")
+            reason = NOT_SYSTEMD if isinstance(error, MALFORMED) else str(error)
+            failures.append(f"{path}: {reason}")
             continue
         bus.deadline = deadline
         try:
@@ -222,20 +241,22 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
     if isinstance(error, BusError) and error.name != GONE:
         remedy = "see systemctl status UNIT and journalctl -u UNIT on the node"
         return InstallerError(f"{purpose} ({error})", remedy=remedy, code="unit-failed")
-    reason, remedy = f"lost the connection to systemd: {error}", "try again"
+    reason = f"lost the connection to systemd: {error}"
+    remedy = "try again"
     if isinstance(error, MALFORMED):
-        reason, remedy = NOT_SYSTEMD, "check the node's system bus"
+        reason = NOT_SYSTEMD
+        remedy = "check the node's system bus"
     return InstallerError(f"{purpose} ({reason})", remedy=remedy, code="systemd-unreachable")
 
 
 def late(purpose: str, timeout_s: float) -> PendingError:
-    """Return that systemd has not done something in time, and may still do it."""
+    """Return the error that systemd has not finished in time, and may still finish."""
     problem = f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)"
     return PendingError(problem, remedy="see systemctl list-jobs on the node")
 
 
 def notify_ready() -> None:
-    """Tell systemd that its unit, which this process is, has begun (sd_notify(3))."""
+    """Tell systemd that the unit of this process is ready (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messages:
@@ -245,21 +266,29 @@ def notify_ready() -> None:
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ..."""
-    words, purpose = (ROOT, MANAGER, "SystemState"), "ask systemd for its state"
-    return ask_bus(buses, lambda bus: str(bus.get(*words)), purpose=purpose, timeout_s=timeout_s, reads=True)
+    purpose = "ask systemd for its state"
+
+    def question(bus: Bus) -> str:
+        return str(bus.get(ROOT, MANAGER, "SystemState"))
+
+    return ask_bus(buses, question, purpose=purpose, timeout_s=timeout_s, reads=True)
 
 
 def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
-    """Return whether logind holds a shutdown back for those who asked for time, such as the kubelet."""
-    # systemd still says "running" then, and the pods are stopped one after the other.
-    words = ("/org/freedesktop/login1", f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND)
-    shared = [path for path in buses if path.name != PRIVATE]  # which leads to no other program
+    """Tell whether logind delays a shutdown for programs that asked for time, such as the kubelet."""
+    # During the delay systemd still answers "running", and the pods are stopped one after the other.
+    shared = [path for path in buses if path.name != PRIVATE]  # the private bus leads to systemd only
     purpose = "ask logind for a shutdown"
-    return ask_bus(shared, lambda bus: bool(bus.get(*words)), purpose=purpose, timeout_s=timeout_s)
+
+    def question(bus: Bus) -> bool:
+        path = "/org/freedesktop/login1"
+        return bool(bus.get(path, f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND))
+
+    return ask_bus(shared, question, purpose=purpose, timeout_s=timeout_s)
 
 
 class Condition(Struct, frozen=True):
-    """What has to hold by itself; of those that are written with a ``|`` another may do."""
+    """A condition of a unit's start that must hold; of conditions with a ``|`` one is enough."""
 
     setting: str
     negated: bool
@@ -270,43 +299,36 @@ class Condition(Struct, frozen=True):
 
 
 class UnitStart(Struct, frozen=True):
-    """How a unit starts its service, as systemd has read it."""
+    """The start of a unit's service, as systemd has read it."""
 
-    words: tuple[str, ...] = ()  # its program first, variables as written
+    words: tuple[str, ...] = ()  # the program first, variables as written
     environment: tuple[str, ...] = ()
     environment_files: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()  # those of the environment files that have to be there
-    before: tuple[tuple[str, tuple[str, ...]], ...] = ()  # commands that have to succeed first, by setting
+    needed: tuple[str, ...] = ()  # the environment files that must exist
+    before: tuple[tuple[str, tuple[str, ...]], ...] = ()  # commands that must succeed first, by setting
     conditions: tuple[Condition, ...] = ()
-    elsewhere: bool = False  # it has a root of its own, in which its programs are looked for
+    elsewhere: bool = False  # the unit has its own root directory, in which systemd looks for programs
     refuses: tuple[str, ...] = ()  # the settings for which systemd refuses a restart
     kill_mode: str = ""
     masked: bool = False
-    gone: bool = False  # it runs, and systemd finds its file no more
+    gone: bool = False  # the unit runs, but its file is gone
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "UnitStart":
-        """Return what the properties of a service say (org.freedesktop.systemd1(5))."""
+        """Return the start by the properties of a service (org.freedesktop.systemd1(5))."""
         if answer["LoadState"] == "masked":
             return cls(masked=True)
+        words: tuple[str, ...] = ()
+        if answer.get("ExecStart"):
+            words = tuple(answer["ExecStart"][-1][1])
         files = answer.get("EnvironmentFiles", ())
         return cls(
-            words=tuple(answer["ExecStart"][-1][1]) if answer.get("ExecStart") else (),
+            words=words,
             environment=tuple(answer.get("Environment", ())),
             environment_files=tuple(path for path, _ in files),
             needed=tuple(path for path, optional in files if not optional),
-            before=tuple(
-                (setting, tuple(words))
-                for setting in ("ExecCondition", "ExecStartPre")  # systemd before 243 knows but the second
-                for _, words, may_fail, *_ in answer.get(setting, ())
-                if not may_fail
-            ),
-            conditions=tuple(
-                Condition(setting, negated, value)
-                for name in ("Conditions", "Asserts")
-                for setting, either, negated, value, *_ in answer.get(name, ())
-                if not either
-            ),
+            before=tuple(_list_commands_before(answer)),
+            conditions=tuple(_list_conditions(answer)),
             elsewhere=bool(answer.get("RootDirectory") or answer.get("RootImage")),
             refuses=tuple(name for name in REFUSING if answer.get(name)),
             kill_mode=str(answer.get("KillMode", "")),
@@ -314,8 +336,31 @@ class UnitStart(Struct, frozen=True):
         )
 
 
+def _list_commands_before(answer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the commands that must succeed before a start, each with its setting."""
+    for setting in ("ExecCondition", "ExecStartPre"):  # systemd before 243 knows only the second
+        for _, words, may_fail, *_ in answer.get(setting, ()):
+            if not may_fail:
+                yield setting, tuple(words)
+
+
+def _list_conditions(answer: Mapping[str, Any]) -> Iterator[Condition]:
+    """Yield the conditions of a start, without the conditions of which one is enough."""
+    for name in ("Conditions", "Asserts"):
+        for setting, either, negated, value, *_ in answer.get(name, ()):
+            if not either:
+                yield Condition(setting, negated, value)
+
+
+def _list_stops_along(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the units that systemd stops along with a unit, each with its own setting."""
+    for name, setting in STOPS_ALONG.items():
+        for unit in answer.get(name, ()):
+            yield str(unit), setting
+
+
 class Unit(Struct, frozen=True):
-    """A unit as systemd tells of it, in its words."""
+    """The state of a unit, in systemd's words."""
 
     load: str = ""
     active: str = ""
@@ -323,17 +368,17 @@ class Unit(Struct, frozen=True):
     main_pid: int = 0  # in systemd's pid namespace, 0 if none runs
     can_reload: bool = False
     job: int = 0  # 0 if nothing is being done to it
-    invocation: str = ""  # another one after each start
+    invocation: str = ""  # a new id after each start
     result: str = ""  # "success" while a service runs well
     reload_result: str = ""
-    listens: tuple[str, ...] = ()  # the places that a socket unit listens on
+    listens: tuple[str, ...] = ()  # the addresses of a socket unit
     start: UnitStart = UnitStart()
-    # The units that systemd stops along with it, each with its own setting that says so.
+    # The units that systemd stops along with this unit, each with its own setting.
     stops_along: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Unit":
-        """Return what the properties of a unit say."""
+        """Return the state by the properties of a unit."""
         return cls(
             load=str(answer["LoadState"]),
             active=str(answer["ActiveState"]),
@@ -344,60 +389,60 @@ class Unit(Struct, frozen=True):
             invocation=bytes(list(answer["InvocationID"])).hex(),
             result=str(answer.get("Result", "")),
             reload_result=str(answer.get("ReloadResult", "")),
-            listens=tuple(str(place) for _, place in answer.get("Listen", ())),
+            listens=tuple(str(address) for _, address in answer.get("Listen", ())),
             start=UnitStart.of(answer),
-            stops_along=tuple(
-                (str(unit), setting) for name, setting in STOPS_ALONG.items() for unit in answer.get(name, ())
-            ),
+            stops_along=tuple(_list_stops_along(answer)),
         )
 
     @property
     def run(self) -> tuple[object, ...]:
-        """What is another thing once something was done to a unit, whatever is queued for it."""
+        """A value that differs after each change of the unit; queued jobs do not count."""
         return self.active, self.sub, self.main_pid, self.invocation
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it is stopped and stays so; one that systemd starts again in a moment is not."""
+        """Whether the unit is stopped, and systemd does not start it again by itself."""
         return self.active in {"", "inactive", "failed"} and not self.job
 
     @property
     def is_down(self) -> bool:
-        """Whether it still stops, or has stopped and waits for systemd to start it."""
+        """Whether the unit still stops, or has stopped and waits for its start by systemd."""
         return self.active == STOPPING or bool(self.job and self.active in {"inactive", "failed"})
 
 
 def buses(host: Host) -> tuple[Path, ...]:
-    """Return where systemd may be reached, under the host's root, the preferred first."""
+    """Return the sockets of systemd below the host's root, the preferred first."""
     return tuple(host.local_path(path) for path in SYSTEM_BUSES)
 
 
 def read_unit(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
-    """Return what systemd tells of a unit, "not-found" for none; raise where it cannot be asked."""
-    purpose = f"look at {unit}"
-    return ask_bus(
-        buses(host),
-        lambda bus: Unit.of(bus.properties(unit)),
-        purpose=purpose,
-        timeout_s=timeout_s,
-        reads=True,
-    )
+    """Return the state of a unit; its load state is "not-found" for a missing unit.
+
+    Raises:
+        InstallerError: systemd does not answer.
+    """
+
+    def question(bus: Bus) -> Unit:
+        return Unit.of(bus.properties(unit))
+
+    return ask_bus(buses(host), question, purpose=f"look at {unit}", timeout_s=timeout_s, reads=True)
 
 
 def unit_runs(host: Host, unit: str) -> bool:
-    """Tell whether a unit runs, also on its way up; one that is not known does not."""
+    """Tell whether a unit runs or is starting; an unknown unit does not."""
     return look_at_unit(host, unit).active in {"active", "activating", "reloading"}
 
 
 def describe_unit_end(host: Host, unit: str) -> str:
-    """Return how a unit is if its service has come to an end, "" where it runs or that is unknown."""
+    """Return the state of a unit whose service has ended, "" if it runs or is unknown."""
     now = look_at_unit(host, unit)
-    ended = now.active in {"failed", "inactive"} or now.sub == AGAIN
-    return f"{unit} is {now.active}/{now.sub}" if ended else ""
+    if now.active in {"failed", "inactive"} or now.sub == AGAIN:
+        return f"{unit} is {now.active}/{now.sub}"
+    return ""
 
 
 def look_at_unit(host: Host, unit: str) -> Unit:
-    """Return what systemd tells of a unit; nothing where it does not answer."""
+    """Return the state of a unit; an empty state if systemd does not answer."""
     try:
         return read_unit(host, unit) if unit else Unit()
     except InstallerError:
