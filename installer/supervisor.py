@@ -48,10 +48,10 @@ GONE_S = 2.0  # from the kill of a child until it is left behind
 
 
 class Sidecar:
-    """A child that runs during the wait, and is started again after it has ended or hangs.
+    """A child beside the waiting ``run``; it is started again after an end or a hang.
 
-    An ``asked`` child has to give signs of life: such a child wakes every other second by itself, and the
-    kernel counts its waits.
+    An ``asked`` child has to give signs of life: the child wakes every other second by itself, and the kernel
+    counts the waits.
     """
 
     def __init__(self, verb: str, run: "Supervisor", *, asked: bool) -> None:
@@ -68,7 +68,7 @@ class Sidecar:
         self._waits = ""  # the count of its waits at the last look, while an answer is awaited
 
     def keep(self, now: float) -> None:
-        """Start the child if it is due; kill it if it gives no sign of life."""
+        """Start a due child; kill a child without a sign of life."""
         if not self.pid and now >= self.due:
             self.pid = self._run.start(self.verb, self._ended)
             self._began = now
@@ -123,7 +123,7 @@ class Sidecar:
 
 
 class Supervisor:
-    """The process of one ``run``."""
+    """The process of ``run``."""
 
     def __init__(self, words: list[str]) -> None:
         pidfile, pid_fd, lock, lock_fd, options, most, kept, form, left_count, *rest = words
@@ -167,7 +167,7 @@ class Supervisor:
         return min(code, self._most)
 
     def _wait(self) -> int:
-        """Wait and check until a stop; return OK, or the code of a check that ends this ``run``."""
+        """Wait and check until a stop; return OK, or the code of a failed check with the end of ``run``."""
         self._serves = "metrics nri"
         pause_s = 0.0
         again = False
@@ -228,7 +228,7 @@ class Supervisor:
         self._first = 0.0
 
     def _is_due(self, now: float) -> bool:
-        """Tell whether it is time for a check, or the node has changed and nobody writes any more."""
+        """Tell whether a check is due, by the time or by a change of the node after which nobody writes."""
         current = fingerprint(self._places)
         if current != self._last:
             self._last = current
@@ -244,7 +244,7 @@ class Supervisor:
         """Have a child act, and return its exit code.
 
         A stop ends a child that installs or checks, and so does the end of its time. A child that does not
-        end then is killed, unless it is in a step: it only reads, from a disk that does not answer.
+        end then is killed, except in a step: the child only reads, from a disk without answers.
         """
         began = monotonic()
         told = False
@@ -306,7 +306,7 @@ class Supervisor:
         return 0
 
     def log(self, event: str, verb: str, reason: str) -> None:
-        """Log an event that a child cannot log itself, in the form of ``host.events``."""
+        """Log an event for a child, in the form of ``host.events``."""
         if self._form == "json":
             fields = f'"child": "{verb}", "reason": "{reason}"'
             now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
@@ -365,6 +365,6 @@ def _remove(*paths: str) -> None:
 
 
 def _waits(pid: int) -> str:
-    """Return how often a process has begun to wait, which the kernel counts."""
+    """Return the kernel's count of the waits of a process."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return file.read().partition("\nvoluntary_ctxt_switches:")[2].split()[0]

@@ -67,7 +67,7 @@ class Lock(Struct, frozen=True):
     fd: int
 
     def release(self) -> None:
-        """Release the lock, unless another process holds it, too."""
+        """Close the descriptor; the lock lives on in a process with another descriptor."""
         os.close(self.fd)
 
 
@@ -93,7 +93,7 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
 
 
 def _open_lock(home: Path, path: PurePosixPath, inherited: Sequence[int]) -> int:
-    """Open the lock in our own directory; make the lock if it is missing."""
+    """Open the lock in our own directory; make a missing lock."""
     with ExitStack() as stack:
         try:
             directory = stack.enter_context(opened(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
@@ -149,7 +149,7 @@ def lock_file(host: Host, path: PurePosixPath) -> Iterator[None]:
 
 
 def remove_pidfile(host: Host, path: PurePosixPath) -> None:
-    """Remove the pidfile if it is ours and no other process holds it; otherwise keep it."""
+    """Remove our pidfile unless another process holds the lock; keep a foreign file."""
     with translated("remove", path):
         fd = _open_pidfile(host.local_path(path))
         if fd is None:
@@ -168,7 +168,7 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
 
 
 def _lock(host: Host, local: Path, path: PurePosixPath, open_file: Callable[[], int | None]) -> Lock:
-    """Open and lock a file again until the locked file has its name: another lock excludes no process.
+    """Open and lock a file again until the locked file has the right name: another lock excludes no process.
 
     A file that others than root could lock, like NVIDIA's pidfiles, is removed and so made anew, unless a
     process of root's holds its lock.
@@ -218,7 +218,7 @@ def _describe_holder(local: Path) -> str:
 
 
 def _find_heirs(file: os.stat_result, proc: Path = PROC) -> list[int]:
-    """Return the first process of root's that has inherited the lock on a file, as a list of at most one.
+    """Return the first process of root's with an inherited lock on a file, as a list of at most one pid.
 
     The table of all locks names the process that took a lock; a child of that process may live longer.
     """
@@ -245,7 +245,7 @@ def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
 
 
 def _open_pidfile(local: Path) -> int | None:
-    """Open our existing pidfile; None if it is missing, or no pidfile of ours."""
+    """Open our existing pidfile; None for a missing or a foreign file."""
     try:
         fd = os.open(local, LOOK | os.O_RDWR)
     except OSError:
@@ -271,7 +271,7 @@ def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
 
 @contextmanager
 def announce_wait(host: Host, directory: PurePosixPath) -> Iterator[None]:
-    """Announce to the holder of the lock of ``directory``, during the block, that this process waits."""
+    """Announce this process, during the block, to the holder of the lock of ``directory`` as waiting."""
     with ExitStack() as stack:
         # The announcement is a lock of an open file description (fcntl(2), F_OFD_SETLK), which does not
         # collide with flock(2). It needs no further file, ends with its process, and every pid namespace sees
@@ -312,7 +312,7 @@ def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
 def _holds(pid: int, status: os.stat_result, proc: Path, *, inherited: bool = False) -> bool:
     """Tell whether a process has locked a file, from the kernel's list of the process's open files.
 
-    With ``inherited`` a descriptor of a lock that another process took counts, too.
+    With ``inherited`` an inherited descriptor of another process's lock counts, too.
     """
     with suppress(OSError), os.scandir(proc / f"{pid}/fdinfo") as entries:
         for entry in islice(entries, ENOUGH_FILES):  # another process may have millions of files
@@ -332,7 +332,7 @@ def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
 
 
 def _find_holder(here: Path, proc: Path) -> int | None:
-    """Return the pid of a pidfile's holder, 0 if unknown; None if no process of root's holds it."""
+    """Return the pid of a pidfile's holder, 0 if unknown; None without a holder of root's."""
     try:
         with opened(here, LOOK) as fd:
             file = os.fstat(fd)
@@ -372,7 +372,7 @@ def holder_of(here: Path) -> int | None:
 
 
 def send(here: Path, number: signal.Signals) -> int | None:
-    """Signal the holder of a pidfile, which its lock proves; return its pid, None where it is not held."""
+    """Signal the holder of a pidfile's lock; return the pid of the holder, None without a holder."""
 
     def prove() -> None:
         if holder_of(here) != pid:

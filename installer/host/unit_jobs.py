@@ -49,7 +49,7 @@ class Patience(Struct, frozen=True):
 
 
 def _call(host: Host, purpose: str, *call: Any, timeout_s: float = ASK_S) -> None:
-    """Call a method of systemd's manager, with its signature and arguments."""
+    """Call a method of systemd's manager with a signature and arguments."""
     method, *arguments = call
     manager = (systemd.ROOT, f"{systemd.MANAGER}.{method}")
     words = (*manager, *arguments)
@@ -57,13 +57,13 @@ def _call(host: Host, purpose: str, *call: Any, timeout_s: float = ASK_S) -> Non
 
 
 def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
-    """Have systemd queue a job for a unit, without a wait for its end."""
+    """Have systemd queue a job for a unit; do not wait for the end of the job."""
     method = f"{verb.capitalize()}Unit"
     _call(host, f"{verb} {unit}", method, "ss", unit, "replace", timeout_s=timeout_s)
 
 
 def restart(host: Host, unit: str, patience: Patience) -> Unit:
-    """Restart a unit, and wait until it is active again; return its state before the restart.
+    """Restart a unit, wait until the unit is active again, and return the state before the restart.
 
     Raises:
         NotBegunError: systemd did not begin the restart, and will not.
@@ -152,7 +152,7 @@ def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]
 
 
 def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Patience) -> Unit:
-    """Wait for the end of a restart that is late: for its whole stop, then for its start."""
+    """Wait for the end of a late restart: for the whole stop, then for the start."""
     slow = late(f"restart {unit}", timeout_s)
     if patience.hurried:  # there is no time to cancel the job
         raise slow
@@ -181,7 +181,7 @@ def _outlast(host: Host, unit: str, before: Unit, timeout_s: float, patience: Pa
 
 
 def _withdraw(host: Host, unit: str, before: Unit) -> bool:
-    """Cancel a restart that has not begun; tell whether the unit stays as it was ``before``."""
+    """Cancel a restart that has not begun; tell whether the unit is still in the state ``before``."""
     with suppress(InstallerError):
         now = read_unit(host, unit)
         if now.job and now.run == before.run:
@@ -195,7 +195,7 @@ def _withdraw(host: Host, unit: str, before: Unit) -> bool:
 
 
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:
-    """Have a unit reload its config (ExecReload).
+    """Have a unit reload the config (ExecReload).
 
     Raises:
         InstallerError: the reload failed, or systemd does not answer.
@@ -274,7 +274,7 @@ def await_start(host: Host, unit: str, *, timeout_s: float) -> bool:
 
 
 def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None = None) -> str:
-    """Return the failed command of a unit's start since ``since_s``, and its gravest line; "" if unknown."""
+    """Return the failed command of a unit's start since ``since_s``, and the gravest line; "" if unknown."""
     failed_command = _failed_command(host, unit, since_s)
     line = _last_words(host, unit, since_s, before)
     if line and failed_command.startswith(ITS_PROCESS):  # the process has logged the reason itself
@@ -283,7 +283,7 @@ def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None =
 
 
 def _failed_command(host: Host, unit: str, since_s: float) -> str:
-    """Return the failed command of a service, started since ``since_s``, and its end; "" if none failed."""
+    """Return the failed command of a service, started since ``since_s``, with the status; "" if none."""
     since_us = since_s * 1e6
     with suppress(InstallerError, LookupError, ValueError, TypeError):
         properties = systemd.ask_bus(
@@ -301,7 +301,7 @@ def _failed_command(host: Host, unit: str, since_s: float) -> str:
 
 
 def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> str:
-    """Return the gravest of the last lines that a unit's processes logged, "" if there are none."""
+    """Return the gravest of the last log lines of a unit's processes, "" without lines."""
     root = host.local_path(HOST_ROOT)
     run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # for the lines just before the end
     command = [

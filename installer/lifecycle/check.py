@@ -55,7 +55,7 @@ class Work(Struct, frozen=True):
 
 
 class Watch(Struct, frozen=True):
-    """The paths that ``run`` watches until the next check; without ``places`` nothing is watched."""
+    """The paths for ``run`` to watch until the next check; without ``places`` nothing is watched."""
 
     places: tuple[str, ...] = ()  # paths as this process finds them, or the patterns of ``fingerprint``
     before: str = ""  # the fingerprint of the places at the check
@@ -76,7 +76,7 @@ def conclude_install(work: Work, plan: Plan) -> Watch:
 
 
 def check_node(work: Work, *, asked: bool) -> Watch:
-    """Check the node and repair drift if the policy or a user wants that; return the paths to watch.
+    """Check the node and repair drift as the policy or a user wants; return the paths to watch.
 
     Args:
         work: the node.
@@ -106,7 +106,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
 
 
 class _Check:
-    """One check: ``previous`` is the result of the last check, ``result`` the result of this one so far.
+    """One check: ``previous`` is the result of the last check, ``result`` the growing result of this check.
 
     ``baseline`` is the fingerprint of the unchanged node: the fingerprint before the check; "" for the
     fingerprint at its end, where the check has written files; ``CHECK_AGAIN`` where the node is to be read
@@ -159,7 +159,7 @@ class _Check:
         return self.conclude(plan)
 
     def prove(self, plan: Plan) -> None:
-        """Note what the engines serve after a plan.
+        """Note the state of the engines after a plan.
 
         Raises:
             InstallerError: an engine is stopped, or starts no container.
@@ -188,7 +188,7 @@ class _Check:
         return refusal
 
     def repair(self, plan: Plan, drifted: drift.Drifted) -> None:
-        """Carry the plan out; its steps are published before, because a repair may be killed."""
+        """Carry the plan out; publish the steps before, because a repair may be killed."""
         began_s = self.result.began_s
         if drifted.things or plan.reloaded:
             steps = tuple(describe(step).text for step in plan.steps)
@@ -322,7 +322,7 @@ class _Check:
         return Watch(tuple(watched), baseline, due_s, drift.rest_s(looks, moment))
 
     def list_idle_checks(self, *, changed: bool) -> tuple[float, ...]:
-        """Return when the last checks began that found nothing to do; ``changed`` tells of this check."""
+        """Return the begin of the last checks without any finding; ``changed``: this check has a finding."""
         result = self.result
         if self.baseline and not (result.problem or result.asked or changed):
             return (*result.looks, result.began_s)
@@ -365,7 +365,7 @@ class _Check:
         readiness.remove(self.host, self.options.ready_file)
 
     def ask_engines(self, plan: Plan, *, proven: bool, asking: bool = True) -> None:
-        """Note what the engines serve.
+        """Note the state of the engines.
 
         Args:
             plan: the plan, with the engines as they were observed.
@@ -425,7 +425,7 @@ class _Check:
         self.note(plan=plan.digest, engines=checks_since, failures=0)
 
     def find_low_level(self) -> None:
-        """Note the runtime that ours start, "" where there never was one.
+        """Note the low-level runtime behind our runtimes, "" if none was ever found.
 
         Raises:
             InstallerError: the runtime of the last check is gone.
@@ -447,7 +447,7 @@ class _Check:
 
 
 def _list_reload_reasons(plan: Plan) -> dict[str, str]:
-    """Return for each engine that does not serve what the plan needs, why the plan reloads it."""
+    """Return why the plan reloads engines; leave out an engine with everything in force already."""
     reasons: dict[str, str] = {}
     for step, reason in plan.planned:
         if not isinstance(step, Reload):
@@ -497,7 +497,7 @@ def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
 
 
 def list_places(host: Host, options: Options, record: Record, last: readiness.LastCheck) -> tuple[str, ...]:
-    """Return the watched paths without the engines' processes, which the end of the check adds."""
+    """Return the watched paths except the engines' processes; the end of the check adds the processes."""
     layout = options.layout
     directories = _list_directories(layout, record)
     configs = [row.path for row in record.configs]
@@ -538,7 +538,7 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
 
 
 def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
-    """Return the directories of which every file is watched: the toolkit's and those of engines' configs."""
+    """Return the directories of the toolkit and of engines' configs: every file in them is watched."""
     directories: list[PurePosixPath] = []
     if record.toolkit:
         directories.append(layout.version(record.toolkit.version))
@@ -552,7 +552,7 @@ def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
 
 
 def list_signs(host: Host, options: Options, record: Record) -> tuple[str, ...]:
-    """Return the paths that engines which we serve create at each start: sockets and pidfiles."""
+    """Return the sockets and pidfiles of the served engines; each start of an engine creates them."""
     sockets = _list_sockets(options, record)
     paths = list(sockets.values())
     for name in sockets:
@@ -563,7 +563,7 @@ def list_signs(host: Host, options: Options, record: Record) -> tuple[str, ...]:
 
 
 def _list_sockets(options: Options, record: Record) -> dict[str, PurePosixPath]:
-    """Return the socket of each engine that we serve; an engine that we have not changed has no row."""
+    """Return the socket of each served engine; an unchanged engine has no row in the ledger."""
     sockets: dict[str, PurePosixPath] = {}
     for name in record.cdi.engines if record.cdi else ():
         sockets[name] = options.places.get(name, Places()).socket or ENGINES[name].socket
@@ -573,7 +573,7 @@ def _list_sockets(options: Options, record: Record) -> dict[str, PurePosixPath]:
 
 
 def await_stopped(host: Host, options: Options, record: Record) -> None:
-    """Wait while a Docker that we serve is being stopped, a minute at most."""
+    """Wait while a served Docker is being stopped, a minute at most."""
     # dockerd lives on until its containers have ended. systemd holds its socket too, and would start dockerd
     # again for a client that connects before that (engine-facts.md#dockerd-stop).
     last = readiness.read_check(host, options.state_file) or readiness.LastCheck()
@@ -602,7 +602,7 @@ def process_of(host: Host, engine: EngineState) -> str:
 
 
 def keep_live(process: str) -> str:
-    """Return ``process`` to watch further, "" once it has ended: then only a new process is a change."""
+    """Return ``process`` to watch further, "" for an ended process: then only a new process is a change."""
     if process and fingerprint((process,)) == fingerprint(()):
         return process
     return ""

@@ -53,7 +53,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Drifted(Struct, frozen=True):
-    """The differences from the install: the things with their reasons, and the engines that need a reload."""
+    """The differences from the install: the things with their reasons, and the engines to reload."""
 
     things: Mapping[str, str]
     engines: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ def _name_thing(step: steps.Step) -> str:
 def find_refusal(
     policy: Drift, drifted: Drifted, repairs: Repairs, now_s: float, clock: Callable[[float], str]
 ) -> Refusal | None:
-    """Return why drift is not repaired without a user's request; None: it is repaired.
+    """Return why drift is not repaired without a user's request; None: repair the drift.
 
     Args:
         policy: the option ``--drift``.
@@ -164,7 +164,7 @@ def find_refusal(
 
 
 def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
-    """Return why the policy repairs nothing without a user's request; None: it repairs."""
+    """Return why the policy repairs nothing without a user's request; None: the policy repairs."""
     things = " and ".join(drifted.things)
     remedy = f"run {RECONCILE} at a time of your choice"
     if policy is Drift.IGNORE:
@@ -193,9 +193,10 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
 
 
 def select_specification(plan: Plan, record: Record) -> Plan | None:
-    """Return the part of a plan that is no drift, as a plan of its own: the GPUs' specification.
+    """Return the GPUs' specification of a plan, which is no drift, as a separate plan.
 
-    The specification follows the driver. None: the plan does not write it, or writes it for another reason.
+    The specification follows the driver. None: the plan does not write the specification, or writes the file
+    for another reason.
     """
     part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
     # A node that another installer has taken over gets no specification.

@@ -38,9 +38,9 @@ REMEDY: Final = "run uninstall on the node, or as a Job: everything is still ins
 
 
 def find_reason(host: Host, options: Options, record: Record) -> str:
-    """Return why an undo by this process cannot even begin, "" if it can.
+    """Return why an undo by this process cannot even begin, else "".
 
-    An undo that restarts CRI-O cannot begin while CRI-O ends our own container.
+    An undo with a restart of CRI-O cannot begin while CRI-O ends our own container.
     """
     if options.restart_mode is RestartMode.NONE:
         return ""
@@ -102,7 +102,7 @@ def _await_settled(host: Host) -> bool:
 
 
 def _start(host: Host, options: Options, ledger: Ledger, until_s: float) -> None:
-    """Start the unit with a copy of the options in a file, so that systemd gets none of them."""
+    """Start the unit with a copy of the options in a file; systemd gets only the path."""
     enter = _enter_words(host)
     copy = copy_of_options(options)
     ledger.make_directories(copy.parent)
@@ -119,7 +119,7 @@ def _start(host: Host, options: Options, ledger: Ledger, until_s: float) -> None
 
 
 def copy_of_options(options: Options) -> PurePosixPath:
-    """Return the path of the unit's options, which the unit reads at its start."""
+    """Return the path of the unit's options; the unit reads the file at the start."""
     return options.options_file.with_name(f"{options.options_file.name}.undo")
 
 
@@ -132,7 +132,7 @@ def _run_request(options: Options) -> Wish:
 
 
 def _enter_words(host: Host) -> tuple[str, ...]:
-    """Return the nsenter command in front of a program that needs our files; on the host it is empty."""
+    """Return the nsenter command in front of a program that needs our files; on the host an empty tuple."""
     proc = host.local_path(PurePosixPath("/proc"))
     own = mount_namespace(OWN)
     if own and mount_namespace(proc / "1") == own:

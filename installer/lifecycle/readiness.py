@@ -32,7 +32,7 @@ class Ready(Struct, frozen=True):
 
 
 def publish(host: Host, path: PurePosixPath, record: Record) -> None:
-    """Publish that everything in the ledger is in force from now on, in this boot, by this process."""
+    """Publish readiness: everything in the ledger is in force, in this boot, by this process."""
     plan = hashlib.sha256(ledger.dumps(record)).hexdigest()
     ready = Ready(boot_id=boot_id(), pid=own_pid(), plan=plan, engines=record.served, time=stamp())
     host.replace(path, File(dumps(ready)))
@@ -99,7 +99,7 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
-    """A check of the node: by which process and when, what it did, and what is not as it should be."""
+    """A check of the node, with the process, the time, the done steps and the problem."""
 
     boot_id: str = ""
     pid: int = 0
@@ -154,7 +154,7 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
         return replace(self, problem=problem, unmade=unmade)
 
     def with_error(self, error: InstallerError | None) -> Self:
-        """Return the check with ``error`` as its problem; None: without any problem."""
+        """Return the check with the problem ``error``; None: without any problem."""
         if error is None:
             return replace(self, code="", problem="", remedy="", until_s=0.0)
         return replace(self, code=error.code, problem=error.problem, remedy=str(error.remedy))
@@ -187,11 +187,11 @@ def read_check_of_boot(host: Host, path: PurePosixPath) -> LastCheck:
 
 
 def add_since(engines: Iterable[EngineCheck], before: Iterable[EngineCheck]) -> tuple[EngineCheck, ...]:
-    """Return the engines, each with the moment since when its state is the same.
+    """Return the engines, each with the begin of the present state.
 
     Args:
         engines: the engines at this check.
-        before: the engines at the last check; an engine in the same state keeps its moment.
+        before: the engines at the last check; an engine in the same state keeps the begin.
     """
     known = {each.name: each for each in before}
     checks: list[EngineCheck] = []

@@ -65,7 +65,7 @@ REMOVE: Final = {Api.DOCKER: trial_containers.remove_containers, Api.CRI: trial_
 
 
 def uninstall(options: Options) -> Exit:
-    """Undo everything in the ledger, by whichever command it was written."""
+    """Undo everything in the ledger, whichever command wrote the ledger."""
     waits_for = ""
     try:
         with internal_errors():
@@ -96,7 +96,7 @@ def uninstall(options: Options) -> Exit:
 def undo_or_hand_over(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> str:
     """Undo, or have a unit of the host finish the undo.
 
-    Return the problem that the unit waits for, "" if everything is undone.
+    Return the problem for which the unit waits, "" after a complete undo.
     """
     until_s = time.monotonic() + within_s
     try:
@@ -133,7 +133,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     """Undo what the ledger holds, within ``within_s`` seconds of a pod's grace.
 
     Raises:
-        UndoIncompleteError: something of ours is left.
+        UndoIncompleteError: the undo was impossible or is incomplete.
     """
     until_s = time.monotonic() + within_s
     hurried = within_s < inf
@@ -180,7 +180,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
 
 
 def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Iterator[InstallerError]:
-    """Yield what starts a program of the toolkit now, which may differ from the plan of the undo."""
+    """Yield the present references to programs of the toolkit; the plan of the undo may be older."""
     return find_last_references(observe_undo(host, options, ledger.held, awaits_s=0.0), options)
 
 
@@ -229,7 +229,7 @@ def open_ledger(
 
 
 def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
-    """Open the ledger with the lock of ``run``, if the lock's file still has its name."""
+    """Open the ledger with the lock of ``run``, if the file of the lock still has the right name."""
     opening = partial(Ledger.open, host, options.layout, supervision.current_run().lock, check)
     return open_ledger(host, options, opening)
 
@@ -382,7 +382,7 @@ def await_next_run(host: Host, lock: locks.Lock, *, waits: bool) -> bool:
     Args:
         host: the host.
         lock: the ledger's lock.
-        waits: wait for the next ``run`` while a kubelet shows signs that it starts the next pod.
+        waits: wait for the next ``run`` while a kubelet shows signs of the start of the next pod.
     """
     stopped_s = time.time()
     until = time.monotonic() + SIGN_S
@@ -402,7 +402,7 @@ def await_next_run(host: Host, lock: locks.Lock, *, waits: bool) -> bool:
 
 
 def ledger_for_run(host: Host, options: Options) -> Ledger:
-    """Open the ledger for ``run``; if its holder does not serve this node, announce the wait and wait.
+    """Open the ledger for ``run``; wait, with an announcement, for a holder that does not serve this node.
 
     From the announcement on a stop waits until the ledger is open: the stopping ``run`` skipped its undo
     because we wait.
@@ -421,7 +421,7 @@ def ledger_for_run(host: Host, options: Options) -> Ledger:
 
 
 def ledger_for_uninstall(host: Host, options: Options) -> Ledger:
-    """Open the ledger for ``uninstall``; wait if its holder ends by itself.
+    """Open the ledger for ``uninstall``; wait for a holder that ends by itself.
 
     The child of a killed ``run`` ends by itself. The wait is not announced: a ``run`` that is stopping would
     leave its undo to us.
@@ -445,7 +445,7 @@ def ledger_for_uninstall(host: Host, options: Options) -> Ledger:
 
 
 def _serves(host: Host, options: Options) -> bool:
-    """Tell whether the holder of the ledger serves: a stopping ``run`` removes its pidfile first."""
+    """Tell whether the holder of the ledger serves: a stopping ``run`` removes the pidfile first."""
     # An unlocked pidfile is left by a killed ``run``: the children of that run end between two steps.
     files = {options.pid_file}
     with suppress(InstallerError):
@@ -463,7 +463,7 @@ def open_within(seconds: float, host: Host, layout: Layout, unless: Callable[[],
     """Open the ledger once it is free.
 
     Raises:
-        LockedError: it is locked for longer than ``seconds``, or ``unless`` returns True.
+        LockedError: the ledger is locked for longer than ``seconds``, or ``unless`` returns True.
     """
     deadline = time.monotonic() + seconds
     while True:
