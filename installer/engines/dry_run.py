@@ -118,7 +118,8 @@ class Trials:
         # Of two names of one place the engine tells now this one, now that: it resolves links that are there.
         now, real = engine.served.places, self._resolve
         moved = {name: will for name, will in said.places.items() if real(will) != real(now.get(name, will))}
-        return self._check_load(engine, replace(said, places=moved), given, start, ran.stdout)
+        told = check.says is not None and not by_texts.broken
+        return self._check_load(engine, replace(said, places=moved, told=told), given, start, ran.stdout)
 
     def _check_load(
         self,

@@ -304,7 +304,7 @@ def explain_losses(
             remedy=f"install that program, or restart {engine.unit} at a time of your choice, then run again",
             code="pending-by-others",
         )
-    if not after.rest_digest:  # the texts alone do not tell all
+    if not after.told:
         return
     losses = [*_find_losses(now, after, ours)]
     if losses:
@@ -392,6 +392,9 @@ def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[
             wanted, present = str(will).lower(), str(was).lower()
             change = f"SystemdCgroup = {wanted}, and it runs with {present}"
             yield f"its next start gives the runtime {name} {change}"
+    if now.cgroup_driver and after.cgroup_driver and now.cgroup_driver != after.cgroup_driver:
+        drivers = f"{after.cgroup_driver} in the place of {now.cgroup_driver}"
+        yield f"its next start uses the cgroup driver {drivers}"
     if now.default and after.default != now.default and not {now.default, after.default} & {*ours}:
         yield f"its next start makes {after.default} the default runtime in the place of {now.default}"
 

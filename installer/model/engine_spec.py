@@ -90,7 +90,8 @@ class EffectiveConfig(Struct, frozen=True):
     places: Mapping[str, str] = field(default_factory=dict)  # by flag: root, state, socket
     schema: int = 0  # of containerd: the schema in which its program prints configs: 1.x and 2.x differ
     nri: bool | None = None  # whether NRI plugins can connect
-    cgroup_driver: str = ""  # of dockerd
+    cgroup_driver: str = ""  # of dockerd and CRI-O, where all runtimes share one
+    told: bool = False  # by the engine's own program; texts alone may leave something out
     live_restore: bool = True  # of dockerd: its containers outlive its restart
 
     @property

@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, config_files
+from installer.engines.config_edits import config_files as files_of
 from installer.engines.crio.next_start import read_printed
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
+from installer.model.engine_spec import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from tests.support.files import put
 
@@ -133,3 +135,37 @@ def test_what_is_printed_as_a_comment_is_a_default() -> None:
     printed = '[crio.runtime]\n# conmon = ""\n\ncgroup_manager = "cgroupfs"\n'
 
     assert read_printed(printed) == {"crio": {"runtime": {"cgroup_manager": "cgroupfs"}}}
+
+
+# As `crio config` of 1.37.0 prints what no file sets.
+PRINTED = """\
+# cgroup_manager = "systemd"
+# default_runtime = "crun"
+# [crio.runtime.runtimes.runtime-handler]
+# [crio.runtime.runtimes.crun]
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "default", "driver"),
+    [
+        pytest.param(PRINTED, "crun", "systemd", id="defaults"),
+        pytest.param(
+            'cgroup_manager = "cgroupfs"\ndefault_runtime = "runc"\n[crio.runtime.runtimes.crun]\n',
+            *("runc", "cgroupfs"),
+            id="settings",
+        ),
+    ],
+)
+def test_default_driver_and_built_in_runtime_of_the_next_start_are_those_that_crio_prints(
+    printed: str, default: str, driver: str
+) -> None:
+    check = ENGINES["crio"].make_check
+    assert check is not None
+    running = replace(CRIO, serving=EffectiveConfig({}, "crun"))
+    says = check(files_of(running, {})).says
+    assert says is not None
+
+    found = says(printed)
+
+    assert (found.default, found.cgroup_driver, {*found.handlers}) == (default, driver, {"crun"})

@@ -165,7 +165,7 @@ def test_what_becomes_of_cdi_after_a_reload(
 def _dumped(driver: bool, *names: str, default: str = "runc", schema: int = 3) -> EffectiveConfig:  # noqa: FBT001
     table = {"options": {"SystemdCgroup": driver}}
     handlers = {name: Runtime("", table) for name in names}
-    return EffectiveConfig(handlers, default, rest_digest="said", schema=schema)
+    return EffectiveConfig(handlers, default, rest_digest="said", schema=schema, told=True)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,18 @@ def _dumped(driver: bool, *names: str, default: str = "runc", schema: int = 3) -
         pytest.param(
             _dumped(False, "runc", "kata", schema=2), "of another major version", id="another major"
         ),
-        pytest.param(replace(_dumped(False, "runc"), rest_digest=""), "", id="the texts alone tell"),
+        pytest.param(replace(_dumped(False, "runc"), told=False), "", id="the texts alone tell"),
+        pytest.param(
+            replace(_dumped(False, "runc", "kata"), cgroup_driver="cgroupfs"),
+            "uses the cgroup driver cgroupfs in the place of systemd",
+            id="the driver of all runtimes",
+        ),
         pytest.param(replace(_dumped(False, "runc"), broken="why"), "", id="it would not start"),
     ],
 )
 def test_what_a_restart_of_ours_would_take_from_others_is_refused(after: EffectiveConfig, told: str) -> None:
-    running = replace(engine("containerd", _dumped(False, "runc", "kata")), version=(2, 1, 9))
+    serving = replace(_dumped(False, "runc", "kata"), cgroup_driver="systemd")
+    running = replace(engine("containerd", serving), version=(2, 1, 9))
 
     found = [*reloading.explain_losses(running, after, {"nvidia"})]
 

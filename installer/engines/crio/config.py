@@ -61,6 +61,11 @@ DROP_IN_FLAGS: Final = ("--config-dir", "-d")
 # A line of what ``crio config`` prints: commented out where it is CRI-O's default, or storage.conf's.
 PLACE: Final = re.compile(r'^(?:# )?(root|runroot|listen) = "(.+)"$', re.MULTILINE)
 PRINTED_DEFAULT: Final = re.compile(r'^(?:# )?default_runtime = "(.+)"$', re.MULTILINE)
+# Built-in runtimes are printed as comments; runtime-handler is the name in the documentation of the table.
+PRINTED_RUNTIME: Final = re.compile(
+    r"^(?:# )?\[crio\.runtime\.runtimes\.(?!runtime-handler\])([^\]\"]+)\]$", re.MULTILINE
+)
+PRINTED_CGROUP_DRIVER: Final = re.compile(r'^(?:# )?cgroup_manager = "(.+)"$', re.MULTILINE)
 
 
 def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
@@ -164,9 +169,17 @@ def make_check(files: ConfigFiles) -> Check:
 
 def _understand(files: ConfigFiles, printed: str) -> EffectiveConfig:
     """Return what the texts have in force, with what ``crio config`` prints of files, variables and flags."""
-    said = replace(estimate(files), places=dict(PLACE.findall(printed)))
+    effective = replace(estimate(files), places=dict(PLACE.findall(printed)))
+    built_in = {*PRINTED_RUNTIME.findall(printed)} - effective.handlers.keys() - {*effective.ignored}
+    handlers = {**dict.fromkeys(sorted(built_in), Runtime()), **effective.handlers}
+    effective = replace(effective, handlers=handlers)
     default = PRINTED_DEFAULT.search(printed)
-    return replace(said, default=default[1]) if default else said
+    if default:
+        effective = replace(effective, default=default[1])
+    cgroup_driver = PRINTED_CGROUP_DRIVER.search(printed)
+    if cgroup_driver:
+        effective = replace(effective, cgroup_driver=cgroup_driver[1])
+    return effective
 
 
 def _merge(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
@@ -306,6 +319,7 @@ def read_effective(tree: Tree) -> EffectiveConfig:
         text(runtime, "default_runtime", SOURCE),
         cdi=None if cdi_dirs is None else bool(cdi_dirs),
         cdi_dirs=cdi_dirs or (),
+        cgroup_driver=text(runtime, "cgroup_manager", SOURCE),
         rest_digest=sha256(repr(rest).encode()).hexdigest(),
         state=PurePosixPath(run_root, f"{driver}-containers"),
         hook_dirs=(PurePosixPath(HOOK_DIR),) if hook_dirs is None else hook_dirs,
