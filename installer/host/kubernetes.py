@@ -101,7 +101,8 @@ class Api(Struct, frozen=True):
     @classmethod
     def of_this_pod(cls) -> "Api":
         """Return the API of the cluster that this process is a pod of; raise where it is none."""
-        host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
+        host = os.environ.get(HOST, "")
+        port = os.environ.get(PORT, "")
         if not host or not port.isdecimal() or not (ACCOUNT / "token").is_file():
             problem = f"find the Kubernetes API ({HOST}, {PORT} and {ACCOUNT}/token are not all there)"
             remedy = "run it in a pod, with a service account whose token is mounted"

@@ -173,7 +173,8 @@ def unit_of(pid: int, proc: Path) -> str:
 
 def monitors_in_unit_of(process: Path) -> int:
     """Return how many shims and conmons are in the service of a process, whose stop may end them."""
-    count, service = 0, ""
+    count = 0
+    service = ""
     with suppress(OSError):
         service = _service_in(read_proc(process / "cgroup"))
     for other in (process.with_name(str(pid)) for pid in list_pids(process.parent) if service):
@@ -291,12 +292,14 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
             program = ""
         except OSError:  # it ended, or is a thread of the kernel's
             continue
-        file, safe = (0, 0), False
+        file = (0, 0)
+        safe = False
         # A container's program may lie on a file system that its tenant serves, or that hangs.
         if program and init != "" and _link(process / "ns/mnt") == init:
             with suppress(OSError):
                 status = (process / "exe").stat()
-                file, safe = (status.st_dev, status.st_ino), _is_roots_alone(status)
+                file = (status.st_dev, status.st_ino)
+                safe = _is_roots_alone(status)
         yield HostProcess(
             int(process.name),
             name,

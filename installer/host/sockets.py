@@ -107,7 +107,8 @@ class StatusError(Exception):
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
-        self.code, self.words = code, text
+        self.code = code
+        self.words = text
 
 
 def call_grpc(path: str, method: str, request: bytes, *, timeout_s: float) -> bytes:
