@@ -28,8 +28,13 @@ PIECE: Final = "piece"  # a part is a directory: what travels is named by its fo
 TOLD: Final = "bundle.json"
 STEPS: Final = "steps.txt"
 STARTER: Final = "tests/gpu/on-machine"
-# Nothing is compiled where the bundle goes.
-UNUSED: Final = ("usr/include", "usr/lib/*/*.a", "usr/share/doc", "usr/share/man")
+# Nothing is compiled where the bundle goes, and no container of a driven step needs these shims.
+UNUSED: Final = (
+    *("usr/include", "usr/lib/*/*.a", "usr/share/doc", "usr/share/man"),
+    *("usr/bin/containerd-shim", "usr/bin/containerd-shim-runc-v1"),
+    *("usr/lib/containerd/*-fp*", "usr/lib/cni/*-fp"),
+)
+OF_DOCKER: Final = ("usr/sbin/dockerd", "usr/sbin/docker-proxy", "usr/bin/docker")
 
 
 def wanted(found: list[EngineSet]) -> list[EngineSet]:
@@ -68,6 +73,10 @@ def pack(roots: Roots, engines: list[EngineSet], source: Path | None, target: Pa
         (scratch / "site").symlink_to(roots.site.name)
         # In one archive: what the roots share are hard links, and travels once.
         command = ["tar", "-cz", "--warning=no-file-changed", *(f"--exclude=*/{path}" for path in UNUSED)]
+        with_docker = {row.suite for row in engines if row.docker}
+        for suite in SUITES:
+            if suite not in with_docker:
+                command += [f"--exclude={roots.suites[suite].name}/{path}" for path in OF_DOCKER]
         command += ["-C", str(cache()), roots.base.name, roots.site.name]
         command += [roots.suites[suite].name for suite in SUITES]
         command += ["-C", str(scratch), *sorted(path.name for path in scratch.iterdir())]
