@@ -91,7 +91,7 @@ def test_an_install_whose_roll_back_goes_wrong_too_is_no_host_as_before(clean: S
 
 def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(clean: Site) -> None:
     with _running(clean) as child:
-        _break(clean, "change/engine_plan.py", "_way_back")
+        _break(clean, "change/engine_plan.py", "_draft_candidate")
         said = ended(child, code=4)
 
     _asks_for_a_report(said, "change/engine_plan.py")

@@ -1,4 +1,8 @@
-"""One engine: it serves our runtimes after an install, and nothing of ours after an undo."""
+"""The part of one engine in a plan: an install makes it serve our runtimes, an undo takes ours away from it.
+
+gate.py decides whether an install restarts the engine (``_decide_reload``). This module decides whether an
+undo does (``_needs_reload``), and what forbids a restart that an undo needs (``_refuse_reload``).
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
@@ -7,7 +11,7 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.gate import Choice, TakesUp, expect_defaults, expect_others
+from installer.change.gate import Accepted, ReloadDecision, expect_defaults, expect_others
 from installer.change.references import is_removed, remember_named
 from installer.config_text import leaves
 from installer.engines import reloading
@@ -34,112 +38,150 @@ from installer.model.engine_spec import (
     is_ours,
 )
 from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, Saved
-from installer.model.files import DEFAULT_INSTALL_DIR
+from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part
 
 
-def find_runtimes(choice: Choice) -> Part:
+def find_runtimes(accepted: Accepted) -> Part:
     """Return the check that the engine finds our programs, ahead of the first config of any engine."""
-    engine = choice.engine
-    if not choice.way.writes or choice.takes_up not in {TakesUp.NOW, TakesUp.LATER}:
+    engine = accepted.engine
+    reloads = accepted.reload_decision in {ReloadDecision.NOW, ReloadDecision.WHEN_IDLE}
+    if not accepted.candidate.writes or not reloads:
         return Part(name_part(engine.name))
-    step = FindRuntimes(engine.spec, tuple(entry.binary for entry in choice.reload.present))
+    step = FindRuntimes(engine.spec, tuple(entry.binary for entry in accepted.reload.present))
     return Part(name_part(engine.name), ((step, "its config will name them"),))
 
 
-def install(
-    choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
+def install_engine(
+    accepted: Accepted, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
 ) -> Part:
-    """Return what makes one engine serve our runtimes, and changes nothing else of what it has in force."""
-    engine, asked, decision = choice.engine, choice.reload.present, choice.way.decision
-    held, texts = facts.held.engine(engine.name), read_present(engine, facts)
-    # Of the texts that are proven: those that are found, only if the engine takes them.
-    proven, known = digest_of({**texts, **choice.way.texts}), held.proven if held else ""
-    if proven != known and not choice.way.writes and ask(engine, texts).fatal:
-        proven = known
-    row = EngineRow(
-        engine.name,
-        engine.socket,
-        engine.unit,
-        {one.name: one.binary for one in asked},
-        engine.served.state or (held.state if held else None),
-        _explain_pending(choice, options),
-        engine.config if decision.files and engine.hook is None else None,
-        next((one.name for one in asked if one.default), ""),
-        engine.version,
-        restart_due=choice.pending is not None,
-        proven=proven,
-    )
-    rows = tuple(reloading.list_rows(choice.way.changes, choice.steps))
-    restarting = (*choice.steps, choice.reload) if choice.pending else choice.steps
-    ours = {entry.name for entry in (*asked, *choice.reload.absent)}
-    refused = reloading.explain_refusals(engine, restarting, choice.after, facts, ours)
-    reloads = any(isinstance(step, Reload) for step in restarting)
-    is_known = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
-    pending = choice.pending or row.pending
+    """Return the part that makes one engine serve our runtimes and changes nothing else in force."""
+    engine = accepted.engine
+    candidate = accepted.candidate
+    row = _make_row(accepted, facts, options, ask)
+    config_rows: list[ConfigRow] = []
+    backups: list[File] = []
+    for config_row, original in reloading.list_rows(candidate.changes, accepted.steps):
+        config_rows.append(config_row)
+        if original is not None:
+            backups.append(original)
+
+    # A restart that waits until the engine is idle is refused for the same reasons as one that does not.
+    reload_steps: Sequence[Step] = accepted.steps
+    if accepted.pending:
+        reload_steps = (*accepted.steps, accepted.reload)
+    reloads = any(isinstance(step, Reload) for step in reload_steps)
+    ours = {entry.name for entry in (*accepted.reload.present, *accepted.reload.absent)}
+    refusals = reloading.explain_refusals(engine, reload_steps, accepted.after, facts, ours)
+
+    notes = [*candidate.decision.notes]
+    is_validated = accepted.after is not None and accepted.after.rest_digest
+    if is_validated and accepted.reload_decision is ReloadDecision.NOW:
+        notes += reloading.explain_stale_runtimes(engine, accepted.after, ours)
+    notes += reloading.explain_stale_state(engine, facts, entries)
+    notes += reloading.explain_edited_inputs(engine, reload_steps)
+    if reloads:
+        notes += reloading.explain_changes(engine, accepted.after, facts, ours)
+    pending = accepted.pending or row.pending
+    if pending:
+        notes.append(f"{row.name}, pending: {pending}")
+
+    obstacles = [*_refuse_silent(accepted), *_refuse_options(engine, options)]
+    # An error that stands against any install is in the plan already.
+    obstacles += [error for error in refusals if error not in facts.obstacles]
     return Part(
         name_part(engine.name),
-        reloading.explain_install(choice.steps, choice.way.changes, choice.engine, facts.held),
-        Record((), None, (row,), tuple(remember_named((each for each, _ in rows), facts, options.layout))),
-        backups=tuple(original for _, original in rows if original is not None),
-        notes=(
-            *decision.notes,
-            *(reloading.explain_stale_runtimes(engine, choice.after, ours) if is_known else ()),
-            *reloading.explain_stale_state(engine, facts, entries),
-            *reloading.explain_edited_inputs(engine, restarting),
-            *(reloading.explain_changes(engine, choice.after, facts, ours) if reloads else ()),
-            *([f"{row.name}, pending: {pending}"] if pending else []),
-        ),
-        obstacles=(
-            *_refuse_silent(choice),
-            *_refuse_options(engine, options),
-            # What stands against any install stands in the plan once.
-            *(error for error in refused if error not in facts.obstacles),
-        ),
+        reloading.explain_install(accepted.steps, candidate.changes, engine, facts.held),
+        Record(engines=(row,), configs=tuple(remember_named(config_rows, facts, options.layout))),
+        backups=tuple(backups),
+        notes=tuple(notes),
+        obstacles=tuple(obstacles),
     )
 
 
-def _explain_pending(choice: Choice, options: Options) -> str:
+def _make_row(accepted: Accepted, facts: Facts, options: Options, ask: Ask) -> EngineRow:
+    """Return the ledger's row of an engine after its install."""
+    engine = accepted.engine
+    candidate = accepted.candidate
+    former = facts.held.engine(engine.name)
+    present = accepted.reload.present
+
+    state = engine.served.state
+    if not state and former is not None:
+        state = former.state
+    config = None
+    if candidate.decision.files and engine.hook is None:
+        config = engine.config
+
+    # The digest of the texts that are proven. Present texts count only if the engine accepts them.
+    texts = read_present(engine, facts)
+    proven = digest_of({**texts, **candidate.texts})
+    formerly_proven = former.proven if former is not None else ""
+    if proven != formerly_proven and not candidate.writes and ask(engine, texts).fatal:
+        proven = formerly_proven
+
+    return EngineRow(
+        name=engine.name,
+        socket=engine.socket,
+        unit=engine.unit,
+        runtimes={entry.name: entry.binary for entry in present},
+        state=state,
+        pending=_explain_pending(accepted, options),
+        config=config,
+        default=next((entry.name for entry in present if entry.default), ""),
+        version=engine.version,
+        restart_due=accepted.pending is not None,
+        proven=proven,
+    )
+
+
+def _explain_pending(accepted: Accepted, options: Options) -> str:
     """Return what the engine does not have in force yet, and when it will; "" for nothing."""
-    engine = choice.engine
-    if choice.pending:
+    engine = accepted.engine
+    if accepted.pending:
         return reloading.DUE
-    left = options.restart_mode is RestartMode.NONE and engine.hook is None  # its owner restarts it
-    if left and engine.serving is not None and not choice.reload.is_served_by(engine):
+    is_owners = options.restart_mode is RestartMode.NONE and engine.hook is None  # the owner restarts it
+    if is_owners and engine.serving is not None and not accepted.reload.is_served_by(engine):
         return reloading.LEFT
-    return reloading.explain_pending(engine, options.extras, asks_cdi=choice.way.decision.cdi)
+    return reloading.explain_pending(engine, options.extras, asks_cdi=accepted.candidate.decision.cdi)
 
 
-def _refuse_silent(choice: Choice) -> Iterator[InstallerError]:
-    """Yield why the engine could not be asked whether it serves our runtimes."""
-    engine = choice.engine
-    if choice.takes_up is TakesUp.LEFT or choice.heals or engine.serving is not None:
+def _refuse_silent(accepted: Accepted) -> Iterator[InstallerError]:
+    """Yield an error if the engine does not answer, and so cannot be verified."""
+    engine = accepted.engine
+    if accepted.reload_decision is ReloadDecision.LEFT_TO_OWNER or accepted.heals:
         return
-    wrong = f"correct what the log of {engine.name} says"
-    elsewhere = (", name what runs here with ", Option("runtime"), " or its socket with ", Option("socket"))
+    if engine.serving is not None:
+        return
     problem = f"verify that {engine.title} serves our runtimes ({engine.silence})"
-    remedy = Remedy(
-        engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
-        *(elsewhere if engine.stopped else ()),
-        ", or configure it unverified with ",
-        Option("restart-mode", "none"),
-    )
-    yield InstallerError(problem, remedy=remedy, code="engine-not-proven")
+    words: list[str | Option] = []
+    if engine.stopped:
+        words.append(engine.remedy or f"start {engine.title}")
+        words += [", name what runs here with ", Option("runtime")]
+        words += [" or its socket with ", Option("socket")]
+    else:
+        words.append(engine.remedy or f"correct what the log of {engine.name} says")
+    words += [", or configure it unverified with ", Option("restart-mode", "none")]
+    yield InstallerError(problem, remedy=Remedy(*words), code="engine-not-proven")
 
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:
-    """Yield why an engine that looks for the toolkit by itself would not find what was asked for."""
-    finds, asked = engine.spec.finds, (options.install_dir, options.runtime_name, options.set_as_default)
-    if finds and asked != (DEFAULT_INSTALL_DIR, finds, False):
-        problem = f"configure {engine.title} (it looks for {finds} below {DEFAULT_INSTALL_DIR} by itself)"
-        given = (Option("install-dir"), ", ", Option("runtime-name"), " and ", Option("set-as-default"))
-        remedy = Remedy("leave ", *given, f" as they are; a default is given by --default-runtime {finds}")
-        yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
+    """Yield an error if an engine that looks for the toolkit by itself would not find it."""
+    finds = engine.spec.finds
+    if not finds:
+        return
+    asked = (options.install_dir, options.runtime_name, options.set_as_default)
+    if asked == (DEFAULT_INSTALL_DIR, finds, False):
+        return
+    problem = f"configure {engine.title} (it looks for {finds} below {DEFAULT_INSTALL_DIR} by itself)"
+    flags = (Option("install-dir"), ", ", Option("runtime-name"), " and ", Option("set-as-default"))
+    remedy = Remedy("leave ", *flags, f" as they are; a default is given by --default-runtime {finds}")
+    yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 
 
 class _Undo(Struct, frozen=True):
-    """An engine that is to give our runtimes up."""
+    """The undo of one engine, and everything on which its plan depends."""
 
     row: EngineRow
     engine: EngineState
@@ -147,349 +189,513 @@ class _Undo(Struct, frozen=True):
     options: Options
     ask: Ask
     configs: tuple[ConfigRow, ...]
-    asked: EngineState  # without what it serves by our names: CRI-O's texts are filled in from what it serves
+    # The engine without the runtimes that it serves by our names. CRI-O's program is asked about this state:
+    # texts of CRI-O are completed by what it serves.
+    engine_without_us: EngineState
 
 
-class WayBack(Struct, frozen=True):
-    """The texts of one engine without us, or without our default alone, if it is to be ``demoted``."""
+class UndoCandidate(Struct, frozen=True):
+    """The texts of one engine without us, or, if ``demoted``, only without our default runtime."""
 
-    rows: tuple[ConfigRow, ...]  # of its configs while they are written
-    held: tuple[ConfigRow, ...]  # after that, if our runtimes stay
+    rows: tuple[ConfigRow, ...]  # of the configs while they are written
+    kept_rows: tuple[ConfigRow, ...]  # of the configs after that, if our runtimes stay
     writes: tuple[WriteConfig, ...] = ()
     notes: tuple[str, ...] = ()
     demoted: bool = False
-    now: EffectiveConfig | None = None  # what the texts come to; None where the engine is not asked
-    after: EffectiveConfig | None = None
-    dead: str = ""  # why the engine does not come up with any text, as far as that is known
-    reload: Reload | None = None  # None where the engine has nothing to read
+    now: EffectiveConfig | None = None  # by the present texts; None if the engine's program is not asked
+    after: EffectiveConfig | None = None  # by the texts of the candidate; None as above
+    start_failure: str = ""  # the reason why a crashing engine does not start with these texts either
+    reload: Reload | None = None  # None if the engine has nothing to read
 
     @property
     def changes(self) -> tuple[WriteConfig, ...]:
-        """The texts that change."""
+        """The writes that change a text."""
         return tuple(write for write in self.writes if write.before != write.after)
 
+    @property
+    def texts(self) -> dict[PurePosixPath, File | None]:
+        """The texts after the writes, by path."""
+        return {write.path: write.after for write in self.writes}
 
-def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
-    """Return what takes our runtimes away from an engine that then has all else as it has it now.
 
-    If its program refuses that text, or containers need our runtimes, all of ours stay, and are not the
-    default any more; if it refuses that, too, nothing is written. Raise where a text is not valid any more.
+def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
+    """Return the part that takes our runtimes away from an engine and leaves everything else in force.
+
+    The first possible of three outcomes:
+
+    1. The texts are without us, and the engine is reloaded if ``_needs_reload``.
+    2. Containers need our runtimes, or the engine refuses the texts without us: our runtimes stay, and none
+       of them is the default any more.
+    3. The engine refuses that, too: nothing is written.
+
+    If the engine may not be reloaded (``_refuse_reload``), the texts are written, and the toolkit stays until
+    its owner restarts it.
+
+    Raises:
+        InstallerError: a text is not valid any more.
     """
-    row = _add_earlier(row, facts)
-    engine = next(each for each in facts.engines if each.name == row.name)
-    configs, asked = tuple(each for each in facts.held.configs if each.engine == row.name), engine
-    if engine.serving is not None:
-        others = {name: one for name, one in engine.serving.handlers.items() if name not in row.runtimes}
-        asked = replace(engine, serving=replace(engine.serving, handlers=others))
-    undoing = _Undo(row, engine, facts, options, ask, configs, asked)
-    used = any(each.engine == row.name for each in facts.containers.running)
-    stays = used and (options.in_use is not InUse.FORCE or engine.spec.needs_handler(engine.version))
-    way, needed = _choose_way_back(undoing, stays=stays)
-    left = _refuse_reload(undoing, way)
-    if left is not None:
-        way = _without_reload(undoing, way)
+    undo = _prepare(_add_earlier_runtimes(row, facts), facts, options, ask)
+    row = undo.row
+    engine = undo.engine
+    is_used = any(container.engine == row.name for container in facts.containers.running)
+    is_forced = options.in_use is InUse.FORCE and not engine.spec.needs_handler(engine.version)
+
+    candidate, refusals = _choose_candidate(undo, keeps_runtimes=is_used and not is_forced)
+    still_served = _refuse_reload(undo, candidate)
+    if still_served is not None:
+        candidate = _without_reload(undo, candidate)
     else:
-        left = _find_still_served(undoing, way)
-    steps: Sequence[Step] = way.changes
-    if way.reload is not None:  # whatever dockerd has: it may have read more since we asked
-        steps = reloading.take_up(way.writes, way.reload, None, engine)
+        still_served = _find_still_served(undo, candidate)
+
+    steps: Sequence[Step] = candidate.changes
+    if candidate.reload is not None:
+        # What dockerd has in force counts as unknown: it may have read other texts since it was asked.
+        steps = reloading.take_up(candidate.writes, candidate.reload, None, engine)
+
+    backups = []
+    for write in candidate.writes:
+        original = without_us(write.path, facts)
+        if original is not None:
+            backups.append(original)
+
+    ours = _list_ours(row, candidate)
+    notes = [*candidate.notes]
+    if candidate.start_failure:
+        notes.append(f"{engine.title} does not start without our edits either: {candidate.start_failure}")
+    notes += reloading.explain_stale_runtimes(engine, candidate.after, ours)
+    if candidate.reload is not None:
+        notes += reloading.explain_changes(engine, candidate.after, facts, ours)
+
+    needed = refusals[:1]
+    if still_served is not None:
+        needed.append(still_served)
     return Part(
         name_part(row.name),
         reloading.explain_undo(steps, engine),
-        _make_rows(undoing, way, steps, stays=used or bool(needed), left=left),
-        in_progress=way.rows,
-        backups=tuple(file for each in way.writes if (file := without_us(each.path, facts)) is not None),
-        notes=(
-            *way.notes,
-            *([f"{engine.title} does not start without our edits either: {way.dead}"] if way.dead else []),
-            *reloading.explain_stale_runtimes(engine, way.after, _list_ours(row, way)),
-            *(
-                reloading.explain_changes(engine, way.after, facts, _list_ours(row, way))
-                if way.reload is not None
-                else ()
-            ),
+        _make_rows_after_undo(
+            undo, candidate, steps, stays=is_used or bool(refusals), still_served=still_served
         ),
-        needed=(*needed[:1], *([left] if left is not None else [])),
+        in_progress=candidate.rows,
+        backups=tuple(backups),
+        notes=tuple(notes),
+        needed=tuple(needed),
     )
 
 
-def _make_rows(
-    undoing: _Undo, way: WayBack, steps: Sequence[Step], *, stays: bool, left: InstallerError | None
+def _prepare(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> _Undo:
+    """Return the undo of the engine of a row."""
+    engine = next(each for each in facts.engines if each.name == row.name)
+    engine_without_us = engine
+    if engine.serving is not None:
+        handlers = {
+            name: runtime for name, runtime in engine.serving.handlers.items() if name not in row.runtimes
+        }
+        engine_without_us = replace(engine, serving=replace(engine.serving, handlers=handlers))
+    return _Undo(
+        row=row,
+        engine=engine,
+        facts=facts,
+        options=options,
+        ask=ask,
+        configs=tuple(config for config in facts.held.configs if config.engine == row.name),
+        engine_without_us=engine_without_us,
+    )
+
+
+def _make_rows_after_undo(
+    undo: _Undo,
+    candidate: UndoCandidate,
+    steps: Sequence[Step],
+    *,
+    stays: bool,
+    still_served: InstallerError | None,
 ) -> Record:
-    """Return what is held of an engine after its undo; ``left`` is why it may still start our programs."""
-    row, engine = undoing.row, undoing.engine
-    pending = reloading.UNREAD if left is not None else ""
+    """Return the ledger's rows of an engine after its undo.
+
+    ``stays``: our runtimes are not removed. ``still_served``: the reason why the engine may still start our
+    programs although its texts are without them.
+    """
+    row = undo.row
+    spec = undo.engine.spec
+    pending = reloading.UNREAD if still_served is not None else ""
     if stays:
-        kept = replace(row, default="" if way.demoted else row.default, pending=pending)
+        default = "" if candidate.demoted else row.default
         # Copies of a root file are looked for each time.
-        configs = (each for each in way.held if not engine.spec.is_copy(each.path))
-        return Record(engines=(kept,), configs=tuple(configs))
-    if left is not None:  # the next undo finds nothing more to write, and goes on from there
-        configs = (each for each in undoing.configs if not engine.spec.is_copy(each.path))
-        return Record(engines=(replace(row, pending=pending),), configs=tuple(configs))
-    # The rows of files with nothing of ours that named the toolkit before us, and may go on.
+        kept_configs = tuple(each for each in candidate.kept_rows if not spec.is_copy(each.path))
+        return Record(engines=(replace(row, default=default, pending=pending),), configs=kept_configs)
+    if still_served is not None:
+        # The next undo finds nothing more to write, and goes on from here.
+        configs = tuple(each for each in undo.configs if not spec.is_copy(each.path))
+        return Record(engines=(replace(row, pending=pending),), configs=configs)
+    # The rows that stay are of files that named the toolkit before us: they may still name it.
     texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     named = []
-    for config in (each for each in way.rows if each.named):
+    for config in candidate.rows:
+        if not config.named:
+            continue
         last = texts.get(config.path)
-        named.append(replace(config, ours=(last.digest,) if last is not None else config.ours, edits=()))
+        digests = (last.digest,) if last is not None else config.ours
+        named.append(replace(config, ours=digests, edits=()))
     return Record(configs=tuple(named))
 
 
-def _refuse_reload(undoing: _Undo, way: WayBack) -> InstallerError | None:
-    """Return why an engine may not be asked to read the texts of an undo; None where it may, or need not."""
-    engine = undoing.engine
-    if way.reload is None:
+def _refuse_reload(undo: _Undo, candidate: UndoCandidate) -> InstallerError | None:
+    """Return why an undo may not reload or restart an engine; None if it may, or need not."""
+    engine = undo.engine
+    if candidate.reload is None:
         return None
-    ours = _list_ours(undoing.row, way)
-    refused = next(reloading.explain_refusals(engine, [way.reload], way.after, undoing.facts, ours), None)
-    if refused is None and engine.serving is None and engine.spec.reload is ReloadMethod.HUP:
-        # Whether a signal was obeyed it would not tell.
+    ours = _list_ours(undo.row, candidate)
+    refusals = reloading.explain_refusals(engine, [candidate.reload], candidate.after, undo.facts, ours)
+    refusal = next(refusals, None)
+    if refusal is None and engine.serving is None and engine.spec.reload is ReloadMethod.HUP:
+        # A silent dockerd does not tell whether it has obeyed a signal.
         problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"
         remedy = f"make it answer, then {TRY_AGAIN}"
-        refused = InstallerError(problem, remedy=remedy, code="engine-not-proven")
-    if refused is None:
+        refusal = InstallerError(problem, remedy=remedy, code="engine-not-proven")
+    if refusal is None:
         return None
     if engine.spec.reload is ReloadMethod.ITSELF:
-        return refused
-    written = ", ".join(str(write.path) for write in way.writes)
-    state = "names our default no more" if way.demoted else "is without us"
-    remedy = f"{refused.remedy}; {written} {state}, and the toolkit stays until {engine.title} has read that"
-    return InstallerError(refused.problem, remedy=remedy, code=refused.code)
+        return refusal
+    written = ", ".join(str(write.path) for write in candidate.writes)
+    state = "names our default no more" if candidate.demoted else "is without us"
+    remedy = f"{refusal.remedy}; {written} {state}, and the toolkit stays until {engine.title} has read that"
+    return InstallerError(refusal.problem, remedy=remedy, code=refusal.code)
 
 
-def _without_reload(undoing: _Undo, way: WayBack) -> WayBack:
-    """Return the texts of an undo for an engine that may not be asked to read them."""
-    if undoing.engine.spec.reload is ReloadMethod.ITSELF:  # a write alone makes it restart
-        return WayBack(undoing.configs, undoing.configs, demoted=way.demoted)
-    return replace(way, reload=None)
+def _without_reload(undo: _Undo, candidate: UndoCandidate) -> UndoCandidate:
+    """Return the candidate for an engine that may not be reloaded."""
+    if undo.engine.spec.reload is ReloadMethod.ITSELF:  # k0s restarts its engine for any write
+        return UndoCandidate(rows=undo.configs, kept_rows=undo.configs, demoted=candidate.demoted)
+    return replace(candidate, reload=None)
 
 
-def _find_still_served(undoing: _Undo, way: WayBack) -> InstallerError | None:
-    """Return what an engine that does not read the texts of an undo now goes on to start of ours."""
-    row, engine, facts = undoing.row, undoing.engine, undoing.facts
-    if way.reload is not None or engine.spec.finds:
+def _find_still_served(undo: _Undo, candidate: UndoCandidate) -> InstallerError | None:
+    """Return what an engine that is not reloaded may still start of ours; None for nothing."""
+    row = undo.row
+    engine = undo.engine
+    if candidate.reload is not None or engine.spec.finds:
         return None
     if engine.stopped or engine.crashing or engine.failed or engine.disabled:
         return None
-    # Where the engine takes no text nothing changes, and CRI-O watches its hooks.
-    if undoing.configs and (not way.writes or all(is_hook(each) for each in undoing.configs)):
+    # If the engine accepts no text, nothing changes. CRI-O watches its hooks.
+    only_hooks = all(is_hook(each) for each in undo.configs)
+    if undo.configs and (not candidate.writes or only_hooks):
         return None
-    removed = _plan_reload(undoing, way).absent
-    removed = tuple(each for each in removed if is_removed(facts, str(each.binary), undoing.options.layout))
+
+    removed = [
+        entry
+        for entry in _plan_reload(undo, candidate).absent
+        if is_removed(undo.facts, str(entry.binary), undo.options.layout)
+    ]
     if engine.serving is None:
-        names = [each.name for each in removed]
+        names = [entry.name for entry in removed]
         reason = f"it is not known whether {engine.title} still serves {', '.join(names)}: {engine.silence}"
     else:
         binaries = engine.serving.binaries
-        names = [each.name for each in removed if binaries.get(each.name) == str(each.binary)]
+        names = [entry.name for entry in removed if binaries.get(entry.name) == str(entry.binary)]
         reason = f"{engine.title} still serves {', '.join(names)}"
     default = engine.served.default
-    if way.demoted and default in row.runtimes and default != (way.after.default if way.after else ""):
+    default_after = candidate.after.default if candidate.after is not None else ""
+    if candidate.demoted and default in row.runtimes and default != default_after:
         names = [default]
         reason = f"{engine.title} still has {default} as its default"
     if not names:
         return None
-    # A dockerd that is signalled keeps what its file does not name any more.
+    # A dockerd that is signalled keeps a runtime that its file does not name any more: only a restart helps.
     restart = f"run systemctl restart {engine.unit}" if engine.unit else f"restart {engine.title}"
     problem = f"undo everything ({reason}, for it was not restarted)"
     return InstallerError(problem, remedy=f"{restart}, then {TRY_AGAIN}", code="restart-pending")
 
 
-def _choose_way_back(undoing: _Undo, *, stays: bool) -> tuple[WayBack, list[InstallerError]]:
-    """Return the texts without us, or where ours ``stays`` without our default; and why not those before."""
-    needed: list[InstallerError] = []
-    for demoted in (True,) if stays else (False, True):
-        way = _way_back(undoing, demoted=demoted)
-        refusal = _find_unwritable(undoing.facts, way) or _find_refusal(undoing, way)
+def _choose_candidate(undo: _Undo, *, keeps_runtimes: bool) -> tuple[UndoCandidate, list[InstallerError]]:
+    """Return the first candidate that can be written and that the engine accepts, and why not those before.
+
+    The candidates: without us (unless ``keeps_runtimes``), without our default, unchanged.
+    """
+    refusals: list[InstallerError] = []
+    for demoted in (False, True):
+        if keeps_runtimes and not demoted:
+            continue
+        candidate = _draft_candidate(undo, demoted=demoted)
+        refusal = _find_unwritable(undo.facts, candidate) or _find_refusal(undo, candidate)
         if refusal is None:
-            return way, needed
-        needed.append(refusal)
-    return WayBack(undoing.configs, undoing.configs), needed
+            return candidate, refusals
+        refusals.append(refusal)
+    return UndoCandidate(rows=undo.configs, kept_rows=undo.configs), refusals
 
 
-def _find_unwritable(facts: Facts, way: WayBack) -> InstallerError | None:
-    """Return why a text that changes cannot be written here; None where all can."""
-    changed = (write.path for write in way.changes)
-    return next((facts.unwritable[path] for path in changed if path in facts.unwritable), None)
+def _find_unwritable(facts: Facts, candidate: UndoCandidate) -> InstallerError | None:
+    """Return why a text that changes cannot be written; None if all can."""
+    for write in candidate.changes:
+        if write.path in facts.unwritable:
+            return facts.unwritable[write.path]
+    return None
 
 
-def _add_earlier(row: EngineRow, facts: Facts) -> EngineRow:
-    """Return the row with the runtimes of an earlier run that a later one had not yet taken away."""
+def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:
+    """Return the row with the runtimes of an earlier install that a later one has not yet removed."""
     toolkits = {str(binary.parent) for binary in row.runtimes.values()}
     earlier: dict[str, PurePosixPath] = {}
-    for edit in (edit for config in facts.held.configs if config.engine == row.name for edit in config.edits):
-        binary = PurePosixPath((edit.after or "").strip("\"'"))
-        if str(binary.parent) in toolkits and (name := runtime_of(edit.key)):
-            earlier[name] = binary
+    for config in facts.held.configs:
+        if config.engine != row.name:
+            continue
+        for edit in config.edits:
+            binary = PurePosixPath((edit.after or "").strip("\"'"))
+            if str(binary.parent) not in toolkits:
+                continue
+            name = runtime_of(edit.key)
+            if name:
+                earlier[name] = binary
     return replace(row, runtimes=earlier | {**row.runtimes})
 
 
-def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
-    """Return the configs of one engine without any of our keys, or without those of the default alone."""
-    engine, facts = undoing.engine, undoing.facts
+def _draft_candidate(undo: _Undo, *, demoted: bool) -> UndoCandidate:
+    """Return the configs of one engine without our keys, or, if ``demoted``, without our default alone."""
+    engine = undo.engine
+    facts = undo.facts
     rows: list[ConfigRow] = []
-    held: list[ConfigRow] = []
+    kept_rows: list[ConfigRow] = []
     writes: list[WriteConfig] = []
     notes: list[str] = []
-    for config in undoing.configs:
-        path, now = config.path, facts.contents[config.path]
+    for config in undo.configs:
+        path = config.path
+        present = facts.contents[path]
         after, undone = undo_config(path, facts, demoted=demoted)
         row = replace(config, original=Saved.of(without_us(path, facts)))
         rows.append(row)
-        held.append(replace(row, ours=(after.digest,) if after else row.ours) if after != now else config)
-        writes.append(WriteConfig(engine.name, path, now, after, facts.relinked.get(path, "")))
+        if after == present:
+            kept_rows.append(config)
+        elif after:
+            kept_rows.append(replace(row, ours=(after.digest,)))
+        else:
+            kept_rows.append(row)
+        writes.append(WriteConfig(engine.name, path, present, after, facts.relinked.get(path, "")))
         notes += notes_of(path, undone)
-    way = WayBack(tuple(rows), tuple(held), tuple(writes), tuple(notes), demoted)
+
+    candidate = UndoCandidate(
+        rows=tuple(rows),
+        kept_rows=tuple(kept_rows),
+        writes=tuple(writes),
+        notes=tuple(notes),
+        demoted=demoted,
+    )
     if engine.hook is None and not engine.spec.finds:
-        texts, ask = read_present(engine, facts), partial(undoing.ask, undoing.asked)
-        alone = ask({**texts, **{write.path: write.after for write in writes}})
-        way = replace(way, now=ask(texts), after=alone, dead=alone.broken if engine.crashing else "")
-    reload = _plan_reload(undoing, way)
-    return replace(way, reload=reload) if _is_due(undoing, way, reload) else way
+        texts = read_present(engine, facts)
+        ask = partial(undo.ask, undo.engine_without_us)
+        predicted = ask({**texts, **candidate.texts})
+        start_failure = predicted.broken if engine.crashing else ""
+        candidate = replace(candidate, now=ask(texts), after=predicted, start_failure=start_failure)
+    reload = _plan_reload(undo, candidate)
+    if _needs_reload(undo, candidate, reload):
+        return replace(candidate, reload=reload)
+    return candidate
 
 
-def _list_ours(row: EngineRow, way: WayBack) -> frozenset[str]:
-    """Return the names of our runtimes but for those that an administrator made to start something else."""
-    started = way.now.binaries if way.now else {}
-    # One whose program was taken out of the text starts no other.
-    return frozenset(name for name in row.runtimes if not started.get(name) or is_ours(started[name]))
+def _list_ours(row: EngineRow, candidate: UndoCandidate) -> frozenset[str]:
+    """Return the names of our runtimes without those that an administrator has given another program."""
+    binaries = candidate.now.binaries if candidate.now is not None else {}
+    # A runtime whose program was taken out of the text has no other program: it still is ours.
+    return frozenset(name for name in row.runtimes if not binaries.get(name) or is_ours(binaries[name]))
 
 
-def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
-    """Return why an engine cannot do with the texts of an undo; None where it can."""
-    row, engine, facts = undoing.row, undoing.engine, undoing.facts
-    now, after, ours = way.now, way.after, _list_ours(row, way)
-    if needed := _refuse_default(engine, way, facts, ours):
-        return needed
+def _find_refusal(undo: _Undo, candidate: UndoCandidate) -> InstallerError | None:
+    """Return why an engine would not do with the texts of a candidate; None if it would.
+
+    The texts are compared with the present ones and with what lived before our edits were edited. If one of
+    both comparisons finds nothing, the candidate is accepted.
+    """
+    row = undo.row
+    engine = undo.engine
+    facts = undo.facts
+    now = candidate.now
+    after = candidate.after
+    ours = _list_ours(row, candidate)
+    refusal = _refuse_default(engine, candidate, facts, ours)
+    if refusal is not None:
+        return refusal
     if now is None or after is None:
         return None
-    if now.fatal:  # it is not ours, and would not be more with our keys
-        # One whose CRI is switched off, and that is down, may be restarted like that.
-        asked = engine.serving is not None or not after.rest_digest
-        if not (after.fatal and asked and way.reload is not None):
-            return None
-        reason = f"it would not come up again with the config it has: {after.fatal}"
-        return _refuse_texts(engine, way, reason, after.remedy or "correct that config")
-    edits = [edit for each in way.rows for edit in each.edits]
-    texts = {digest for each in way.rows for digest in each.ours}
-    edited = any(
-        write.before is not None
-        and write.before.digest not in texts
-        and tree_of(write.after, write.path) != tree_of(facts.originals.get(write.path), write.path)
-        for write in way.writes
-    )
-    # A default that had no definition before us either: what stood there comes back.
-    as_before = bool(after.undefined) and after.undefined in {runtime_of(each.key) for each in edits}
-    if (as_before and not edited) or not way.changes:
+
+    if now.fatal:
+        return _refuse_fatal(engine, candidate, after)
+
+    edits = [edit for config in candidate.rows for edit in config.edits]
+    # A default that had no definition before us either comes back as it was.
+    edited_runtimes = {runtime_of(edit.key) for edit in edits}
+    is_as_before = bool(after.undefined) and after.undefined in edited_runtimes
+    is_edited = _is_edited_by_others(facts, candidate)
+    if is_as_before and not is_edited:
         return None
-    given = any(group_of(edit.key, row.name) == DEFAULT for edit in edits)
-    wrong: list[str] = []
-    for before in (now, ask_in_force(undoing.asked, facts, read_present(engine, facts), undoing.ask)):
-        # What our own file had taken from the others comes back, and the default that we gave goes.
-        wrong = [*find_disturbances(replace(before, default=after.default) if given else before, after, ours)]
-        if not wrong:
+    if not candidate.changes:
+        return None
+
+    gave_default = any(group_of(edit.key, row.name) == DEFAULT for edit in edits)
+    lived = ask_in_force(undo.engine_without_us, facts, read_present(engine, facts), undo.ask)
+    problems: list[str] = []
+    for before in (now, lived):
+        expected = before
+        if gave_default:
+            # The default that we gave goes, and what our own file had taken from the others comes back.
+            expected = replace(before, default=after.default)
+        problems = [*find_disturbances(expected, after, ours)]
+        if not problems:
             return None
-    pairs = zip(undoing.configs, way.writes, strict=True)
-    # Of a file that we made the rest stays, and is not read without our import.
-    added = [str(write.path) for row, write in pairs if not row.original and write.after is not None]
-    names = ", ".join(path for path in added if path != str(engine.config))
-    remedy = f"move what was added to {names} to a file of its own" if names else "correct that config"
-    return _refuse_texts(engine, way, "; ".join(wrong), remedy)
+
+    # In a file that we made, additions of others stay; they are not read without our import.
+    kept = []
+    for config, write in zip(undo.configs, candidate.writes, strict=True):
+        if not config.original and write.after is not None and write.path != engine.config:
+            kept.append(str(write.path))
+    remedy = "correct that config"
+    if kept:
+        remedy = f"move what was added to {', '.join(kept)} to a file of its own"
+    return _refuse_texts(engine, candidate, "; ".join(problems), remedy)
+
+
+def _refuse_fatal(
+    engine: EngineState, candidate: UndoCandidate, after: EffectiveConfig
+) -> InstallerError | None:
+    """Return why an engine whose present config is fatal is not reloaded; None if it is, or need not be.
+
+    The present config is not fatal for our undo: our keys would not repair it.
+    """
+    # An engine that is down and whose CRI is switched off may be restarted as it is.
+    may_restart = engine.serving is None and after.rest_digest
+    if not after.fatal or may_restart or candidate.reload is None:
+        return None
+    reason = f"it would not come up again with the config it has: {after.fatal}"
+    return _refuse_texts(engine, candidate, reason, after.remedy or "correct that config")
+
+
+def _is_edited_by_others(facts: Facts, candidate: UndoCandidate) -> bool:
+    """Tell whether others have edited a config of ours so that its undo is not the text before us."""
+    digests = {digest for config in candidate.rows for digest in config.ours}
+    for write in candidate.writes:
+        if write.before is None or write.before.digest in digests:
+            continue
+        if tree_of(write.after, write.path) != tree_of(facts.originals.get(write.path), write.path):
+            return True
+    return False
 
 
 def _refuse_default(
-    engine: EngineState, way: WayBack, facts: Facts, ours: Collection[str]
+    engine: EngineState, candidate: UndoCandidate, facts: Facts, ours: Collection[str]
 ) -> InstallerError | None:
-    """Return why a runtime of ours stays that is to be the default of an engine; None where none is."""
-    now, later = engine.flags.default, engine.next_flags.default
-    undefined = (
-        way.after.undefined if way.after is not None and way.now is not None and not way.now.fatal else ""
-    )
-    if not way.demoted and later in ours and later != now:
-        name, how = later, f"its unit starts it with --default-runtime {later}"
+    """Return why a runtime of ours has to stay as the default of an engine; None if none has to."""
+    flag_now = engine.flags.default
+    flag_later = engine.next_flags.default
+    undefined = ""
+    if candidate.after is not None and candidate.now is not None and not candidate.now.fatal:
+        undefined = candidate.after.undefined
+
+    if not candidate.demoted and flag_later in ours and flag_later != flag_now:
+        name = flag_later
+        reason = f"its unit starts it with --default-runtime {flag_later}"
         remedy = "take that out of the unit"
     elif undefined not in ours:
         return None
-    elif undefined == now:
-        name, how = now, f"it was started with --default-runtime {now}"
+    elif undefined == flag_now:
+        name = flag_now
+        reason = f"it was started with --default-runtime {flag_now}"
         remedy = f"start {engine.title} without that"
     else:
-        name, how = (
-            undefined,
-            f"it was made the default in {_list_files_naming(engine, way, facts, undefined)}",
-        )
+        name = undefined
+        naming = _list_files_naming(engine, candidate, facts, undefined)
+        reason = f"it was made the default in {naming}"
         remedy = "name another default runtime there"
-    problem = f"remove the runtime {name} from {engine.title} ({how})"
+    problem = f"remove the runtime {name} from {engine.title} ({reason})"
     return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="runtime-needed")
 
 
-def _refuse_texts(
-    engine: EngineState, way: WayBack, reason: str, remedy: str = "correct that config"
-) -> InstallerError:
-    paths = ", ".join(str(write.path) for write in way.writes)
+def _refuse_texts(engine: EngineState, candidate: UndoCandidate, reason: str, remedy: str) -> InstallerError:
+    paths = ", ".join(str(write.path) for write in candidate.writes)
     problem = f"undo our edits of {paths} and leave all else of {engine.title} as it is ({reason})"
     return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="config-disturbs-others")
 
 
-def _list_files_naming(engine: EngineState, way: WayBack, facts: Facts, default: str) -> str:
-    """Return the files that name the default runtime; a value that is put together stands in none."""
-    texts = {**read_present(engine, facts), **{write.path: write.after for write in way.writes}}
+def _list_files_naming(engine: EngineState, candidate: UndoCandidate, facts: Facts, default: str) -> str:
+    """Return the files that name the default runtime; none if its value is put together from several."""
+    texts = {**read_present(engine, facts), **candidate.texts}
     wanted = (engine.spec.default_key, default)
-    naming = (
-        path
-        for path, file in texts.items()
-        if any((key[-1], value) == wanted for key, value in leaves(tree_of(file, path)))
-    )
-    return ", ".join(map(str, naming))
+    naming = []
+    for path, file in texts.items():
+        if any((key[-1], value) == wanted for key, value in leaves(tree_of(file, path))):
+            naming.append(str(path))
+    return ", ".join(naming)
 
 
-def _is_due(undoing: _Undo, way: WayBack, reload: Reload) -> bool:
-    """Tell whether one engine has to read its files; one that is stopped will read them anyway."""
-    engine, finished = undoing.engine, undoing.facts.held.finished
-    never_read = undoing.row.restart_due  # and so it tells of no config of ours
-    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
-    # what we wanted before we came has nothing to read.
-    if not way.writes or undoing.options.restart_mode is RestartMode.NONE:
+def _needs_reload(undo: _Undo, candidate: UndoCandidate, reload: Reload) -> bool:
+    """Decide whether an undo makes an engine reload or restart; the first rule that applies decides."""
+    engine = undo.engine
+    finished = undo.facts.held.finished
+    never_read = undo.row.restart_due  # the engine has never read a config of ours
+
+    # No restart: we have no config to write, as for an engine that looks for the toolkit by itself (it will
+    # not find it at its next start) and for one whose files said what we wanted before us; or by an option.
+    if not candidate.writes or undo.options.restart_mode is RestartMode.NONE:
         return False
-    # One without CRI serves nothing of ours; one that comes up neither way has nothing to reload, and a note
-    # says why.
-    if engine.stopped or engine.disabled or way.dead:
+    # No restart: a stopped engine reads its files at its start, one without CRI serves nothing of ours, and
+    # one that does not start either way has nothing to reload (a note says why).
+    if engine.stopped or engine.disabled or candidate.start_failure:
         return False
+    # A silent engine is restarted, and one whose files were edited after its start.
     if engine.serving is None or (engine.outdated and not never_read):
         return True
+    # An engine that serves anything of ours is restarted.
     if not reload.satisfied_by(engine.serving):
         return True
-    if finished and not way.changes:
+    # A finished install whose texts do not change leaves nothing to read.
+    if finished and not candidate.changes:
         return False
-    # What others say of the same handlers looks alike before and after.
-    if reload.present and not way.demoted:
+    # Runtimes that others define by the same names look alike before and after: only a reload makes sure.
+    if reload.present and not candidate.demoted:
         return True
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     if not finished and engine.spec.reload is ReloadMethod.HUP:
         return True
-    return not never_read and not _serves_rest(engine.serving, way)
+    # An engine that serves nothing of ours is restarted only if it has read our config and the rest differs.
+    return not never_read and not _serves_rest(engine.serving, candidate)
 
 
-def _serves_rest(serving: EffectiveConfig, way: WayBack) -> bool:
-    """Tell whether an engine that serves none of ours has what its files come to without us."""
-    now, after = way.now, way.after
+def _serves_rest(serving: EffectiveConfig, candidate: UndoCandidate) -> bool:
+    """Tell whether an engine that serves none of ours has everything else of its files without us."""
+    now = candidate.now
+    after = candidate.after
     if now is None or after is None or after.broken:
         return True
-    # It may have the default that we gave it. Of all else it does not tell, so nothing else may change.
-    return serving.default == after.default and (now.cdi, now.rest_digest) == (after.cdi, after.rest_digest)
+    # The engine may have the default that we gave it. It does not tell about the rest of its config, so the
+    # rest may not change.
+    if serving.default != after.default:
+        return False
+    return now.cdi == after.cdi and now.rest_digest == after.rest_digest
 
 
-def _plan_reload(undoing: _Undo, way: WayBack) -> Reload:
-    """Return the reload after which what files say of ours is served, the rest not, all else as before."""
-    row, engine = undoing.row, undoing.engine
-    after = way.after if way.after is not None and not way.after.broken else None
+def _plan_reload(undo: _Undo, candidate: UndoCandidate) -> Reload:
+    """Return the reload of an undo, with what the engine has to serve after it.
+
+    These are our runtimes that its files without us define, none of our others, and the rest as before.
+    """
+    row = undo.row
+    engine = undo.engine
+    after = candidate.after
+    if after is not None and after.broken:
+        after = None
     binaries = after.binaries if after is not None else {}
-    entries = [RuntimeEntry(*runtime) for runtime in row.runtimes.items()]
-    # Files without us may name some, too: runtimes that were taken over from another installer.
-    present = tuple(each for each in entries if binaries.get(each.name) == str(each.binary))
-    absent = tuple(each for each in entries if each not in present)
-    unwanted = {each.name for each in entries} - {after.default} if after and way.demoted else set()
-    wanted = expect_defaults(engine, after, row.runtimes) if after and not way.demoted else frozenset()
-    neighbours = expect_others(engine, way.after, _list_ours(row, way))
-    return Reload(engine.spec, present, absent, frozenset(unwanted), neighbours, wanted)
+    entries = [RuntimeEntry(name, binary) for name, binary in row.runtimes.items()]
+    # Files without us define runtimes that we had taken over from another installer.
+    present = tuple(entry for entry in entries if binaries.get(entry.name) == str(entry.binary))
+    absent = tuple(entry for entry in entries if entry not in present)
+    unwanted_defaults: set[str] = set()
+    defaults: frozenset[str] = frozenset()
+    if after is not None and candidate.demoted:
+        unwanted_defaults = {entry.name for entry in entries} - {after.default}
+    elif after is not None:
+        defaults = expect_defaults(engine, after, row.runtimes)
+    return Reload(
+        engine.spec,
+        present,
+        absent,
+        demoted=frozenset(unwanted_defaults),
+        others=expect_others(engine, candidate.after, _list_ours(row, candidate)),
+        defaults=defaults,
+    )

@@ -1,4 +1,8 @@
-"""The gate of an install: which texts bring ours into force and leave all else in force as before."""
+"""The gate of an install: choose texts that serve our runtimes and disturb nothing else.
+
+``choose_texts`` compares what an engine has in force without us, now, and with each candidate.
+``_decide_reload`` decides whether the engine is restarted or reloaded for the chosen texts.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum, auto
@@ -39,51 +43,53 @@ from installer.model.options import Options, RestartMode
 from installer.model.steps import Neighbour, Reload, Step, WriteConfig
 
 
-class TakesUp(Enum):
-    """When an engine takes up the texts that are chosen for it."""
+class ReloadDecision(Enum):
+    """When an engine is restarted or reloaded for the texts that are chosen."""
 
     NOW = auto()
-    SERVES = auto()  # it serves that already
-    LATER = auto()  # it is creating containers, and is to be restarted when it is idle
-    LEFT = auto()  # its owner restarts it, or it reads hooks by itself
+    NOT_NEEDED = auto()  # the engine serves our runtimes already
+    WHEN_IDLE = auto()  # the engine is creating containers; it is restarted after that
+    LEFT_TO_OWNER = auto()  # restart-mode is none, or the engine reads hooks by itself
 
 
-class Way(Struct, frozen=True):
-    """One way to have it served: the decision, and what becomes of each config."""
+class Candidate(Struct, frozen=True):
+    """Texts of one engine that would serve our runtimes: the decision, and the change of each config."""
 
     decision: Decision
     changes: tuple[ConfigChange, ...]
 
     @property
     def writes(self) -> tuple[WriteConfig, ...]:
-        """What is written."""
+        """The configs to write."""
         return tuple(change.step for change in self.changes if change.step is not None)
 
     @property
     def texts(self) -> Texts:
-        """The texts that are written."""
+        """The texts to write, by path."""
         return {step.path: step.after for step in self.writes}
 
 
-class Choice(Struct, frozen=True):
-    """The way that was chosen for one engine, and the ``steps`` by which it takes that up."""
+class Accepted(Struct, frozen=True):
+    """The candidate that was chosen for one engine, and the ``steps`` that bring it into force."""
 
     engine: EngineState
-    way: Way
+    candidate: Candidate
     reload: Reload
     steps: tuple[Step, ...]
-    takes_up: TakesUp
-    after: EffectiveConfig | None = None  # in force then; None where nothing is written, or that is not known
-    heals: bool = False  # the engine cannot serve with what we wrote earlier, which it reads otherwise now
+    reload_decision: ReloadDecision
+    after: EffectiveConfig | None = None  # in force after the steps; None: nothing is written, or unknown
+    heals: bool = False  # the engine reads our earlier text differently now, and cannot serve with it
 
     @property
     def pending(self) -> NotYetError | None:
-        """Why the engine takes it up later, if it does."""
-        return reloading.postpone(self.engine) if self.takes_up is TakesUp.LATER else None
+        """The reason why the engine is restarted later; None if it is not."""
+        if self.reload_decision is ReloadDecision.WHEN_IDLE:
+            return reloading.postpone(self.engine)
+        return None
 
 
-class _Wish(Struct, frozen=True):
-    """What one engine is to serve, and all that the choice of its texts depends on."""
+class _Request(Struct, frozen=True):
+    """The runtimes that one engine is to serve, and everything on which the choice of texts depends."""
 
     engine: EngineState
     entries: tuple[RuntimeEntry, ...]
@@ -91,82 +97,157 @@ class _Wish(Struct, frozen=True):
     options: Options
     ask: Ask
     names: frozenset[str]  # of the entries
-    row: EngineRow | None  # what is held of the engine
+    row: EngineRow | None  # the engine's row in the ledger
 
 
-def choose(
+def choose_texts(
     engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
-) -> Choice:
-    """Return the first texts by which an engine serves ours and has all else as before; raise for none."""
-    spec, names_of_ours = engine.spec, frozenset(entry.name for entry in entries)
-    wish = _Wish(engine, entries, facts, options, ask, names_of_ours, facts.held.engine(engine.name))
-    texts = files_without_us(engine, facts)
-    files, now = config_files(engine, texts), {path: facts.contents.get(path) for path in texts}
-    if wish.row is not None and engine.serving is None:  # what ours have inherited then stands in its files
-        stood = texts_alone(engine, now).handlers
-        kept = {name: stood[name] for name in wish.names & stood.keys()}
-        files = replace(files, serving=EffectiveConfig(kept, ""))
+) -> Accepted:
+    """Return the first candidate by which an engine serves our runtimes and keeps everything else.
+
+    Raises:
+        InstallerError: no candidate does; the error is that of the first.
+    """
+    spec = engine.spec
+    request = _Request(
+        engine=engine,
+        entries=entries,
+        facts=facts,
+        options=options,
+        ask=ask,
+        names=frozenset(entry.name for entry in entries),
+        row=facts.held.engine(engine.name),
+    )
+    texts_without_us = files_without_us(engine, facts)
+    present_texts = {path: facts.contents.get(path) for path in texts_without_us}
+    files = config_files(engine, texts_without_us)
+    if request.row is not None and engine.serving is None:
+        files = replace(files, serving=_read_inherited(request, present_texts))
+
     first = next(iter(spec.draft(files, entries, options.extras)))
-    changes = _find_changes(wish, first)
-    plain = _find_way(wish, first, changes)
-    choice = _make_choice(wish, plain)
-    if spec.finds or (not choice.steps and _is_in_force(wish, plain)):
-        return choice  # nothing is written
-    before = _ask_before_us(wish, texts)
-    edits = [edit for row in facts.held.configs if row.engine == engine.name for edit in row.edits]
-    former = {runtime_of(edit.key) for edit in edits} | {*(wish.row.runtimes if wish.row else ())}
-    ours = wish.names | former
-    # What others have put into a file of ours is in force as well, and has to stay so.
-    lived = ask_in_force(engine, facts, now, ask) if now != texts else before
-    names = wish.names | (lived.handlers.keys() - before.handlers.keys())
-    found, refusals = ask(engine, now), []
+    first_changes = _find_changes(request, first)
+    plainest = _make_candidate(request, first, first_changes)
+    unvalidated = _accept(request, plainest)
+    if spec.finds:
+        return unvalidated
+    if not unvalidated.steps and _is_in_force(request, plainest):
+        return unvalidated
+
+    before = _ask_before_us(request, texts_without_us)
+    ours = request.names | _list_former_names(request)
+
+    # What others have put into a file of ours is in force as well, and has to stay in force.
+    lived = before
+    if present_texts != texts_without_us:
+        lived = ask_in_force(engine, facts, present_texts, ask)
+    names = request.names | (lived.handlers.keys() - before.handlers.keys())
+    now = ask(engine, present_texts)
+
+    refusals: list[InstallerError] = []
     for decision in spec.draft(replace(files, before=before), entries, options.extras):
-        same = decision.files == first.files  # a text of megabytes is edited once
-        way = _find_way(wish, decision, changes if same else _find_changes(wish, decision))
-        adds = all(change.adds for change in way.changes if change.step is not None)
-        if adds and found.rest_digest and not found.fatal:
-            wrong = [*_find_unserved(wish, decision, found), *find_disturbances(before, found, names)]
-            way = way if wrong or (decision.cdi and not found.cdi) else _as_it_stands(way, facts)
-        after = ask(engine, {**now, **way.texts})
-        wrong = [*_find_unserved(wish, way.decision, after), *find_disturbances(before, after, names)]
-        if not (wrong or lived.broken or lived.undefined):
-            wrong += find_disturbances(lived, after, ours)
-        # The engine's program knows better than the texts do.
-        if not wrong and (after.rest_digest or decision.doubt is None):
-            heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
-            return replace(_make_choice(wish, way, after), heals=heals)
-        refusals.append(decision.doubt or _refuse(wish, decision, now, wrong))
-    # What it has without us is a guess where the ledger is lost: it stays as it is if it serves ours.
-    goes = choice.reload.absent or any(change.taken_back for change in plain.changes)
-    stays = _is_lost(wish) and not goes
-    is_default = found.default in wish.names and not any(entry.default for entry in entries)
-    lacks = is_default or found.broken or (first.cdi and not found.cdi)
-    if stays and not (lacks or any(_find_unserved(wish, plain.decision, found))):
-        return _make_choice(wish, _as_it_stands(plain, facts), found)
-    raise refusals[0]  # each engine has one way at least
+        changes = first_changes
+        if decision.files != first.files:  # else a text of megabytes would be edited twice
+            changes = _find_changes(request, decision)
+        candidate = _make_candidate(request, decision, changes)
+        only_adds = all(change.adds for change in candidate.changes if change.step is not None)
+        if only_adds and _is_in_force_unwritten(request, decision, before, now, names):
+            candidate = _keep_present_texts(candidate, facts)
+
+        after = ask(engine, {**present_texts, **candidate.texts})
+        problems = [*_find_unserved(request, candidate.decision, after)]
+        problems += find_disturbances(before, after, names)
+        if not (problems or lived.broken or lived.undefined):
+            problems += find_disturbances(lived, after, ours)
+        # A doubt comes from the texts. The answer of the engine's own program overrules it.
+        if not problems and (after.rest_digest or decision.doubt is None):
+            is_edited = present_texts != texts_without_us
+            heals = bool(now.fatal) and (is_edited or now.undefined in request.names)
+            return replace(_accept(request, candidate, after), heals=heals)
+        refusals.append(decision.doubt or _refuse(request, decision, present_texts, problems))
+
+    removes_runtimes = bool(unvalidated.reload.absent)
+    if not removes_runtimes and _serves_despite_lost_ledger(request, plainest, now):
+        return _accept(request, _keep_present_texts(plainest, facts), now)
+    raise refusals[0]  # every engine drafts at least one decision
 
 
-def _refuse(wish: _Wish, decision: Decision, now: Texts, wrong: list[str]) -> InstallerError:
-    """Return why a decision is not taken, with the files of others that say something of runtimes of ours."""
+def _list_former_names(request: _Request) -> set[str]:
+    """Return the names of the runtimes that earlier installs have given an engine."""
+    names: set[str] = set()
+    for row in request.facts.held.configs:
+        if row.engine == request.engine.name:
+            names.update(runtime_of(edit.key) for edit in row.edits)
+    if request.row is not None:
+        names.update(request.row.runtimes)
+    return names
+
+
+def _read_inherited(request: _Request, present_texts: Texts) -> EffectiveConfig:
+    """Return our runtimes as the files of a silent engine define them, with what they have inherited."""
+    in_files = texts_alone(request.engine, present_texts).handlers
+    return EffectiveConfig({name: in_files[name] for name in request.names & in_files.keys()}, "")
+
+
+def _serves_despite_lost_ledger(request: _Request, candidate: Candidate, now: EffectiveConfig) -> bool:
+    """Tell whether an engine stays as it is, because it serves everything and its ledger is lost.
+
+    Without a ledger the texts without us are a guess, and no comparison with them counts.
+    """
+    if not _is_ledger_lost(request):
+        return False
+    if any(change.taken_back for change in candidate.changes):
+        return False
+    wants_default = any(entry.default for entry in request.entries)
+    has_unwanted_default = now.default in request.names and not wants_default
+    lacks_cdi = candidate.decision.cdi and not now.cdi
+    if has_unwanted_default or now.broken or lacks_cdi:
+        return False
+    return not any(_find_unserved(request, candidate.decision, now))
+
+
+def _is_in_force_unwritten(
+    request: _Request,
+    decision: Decision,
+    before: EffectiveConfig,
+    now: EffectiveConfig,
+    names: Collection[str],
+) -> bool:
+    """Tell whether an engine serves our runtimes and all else as before by its present texts."""
+    if not now.rest_digest or now.fatal:
+        return False
+    if any(_find_unserved(request, decision, now)) or any(find_disturbances(before, now, names)):
+        return False
+    return bool(now.cdi) or not decision.cdi
+
+
+def _refuse(
+    request: _Request, decision: Decision, present_texts: Texts, problems: list[str]
+) -> InstallerError:
+    """Return why a decision is refused; the remedy names the files of others that name our runtimes."""
     ours = [files.path for files in decision.files]
-    words = [f"runtimes.{name}".encode() for name in wish.names]
-    beside = [
-        str(path)
-        for path, file in now.items()
-        if file and path not in ours and any(word in file.content for word in words)
-    ]
+    words = [f"runtimes.{name}".encode() for name in request.names]
+    beside = []
+    for path, file in present_texts.items():
+        if file and path not in ours and any(word in file.content for word in words):
+            beside.append(str(path))
     return InstallerError(
-        f"configure {wish.engine.name} in {', '.join(map(str, ours))} and leave all else as it is "
-        f"({'; '.join(wrong)})",
+        f"configure {request.engine.name} in {', '.join(map(str, ours))} and leave all else as it is "
+        f"({'; '.join(problems)})",
         remedy=f"correct {' and '.join(beside) or 'the config that it has now'}, then run again",
         code="config-disturbs-others",
     )
 
 
-def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
-    """Return what an engine has in force without us; raise where it refuses that itself."""
-    engine, before = wish.engine, wish.ask(wish.engine, texts)
-    if before.broken and before.undefined in wish.names:  # as a toolkit leaves that was removed: we heal it
+def _ask_before_us(request: _Request, texts_without_us: Texts) -> EffectiveConfig:
+    """Return what an engine would have in force without us.
+
+    Raises:
+        InstallerError: the engine refuses the config without us, or its program is of another major version.
+    """
+    engine = request.engine
+    before = request.ask(engine, texts_without_us)
+    if before.broken and before.undefined in request.names:
+        # A removed toolkit leaves such a config: its default runtime is gone. The install repairs that.
         before = replace(before, broken="")
     if before.broken:
         raise InstallerError(
@@ -174,170 +255,240 @@ def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
             remedy=f"{before.remedy or 'correct that config'}, then run again",
             code="config-refused",
         )
-    other = reloading.explain_other_major(engine, before)
-    if other is not None and wish.options.restart_mode is not RestartMode.NONE:
-        raise other  # what that program makes of our text is not the reason
+    other_major = reloading.explain_other_major(engine, before)
+    if other_major is not None and request.options.restart_mode is not RestartMode.NONE:
+        raise other_major  # what the other program makes of our text is not the reason
     return before
 
 
-def _is_in_force(wish: _Wish, way: Way) -> bool:
-    """Tell whether texts that hold what is wanted still come to it, whatever others have written since."""
-    now = read_present(wish.engine, wish.facts)
-    if wish.row is None or wish.row.proven in {"", digest_of(now)}:
+def _is_in_force(request: _Request, candidate: Candidate) -> bool:
+    """Tell whether texts that hold our keys still make the engine serve them, whatever others have added."""
+    present_texts = read_present(request.engine, request.facts)
+    if request.row is None or request.row.proven in {"", digest_of(present_texts)}:
         return True
-    found = wish.ask(wish.engine, now)
-    # That it would not start is another check's; it serves until then.
-    return bool(found.fatal) or not any(_find_unserved(wish, way.decision, found))
+    now = request.ask(request.engine, present_texts)
+    # Another check reports an engine that would not start; until then it serves.
+    return bool(now.fatal) or not any(_find_unserved(request, candidate.decision, now))
 
 
-def _is_held(wish: _Wish, way: Way) -> bool:
-    """Tell whether the same was installed in the same place, and was not edited since."""
-    row, contents = wish.row, wish.facts.contents
-    default = next((entry.name for entry in wish.entries if entry.default), "")
-    runtimes = {entry.name: entry.binary for entry in wish.entries}
-    ours = {row.path: row.ours for row in configs_of(wish.engine, wish.facts) if row.written}
-    as_written = all((file := contents.get(path)) and file.digest in ours[path] for path in ours)
-    same = row is not None and (row.runtimes, row.default) == (runtimes, default)
-    return same and as_written and ours.keys() == {files.path for files in way.decision.files}
+def _is_installed_unedited(request: _Request, candidate: Candidate) -> bool:
+    """Tell whether the same runtimes were installed in the same files, and these were not edited since."""
+    written = {row.path: row.ours for row in configs_of(request.engine, request.facts) if row.written}
+    for path, digests in written.items():
+        file = request.facts.contents.get(path)
+        if file is None or file.digest not in digests:
+            return False
+    if written.keys() != {files.path for files in candidate.decision.files}:
+        return False
+    row = request.row
+    if row is None:
+        return False
+    runtimes = {entry.name: entry.binary for entry in request.entries}
+    default = next((entry.name for entry in request.entries if entry.default), "")
+    return row.runtimes == runtimes and row.default == default
 
 
-def _as_it_stands(way: Way, facts: Facts) -> Way:
-    """Return a way without its writes: the engine has what is wanted in force."""
-    rows = ((change, change.step and facts.held.config(change.step.path)) for change in way.changes)
-    kept = (ConfigChange(None, row, None) if row else each for each, row in rows)
-    return replace(way, changes=tuple(kept))
+def _keep_present_texts(candidate: Candidate, facts: Facts) -> Candidate:
+    """Return a candidate without the writes of files that the ledger knows; their rows stay."""
+    changes = []
+    for change in candidate.changes:
+        row = facts.held.config(change.step.path) if change.step is not None else None
+        changes.append(change if row is None else ConfigChange(step=None, row=row, original=None))
+    return replace(candidate, changes=tuple(changes))
 
 
-def _find_changes(wish: _Wish, decision: Decision) -> tuple[ConfigChange, ...]:
-    engine, facts = wish.engine, wish.facts
+def _find_changes(request: _Request, decision: Decision) -> tuple[ConfigChange, ...]:
+    """Return the change of each config: those of a decision, those of earlier installs, those of others."""
+    engine = request.engine
+    facts = request.facts
     changes = [change_config(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
-    # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
+    # Our keys leave a file that an earlier install wrote and that this one does not use.
     former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
     changes += [withdraw(row, facts) for row in former]
     known = {*wanted, *(row.path for row in former)}
-    toolkits = {entry.binary.parent for entry in wish.entries}
+    toolkits = {entry.binary.parent for entry in request.entries}
     for path in engine.files:
-        if path not in known and (found := record_foreign(engine.name, path, facts, toolkits)) is not None:
-            changes.append(found)
+        if path in known:
+            continue
+        foreign = record_foreign(engine.name, path, facts, toolkits)
+        if foreign is not None:
+            changes.append(foreign)
     return tuple(changes)
 
 
-def _is_lost(wish: _Wish) -> bool:
-    return any(row.edits and not row.ours for row in configs_of(wish.engine, wish.facts))
+def _is_ledger_lost(request: _Request) -> bool:
+    """Tell whether the rows of an engine were recovered from its configs, because the ledger was lost."""
+    return any(row.edits and not row.ours for row in configs_of(request.engine, request.facts))
 
 
-def _find_way(wish: _Wish, decision: Decision, changes: tuple[ConfigChange, ...]) -> Way:
-    engine, facts = wish.engine, wish.facts
-    if _is_lost(wish):
-        decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
-    way = Way(decision, changes)
-    if not engine.spec.reload_misreports or decision.shown or not _is_held(wish, way):
-        return way
-    # What ours inherit was decided when they were written: a reload reports otherwise, and owners edit.
-    stands = _as_it_stands(replace(way, decision=replace(decision, shown={})), facts)
-    return stands if _is_in_force(wish, stands) else way
+def _make_candidate(request: _Request, decision: Decision, changes: tuple[ConfigChange, ...]) -> Candidate:
+    """Return the candidate of a decision; without writes if the same is installed and in force."""
+    if _is_ledger_lost(request):
+        # Without a ledger it is not known what our runtimes have inherited.
+        decision = replace(decision, shown={})
+    candidate = Candidate(decision, changes)
+    if not request.engine.spec.reload_misreports or decision.shown:
+        return candidate
+    if not _is_installed_unedited(request, candidate):
+        return candidate
+    # What our runtimes inherit was decided when they were written: the engine reports otherwise after a
+    # reload, and owners edit.
+    unwritten = replace(candidate, decision=replace(decision, shown={}))
+    unwritten = _keep_present_texts(unwritten, request.facts)
+    return unwritten if _is_in_force(request, unwritten) else candidate
 
 
-def _find_unserved(wish: _Wish, decision: Decision, after: EffectiveConfig) -> Iterator[str]:
-    for entry in wish.entries if wish.engine.hook is None else ():
-        found = after.handlers.get(entry.name)
-        if found is None:
+def _find_unserved(request: _Request, decision: Decision, after: EffectiveConfig) -> Iterator[str]:
+    """Yield, in words, which of our runtimes an engine would not serve as asked for."""
+    if request.engine.hook is not None:
+        return
+    for entry in request.entries:
+        served = after.handlers.get(entry.name)
+        if served is None:
             yield f"the runtime {entry.name} would not be there"
-        elif not found.shows(Runtime(str(entry.binary), decision.shown.get(entry.name) or {})):
+        elif not served.shows(Runtime(str(entry.binary), decision.shown.get(entry.name) or {})):
             yield f"the runtime {entry.name} would not be as asked for"
         if entry.default and after.default != entry.name:
             yield f"its default runtime would be {after.default}"
 
 
-def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) -> Choice:
-    engine, decision = wish.engine, way.decision
-    asked = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in wish.entries)
-    if finds := engine.spec.finds:
-        asked = tuple(entry for entry in wish.entries if entry.name == finds)
-    names = {entry.name for entry in asked}
-    # Another installer's entry of that name, which we had taken over, may be back.
-    back = after.binaries if after is not None else {}
-    absent = tuple(
-        RuntimeEntry(name, binary)
-        for name, binary in (wish.row.runtimes.items() if wish.row else ())
-        if name not in names and back.get(name) != str(binary)
+def _accept(request: _Request, candidate: Candidate, after: EffectiveConfig | None = None) -> Accepted:
+    """Return a candidate as the accepted one, with its steps; ``after`` is None if no program was asked."""
+    engine = request.engine
+    reload = _plan_reload(request, candidate, after)
+    reload_decision = _decide_reload(request, candidate, reload)
+    steps: Sequence[Step] = candidate.writes
+    if reload_decision is ReloadDecision.NOW:
+        writes = candidate.writes
+        if not writes and engine.spec.reload is ReloadMethod.HUP:
+            # dockerd may need an intermediate text although its config does not change.
+            config = request.facts.contents[engine.config]
+            writes = (WriteConfig(engine.name, engine.config, config, config),)
+        steps = reloading.take_up(writes, reload, engine.serving, engine)
+    return Accepted(
+        engine=engine,
+        candidate=candidate,
+        reload=reload,
+        steps=tuple(steps),
+        reload_decision=reload_decision,
+        after=after,
     )
-    writes = way.writes
-    if not writes and engine.spec.reload is ReloadMethod.HUP:  # it may need a text in between
-        now = wish.facts.contents[engine.config]
-        writes = (WriteConfig(engine.name, engine.config, now, now),)
+
+
+def _plan_reload(request: _Request, candidate: Candidate, after: EffectiveConfig | None) -> Reload:
+    """Return the reload of an engine, with what the engine has to serve after it."""
+    engine = request.engine
+    decision = candidate.decision
+    present = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in request.entries)
+    if engine.spec.finds:
+        present = tuple(entry for entry in request.entries if entry.name == engine.spec.finds)
+    names = {entry.name for entry in present}
+
+    absent = []
+    if request.row is not None:
+        # Another installer's entry of the same name, which we had taken over, may be back.
+        binaries = after.binaries if after is not None else {}
+        for name, binary in request.row.runtimes.items():
+            if name not in names and binaries.get(name) != str(binary):
+                absent.append(RuntimeEntry(name, binary))
+
     ours = {*names, *(entry.name for entry in absent)}
-    reload = Reload(
+    return Reload(
         engine.spec,
-        asked,
-        absent,
-        _list_unwanted_defaults(wish, way, after, ours),
+        present,
+        tuple(absent),
+        _list_unwanted_defaults(request, candidate, after, ours),
         expect_others(engine, after, ours),
         expect_defaults(engine, after, ours),
         cdi=decision.cdi,
-        when_idle=wish.options.restart_mode is RestartMode.WHEN_IDLE,
+        when_idle=request.options.restart_mode is RestartMode.WHEN_IDLE,
     )
-    takes_up = TakesUp.NOW
-    if wish.options.restart_mode is RestartMode.NONE or engine.hook is not None:
-        takes_up = TakesUp.LEFT
-    elif (
-        reload.is_served_by(engine)
-        and not any(change.taken_back for change in way.changes)
-        # What it has read names a program that is none.
-        and not (way.writes and engine.gone and wish.ask(engine, read_present(engine, wish.facts)).broken)
-    ):
-        takes_up = TakesUp.SERVES
-    elif engine.creating:
-        takes_up = TakesUp.LATER
-    steps: Sequence[Step] = way.writes
-    if takes_up is TakesUp.NOW:
-        steps = reloading.take_up(writes, reload, engine.serving, engine)
-    return Choice(engine, way, reload, tuple(steps), takes_up, after)
+
+
+def _decide_reload(request: _Request, candidate: Candidate, reload: Reload) -> ReloadDecision:
+    """Decide whether an install restarts or reloads an engine, and when.
+
+    The engine is left alone if it serves everything that the reload would bring about, and if no key of an
+    earlier install goes. ``reloading.explain_refusals`` may still refuse a restart that is decided here.
+    """
+    engine = request.engine
+    if request.options.restart_mode is RestartMode.NONE or engine.hook is not None:
+        return ReloadDecision.LEFT_TO_OWNER
+    removes_keys = any(change.taken_back for change in candidate.changes)
+    if reload.is_served_by(engine) and not removes_keys and not _repairs_program(request, candidate):
+        return ReloadDecision.NOT_NEEDED
+    if engine.creating:
+        return ReloadDecision.WHEN_IDLE
+    return ReloadDecision.NOW
+
+
+def _repairs_program(request: _Request, candidate: Candidate) -> bool:
+    """Tell whether a write repairs a config in force that names a program that is missing."""
+    engine = request.engine
+    if not (candidate.writes and engine.gone):
+        return False
+    return bool(request.ask(engine, read_present(engine, request.facts)).broken)
 
 
 def _list_unwanted_defaults(
-    wish: _Wish, way: Way, after: EffectiveConfig | None, ours: Collection[str]
+    request: _Request, candidate: Candidate, after: EffectiveConfig | None, ours: Collection[str]
 ) -> frozenset[str]:
-    """Return our runtimes that an engine may not have as its default any more."""
-    engine, facts = wish.engine, wish.facts
-    # dockerd keeps a default that its file does not name any more. Of one that is restarted only what an
-    # install of ours has left for later: its owner may have prepared a start of his own.
-    edits = [edit for row in configs_of(engine, facts) for edit in row.edits]
-    owed = wish.row is not None and (
-        wish.row.pending
-        or not facts.held.finished
-        or DEFAULT in {group_of(edit.key, engine.name) for edit in edits}
-    )
-    if not (owed or engine.spec.reload is ReloadMethod.HUP) or engine.spec.finds:
+    """Return our runtimes that may not be the engine's default after the reload."""
+    engine = request.engine
+    facts = request.facts
+    if engine.spec.finds:
         return frozenset()
-    in_force = after or texts_alone(engine, {**read_present(engine, facts), **way.texts})
-    return frozenset({*ours} - {in_force.default})
+    # dockerd keeps a default that its file does not name any more. An engine that is restarted keeps none:
+    # only an unfinished install of ours counts, since the owner may have prepared a start of his own.
+    by_signal = engine.spec.reload is ReloadMethod.HUP
+    if not (by_signal or _has_unfinished_default(request)):
+        return frozenset()
+    if after is None:
+        after = texts_alone(engine, {**read_present(engine, facts), **candidate.texts})
+    return frozenset({*ours} - {after.default})
+
+
+def _has_unfinished_default(request: _Request) -> bool:
+    """Tell whether an install of ours has set the default, is pending, or did not finish."""
+    if request.row is None:
+        return False
+    if request.row.pending or not request.facts.held.finished:
+        return True
+    for row in configs_of(request.engine, request.facts):
+        if any(group_of(edit.key, request.engine.name) == DEFAULT for edit in row.edits):
+            return True
+    return False
 
 
 def expect_defaults(
     engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
 ) -> frozenset[str]:
-    """Return what an engine's default may be after a reload; nothing where that is not known."""
+    """Return the runtimes that may be the engine's default after a reload; none if that is not known."""
     if engine.serving is None or (after is not None and after.broken):
         return frozenset()
     now = engine.serving.default
     if after is None:
         return frozenset({now})
-    return frozenset({after.default} if now in {*ours} else {now, after.default} - {""})
+    if now in {*ours}:
+        return frozenset({after.default})
+    return frozenset({now, after.default} - {""})
 
 
 def expect_others(
     engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
 ) -> tuple[Neighbour, ...]:
-    """Return what else an engine serves, and has to serve after a reload: as now, or as its files say."""
+    """Return the runtimes of others that an engine serves and has to serve after a reload.
+
+    Each is served as now, or as the engine's files define it.
+    """
     if engine.serving is None:
         return ()
     served = engine.serving.handlers
     names = sorted(served.keys() - {*ours})
     if after is None:
         return tuple(Neighbour(name, (served[name],)) for name in names)
-    # An administrator may have edited them without a reload; what was removed is not missed.
+    # An administrator may have edited them without a reload. A runtime that he removed is not missed.
     return tuple(
         Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
     )

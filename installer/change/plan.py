@@ -1,4 +1,7 @@
-"""Facts and Options in, steps out: what an install, an undo and a roll-back would do, without doing it."""
+"""Plan an install, an undo and a roll-back from facts and options, without doing anything.
+
+A plan's steps are carried out in transaction.py. engine_plan.py plans the part of one engine.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,14 +15,24 @@ from msgspec.structs import replace
 
 from installer.cdi import plan as cdi
 from installer.change import engine_plan
-from installer.change.gate import Choice, TakesUp, choose
+from installer.change.gate import Accepted, ReloadDecision, choose_texts
 from installer.change.references import find_references, find_taken_over, leads_into
 from installer.config_text import flatten
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
-from installer.model.facts import OWNER, Container, EngineState, Facts, Record, ToolkitRow, names_of, require
+from installer.model.facts import (
+    OWNER,
+    Container,
+    EngineRow,
+    EngineState,
+    Facts,
+    Record,
+    ToolkitRow,
+    names_of,
+    require,
+)
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.steps import (
@@ -48,25 +61,25 @@ NODE: Final = "node"
 
 
 class Plan(Struct, frozen=True):
-    """A sum of parts, in the order of their steps, and what the ledger says before them and after."""
+    """A sum of parts, in the order of their steps, and the rows of the ledger before and after them."""
 
     parts: tuple[Part, ...]
     in_progress: Record
-    final: Record | None  # None where nothing is held any more
+    final: Record | None  # None if nothing is held any more
     engines: Mapping[str, EngineState]
-    digest: str = ""  # of all an engine's answer depends on
+    digest: str = ""  # of everything on which an engine's answer depends
     unproven: tuple[str, ...] = ()  # engines that are not asked whether they serve what their config says
-    in_use: tuple[Container, ...] = ()  # for which an undo stays incomplete, as for what is ``needed``
+    in_use: tuple[Container, ...] = ()  # containers that make an undo incomplete, as ``needed`` does
     seen: Mapping[PurePosixPath, str] = field(default_factory=dict)  # the digest of each config as read
     release: tuple[int, ...] | None = None  # the toolkit's version, if it tells
     pending: Mapping[str, NotYetError] = field(default_factory=dict)  # why an engine is not restarted yet
     due: frozenset[str] = frozenset()  # engines whose restart an earlier plan has left for later
-    earlier: tuple[WriteConfig, ...] = ()  # what was written for that: a roll-back takes it back as well
+    earlier: tuple[WriteConfig, ...] = ()  # the writes of those earlier plans: a roll-back reverts them, too
     unmade: InstallerError | None = None  # why no specification of all GPUs, though a driver is loaded
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What is done, in this order."""
+        """The steps in their order."""
         return tuple(step for step, _ in self.planned)
 
     @property
@@ -76,27 +89,27 @@ class Plan(Struct, frozen=True):
 
     @property
     def reloaded(self) -> tuple[str, ...]:
-        """The engines that read their configs anew."""
+        """The engines that are restarted or reloaded."""
         return tuple(step.engine for step in self.steps if isinstance(step, Reload))
 
     @property
     def backups(self) -> tuple[File, ...]:
-        """What is saved ahead of all steps."""
+        """The files that are saved ahead of all steps."""
         return tuple(file for part in self.parts for file in part.backups)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the owner should know, and what stops nothing."""
+        """Facts for the owner that stop nothing."""
         return tuple(note for part in self.parts for note in part.notes)
 
     @property
     def obstacles(self) -> tuple[InstallerError, ...]:
-        """What keeps the plan from being carried out."""
+        """The reasons why the plan cannot be carried out."""
         return tuple(error for part in self.parts for error in part.obstacles)
 
     @property
     def needed(self) -> tuple[InstallerError, ...]:
-        """Why something of ours stays after an undo."""
+        """The reasons why something of ours stays after an undo."""
         return tuple(error for part in self.parts for error in part.needed)
 
 
@@ -116,114 +129,154 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
 
 
 def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
-    """Return the steps that make the host serve our runtimes, or our devices by CDI; none where it does."""
-    held, (mode, reason) = facts.held, cdi.mode_of(facts.engines, facts.held, options)
-    by_cdi = mode.by_cdi
-    entries = () if by_cdi else entries_for(options)
-    chosen, refused = list[Choice](), dict(facts.refused)
-    for engine in facts.engines if not by_cdi else ():
-        try:
-            chosen.append(choose(engine, entries, facts, options, ask))
-        except InstallerError as error:
-            refused[engine.name] = error
-    engines = [engine_plan.install(choice, entries, facts, options, ask) for choice in chosen]
-    words = [word for choice in chosen for word in choice.way.decision.low_level]
-    # Containers may run on the toolkit: it wraps what it wraps now until an engine joins.
-    now = held.toolkit.rendered if chosen and held.toolkit else facts.toolkit.config
-    if not any(choice.way.writes for choice in chosen if held.engine(choice.engine.name) is None):
-        with suppress(InstallerError):  # it is no TOML, and is written anew
-            words = [*toolkit_runtimes(now or "")] or words
-    # Ours wraps no program of ours, whatever its name; paths come before words.
-    words = [word for word in dict.fromkeys(words) if not leads_into(facts, word, options.layout)]
-    found = tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
-    low_level = options.low_level or found
-    payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=by_cdi))
+    """Return the steps that make the host serve our runtimes, or our devices by CDI; none if it does already.
+
+    Args:
+        facts: the node as it was observed.
+        options: the options of the install.
+        ask: the dry run, which tells what an engine would have in force with given texts.
+    """
+    held = facts.held
+    mode, reason = cdi.mode_of(facts.engines, held, options)
+    entries: tuple[RuntimeEntry, ...] = ()
+    accepted: list[Accepted] = []
+    refused = dict(facts.refused)
+    if not mode.by_cdi:
+        entries = entries_for(options)
+        for engine in facts.engines:
+            try:
+                accepted.append(choose_texts(engine, entries, facts, options, ask))
+            except InstallerError as error:
+                refused[engine.name] = error
+    engines = [engine_plan.install_engine(each, entries, facts, options, ask) for each in accepted]
+
+    low_level = options.low_level or _find_low_level(accepted, facts, options)
+    payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=mode.by_cdi))
     specification = cdi.install_specification(facts, options)
-    of_gpus, plugin = cdi.install_gpus(facts, options, reason), nri.install(facts, options, ask)
-    planned = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
-    others = tuple(row for row in held.configs if row.engine not in planned)  # that have no part
+    of_gpus = cdi.install_gpus(facts, options, reason)
+    plugin = nri.install(facts, options, ask)
+
+    # Rows of engines without a part in this plan stay as they are.
+    planned_names = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
+    other_rows = tuple(row for row in held.configs if row.engine not in planned_names)
     node = Part(
         NODE,
-        rows=Record(directories=held.directories, engines=held.engines, configs=others),
+        rows=Record(directories=held.directories, engines=held.engines, configs=other_rows),
         notes=(*facts.notes, *advise(require(facts.payload).version)),
         obstacles=(*facts.obstacles, *_find_renamed(facts, {entry.name for entry in entries})),
     )
+    refusals = [Part(name_part(name), obstacles=(error,), refused=True) for name, error in refused.items()]
     parts = (
         node,
-        *(Part(name_part(name), obstacles=(error,), refused=True) for name, error in refused.items()),
+        *refusals,
         cdi.install_device_nodes(facts, options),
         payload,
         _make_directories(facts, (specification, of_gpus, plugin, *engines)),
         specification,
         of_gpus,
         plugin,
-        *map(engine_plan.find_runtimes, chosen),
+        *map(engine_plan.find_runtimes, accepted),
         *engines,
         toolkit.sweep(facts, payload),
     )
-    return _sum_install(parts, facts, options, chosen)
+    return _sum_install(parts, facts, options, accepted)
 
 
-def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: Sequence[Choice]) -> Plan:
-    held, rows, gpus = facts.held, sum_rows(parts), require(facts.cdi).gpus
+def _find_low_level(accepted: Sequence[Accepted], facts: Facts, options: Options) -> tuple[str, ...]:
+    """Return the low-level runtimes that our runtimes wrap: paths first, then the names of programs."""
+    held = facts.held
+    words = [word for each in accepted for word in each.candidate.decision.low_level]
+    # Containers may run on the toolkit: it goes on to wrap the same runtimes until another engine joins.
+    config = facts.toolkit.config
+    if accepted and held.toolkit is not None:
+        config = held.toolkit.rendered
+    joins = any(each.candidate.writes and held.engine(each.engine.name) is None for each in accepted)
+    if not joins:
+        with suppress(InstallerError):  # a config that is no TOML is written anew
+            words = [*toolkit_runtimes(config or "")] or words
+    # Our runtime may not wrap a program of ours, whatever its name.
+    words = [word for word in dict.fromkeys(words) if not leads_into(facts, word, options.layout)]
+    paths = [word for word in words if word.startswith("/")]
+    names = [word for word in words if not word.startswith("/")]
+    return (*paths, *names) or ("runc", "crun")
+
+
+def _sum_install(
+    parts: tuple[Part, ...], facts: Facts, options: Options, accepted: Sequence[Accepted]
+) -> Plan:
+    """Return the plan of an install, unless the same has failed before."""
+    held = facts.held
+    rows = sum_rows(parts)
+    gpus = require(facts.cdi).gpus
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(
         rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
     )
     steps = [step for part in parts for step in part.steps]
+    pending = {each.engine.name: each.pending for each in accepted if each.pending}
+    earlier = [write for each in accepted for write in _find_earlier_writes(each, facts)]
     plan = Plan(
-        parts,
-        reloading.in_progress(held, final, steps),
-        final,
-        {each.name: each for each in facts.engines},
-        _digest(facts, options, rows.toolkit),
-        unproven=tuple(
-            each.engine.name
-            for each in chosen
-            if each.pending or (each.takes_up is TakesUp.LEFT and not each.reload.is_served_by(each.engine))
-        ),
+        parts=parts,
+        in_progress=reloading.in_progress(held, final, steps),
+        final=final,
+        engines={each.name: each for each in facts.engines},
+        digest=_digest(facts, options, rows.toolkit),
+        unproven=tuple(each.engine.name for each in accepted if _is_unproven(each)),
         seen=facts.digests,
         release=require(facts.payload).version,
-        pending={each.engine.name: each.pending for each in chosen if each.pending},
+        pending=pending,
         due=frozenset(row.name for row in held.engines if row.restart_due),
-        earlier=tuple(write for each in chosen for write in _find_earlier(each, facts)),
+        earlier=tuple(earlier),
         unmade=gpus.unmade if gpus else None,
     )
     failed = Part("failed-before", obstacles=_refuse_failed(plan, held, options))
     return replace(plan, parts=(*parts, failed))
 
 
-def _find_earlier(choice: Choice, facts: Facts) -> Iterator[WriteConfig]:
-    """Yield what earlier installs have written, and a restart brings into force only now."""
-    engine = choice.engine
+def _is_unproven(accepted: Accepted) -> bool:
+    """Tell whether an engine will not have our runtimes in force at the end of the install."""
+    if accepted.pending:
+        return True
+    is_owners = accepted.reload_decision is ReloadDecision.LEFT_TO_OWNER
+    return is_owners and not accepted.reload.is_served_by(accepted.engine)
+
+
+def _find_earlier_writes(accepted: Accepted, facts: Facts) -> Iterator[WriteConfig]:
+    """Yield the writes of earlier installs that only the restart of this plan brings into force."""
+    engine = accepted.engine
     row = facts.held.engine(engine.name)
-    if row is None or not row.restart_due or choice.takes_up is not TakesUp.NOW:
+    if row is None or not row.restart_due or accepted.reload_decision is not ReloadDecision.NOW:
         return
-    for path, without in files_without_us(engine, facts).items():
-        if (now := facts.contents.get(path)) != without:
-            yield WriteConfig(engine.name, path, without, now)
+    for path, without_ours in files_without_us(engine, facts).items():
+        present = facts.contents.get(path)
+        if present != without_ours:
+            yield WriteConfig(engine.name, path, without_ours, present)
 
 
 def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
-    """Return the digest of all an engine's answer depends on: what failed once fails the same way again."""
+    """Return the digest of everything on which an engine's answer depends.
+
+    An install that has failed fails again while the digest is the same.
+    """
     engines = []
     for each in facts.engines:
         files = [without_us(path, facts) for path in each.files]
         texts = [file.digest if file else "" for file in files]
         serves: tuple[object, ...] = ()
-        # One that is signalled may have kept what a failed try made it read.
+        # dockerd keeps what a failed attempt loaded: what it serves tells nothing.
         if each.serving is not None and each.spec.reload is not ReloadMethod.HUP:
-            handlers = each.serving.handlers.items()
-            tables = sorted((name, sorted(map(repr, flatten(one.table)))) for name, one in handlers)
-            serves = (each.serving.default, tables)
-        known_by = (each.version, each.build, each.unit, each.start, each.inputs, each.config)
-        engines.append((each.name, *known_by, serves, *texts))
+            tables = []
+            for name, runtime in each.serving.handlers.items():
+                tables.append((name, sorted(map(repr, flatten(runtime.table)))))
+            serves = (each.serving.default, sorted(tables))
+        identity = (each.version, each.build, each.unit, each.start, each.inputs, each.config)
+        engines.append((each.name, *identity, serves, *texts))
     words = repr((engines, payload.version if payload else "", options.for_engines))
     return sha256(words.encode()).hexdigest()
 
 
 def _refuse_failed(plan: Plan, record: Record, options: Options) -> tuple[InstallerError, ...]:
-    """Return why a plan that would reload an engine is not tried again as it is."""
+    """Return why a plan that would reload an engine is not tried again: the same plan has failed."""
     failed = record.failed
     reloads = any(isinstance(step, Reload) for step in plan.steps) or plan.pending
     if failed is None or not reloads or options.retry or failed.digest != plan.digest:
@@ -237,65 +290,77 @@ def _refuse_failed(plan: Plan, record: Record, options: Options) -> tuple[Instal
 
 
 def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
-    """Yield why a runtime cannot go, or be renamed: containers that it started need the one it has."""
+    """Yield an error for each runtime that is to go or to be renamed while containers run on it.
+
+    ``names`` are the runtimes of the install; none in CDI mode.
+    """
     by_cdi = Remedy(
         "stop them, run toolkit-installer uninstall, then try again; or keep ", Option("mode", "runtime")
     )
     renamed = Remedy("stop them first, or keep ", Option("runtime-name"), " as it was")
     hooked = {engine.name for engine in facts.engines if engine.hook is not None}
     for row in facts.held.engines:
-        remedy = "stop them first, or do without the OCI hook" if row.name in hooked else renamed
+        is_hooked = row.name in hooked
+        remedy: str = by_cdi
+        if names:
+            remedy = "stop them first, or do without the OCI hook" if is_hooked else renamed
         for name, binary in row.runtimes.items():
-            used = [
-                each for each in facts.containers.running if (each.engine, each.binary) == (row.name, binary)
-            ]
-            if used and (name not in names or row.name in hooked):
+            running = facts.containers.running
+            used = [each for each in running if each.engine == row.name and each.binary == binary]
+            if used and (name not in names or is_hooked):
                 title = ENGINES[row.name].title
                 problem = f"remove the runtime {name} from {title} (it runs {names_of(used)})"
-                yield InstallerError(problem, remedy=remedy if names else by_cdi, code="in-use")
+                yield InstallerError(problem, remedy=remedy, code="in-use")
 
 
 def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:
-    """Return how the directories of all files that ``parts`` write are made, and what stands against that."""
-    steps = (step for part in parts for step in part.steps)
+    """Return the part that makes the directories of all files which ``parts`` write.
+
+    A directory in which no file can be written is an obstacle.
+    """
+    steps = [step for part in parts for step in part.steps]
     written = {step.path for step in steps if isinstance(step, WriteConfig | WriteSpecification)}
     paths = written | {facts.targets[path] for path in written & facts.targets.keys()}
-    needed = {parent for path in paths for parent in path.parents} & facts.missing
-    made = sorted(needed, key=lambda path: len(path.parts))
+    missing = {parent for path in paths for parent in path.parents} & facts.missing
+    made = sorted(missing, key=lambda path: len(path.parts))
+    planned: list[tuple[Step, str]] = []
+    for directory in made:
+        first = next(path for path in sorted(paths) if directory in path.parents)
+        planned.append((MakeDirectory(directory), f"{first} goes there"))
     return Part(
         DIRECTORIES,
-        tuple(
-            (
-                MakeDirectory(each),
-                f"{next(path for path in sorted(paths) if each in path.parents)} goes there",
-            )
-            for each in made
-        ),
+        tuple(planned),
         Record(directories=tuple(made)),
         obstacles=tuple(error for path, error in sorted(facts.unwritable.items()) if path in written),
     )
 
 
 def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
-    """Return the steps after which nothing of ours is left, whatever was done and by whom.
+    """Return the steps that remove everything of ours, whoever has changed the node since.
 
-    While containers run on our runtimes the payload they were started by stays, or links to a low-level
-    runtime in its place, and an engine keeps the handlers it needs for them; ``in_use`` names them.
+    The engines come first (``engine_plan.undo_engine``), the payload last. While containers run on our
+    runtimes, their payload stays, or links to a low-level runtime take its place, and an engine keeps the
+    handlers that it needs for them; ``in_use`` names these containers.
     """
-    held, ledger_above = facts.held, options.layout.home.parents
-    engines = [
-        make_part(name_part(row.name), partial(engine_plan.undo, row, facts, options, ask))
-        for row in held.engines
-    ]
-    named = make_part("references", lambda: _find_references(facts, engines, options))
-    first = (*engines, named, _check_undo(facts, options))
+    held = facts.held
+    engines = []
+    for row in held.engines:
+        undo_engine = partial(engine_plan.undo_engine, row, facts, options, ask)
+        engines.append(make_part(name_part(row.name), undo_engine))
+    references = make_part("references", lambda: _find_references(facts, engines, options))
+    first = (*engines, references, _check_undo(facts, options))
     needed = [error for part in first for error in part.needed]
-    stays = bool(facts.containers.running or needed)
-    made = _make_directories(facts, engines)  # dockerd gives up what it has by way of another text
-    # Those that hold the ledger go with it, after all else.
+    running = facts.containers.running
+    stays = bool(running or needed)
+
+    made = _make_directories(facts, engines)  # dockerd may need an intermediate text
     directories = (*held.directories, *made.rows.directories)
-    going = [path for path in directories if not stays and path not in ledger_above]
-    going.sort(key=lambda path: -len(path.parts))
+    removed: list[PurePosixPath] = []
+    if not stays:
+        # The directories that hold the ledger are removed with it, after everything else.
+        ledger_above = options.layout.home.parents
+        removed = [path for path in directories if path not in ledger_above]
+        removed.sort(key=lambda path: -len(path.parts))
     parts = (
         made,
         *first,
@@ -306,64 +371,90 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         find_taken_over(facts, options),
         Part(
             DIRECTORIES,
-            for_reason("install made it", map(RemoveDirectory, going)),
+            for_reason("install made it", map(RemoveDirectory, removed)),
             Record(directories=directories),
         ),
     )
-    running, rows = facts.containers.running, sum_rows(parts)
+    return _sum_undo(parts, facts, stays=stays)
+
+
+def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
+    """Return the plan of an undo; if something of ours ``stays``, the ledger says why."""
+    held = facts.held
+    running = facts.containers.running
+    rows = sum_rows(parts)
     steps = [step for part in parts for step in part.steps]
-    configs = {row.path: row for part in parts for row in part.in_progress}.values()
-    problems = (error.problem for part in parts for error in part.needed)
-    left = f"undo everything (our runtime runs {names_of(running)})" if running else next(problems, "")
-    in_progress, final = held, None
+    in_progress = held
     if steps:
-        known = tuple(reloading.add_known_texts(configs, steps))
+        configs = {row.path: row for part in parts for row in part.in_progress}
+        known = tuple(reloading.add_known_texts(configs.values(), steps))
         in_progress = replace(held, configs=known, directories=rows.directories, finished=False)
+
+    final = None
     if stays:
+        problem = next((error.problem for part in parts for error in part.needed), "")
+        if running:
+            problem = f"undo everything (our runtime runs {names_of(running)})"
         final = replace(
             rows,
             pid_file=held.pid_file,
             published=held.published,
             finished=True,
-            left=left,
+            left=problem,
             undo_pending=held.undo_pending,
         )
-    by_name = {each.name: each for each in facts.engines}
-    return Plan(parts, in_progress, final, by_name, in_use=running, seen=facts.digests)
+    return Plan(
+        parts=parts,
+        in_progress=in_progress,
+        final=final,
+        engines={each.name: each for each in facts.engines},
+        in_use=running,
+        seen=facts.digests,
+    )
 
 
 def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
-    """Return what else names the toolkit; where it does the engines are asked again, for what runs counts."""
+    """Return the part that keeps the toolkit while others name it.
+
+    The rows of undone engines stay then, too: the next undo asks these engines again, since a running engine
+    counts, not its files.
+    """
     needed = tuple(find_references(facts, engines, options))
     if not options.thorough:
         problem = "remove the toolkit (an undo was killed, so what else starts it was not searched)"
         needed += (InstallerError(problem, remedy="run uninstall", code="undo-killed"),)
-    kept = {row.name for part in engines for row in part.rows.engines}
-    rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
+    rows: list[EngineRow] = []
+    if needed:
+        kept = {row.name for part in engines for row in part.rows.engines}
+        rows = [replace(row, config=None) for row in facts.held.engines if row.name not in kept]
     return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
 
 
 def _check_undo(facts: Facts, options: Options) -> Part:
-    """Return what stands against an undo, and what cannot be restored."""
-    obstacles, needed = [], []
+    """Return the part with the obstacles of an undo, and with the files that cannot be restored."""
+    obstacles = []
+    needed = []
     for engine in facts.engines:
         spec = engine.spec
-        # No pod would start any more, that of the next installer included.
+        # Without its default runtime no pod would start any more, that of the next installer included.
         if spec.finds and engine.serving is not None and engine.serving.default == spec.finds:
             problem = f"remove the toolkit of {engine.title} (its default runtime is {spec.finds})"
             remedy = f"start {engine.title} without --default-runtime, then {TRY_AGAIN}"
             obstacles.append(InstallerError(problem, remedy=remedy, code="runtime-needed"))
     for row in facts.held.configs:
-        now = facts.contents[row.path]
-        # A file that we wrote whole cannot be given back where what stood there is lost.
-        if row.path in facts.lost and row.syntax is None and now is not None and now.digest in row.ours:
+        present = facts.contents[row.path]
+        is_whole = row.syntax is None  # we wrote the whole file
+        # A file that we wrote whole cannot be restored if the saved copy of the former file is lost.
+        if row.path in facts.lost and is_whole and present is not None and present.digest in row.ours:
             copy = options.layout.backups / (row.original.digest if row.original else "")
             problem = f"restore {row.path} (its saved copy {copy} is missing or damaged)"
             remedy = f"write the right file there, or remove it, then {TRY_AGAIN}"
             needed.append(InstallerError(problem, remedy=remedy, code="backup-lost"))
-    idle = f"stopped containers that need our runtime to start again: {', '.join(facts.containers.idle)}"
-    notes = (*facts.notes, *([idle] if facts.containers.idle else []))
-    return Part(NODE, notes=notes, obstacles=tuple(obstacles), needed=tuple(needed))
+    notes = [*facts.notes]
+    if facts.containers.idle:
+        idle = ", ".join(facts.containers.idle)
+        notes.append(f"stopped containers that need our runtime to start again: {idle}")
+    return Part(NODE, notes=tuple(notes), obstacles=tuple(obstacles), needed=tuple(needed))
 
 
 def plan_rollback(
@@ -373,62 +464,87 @@ def plan_rollback(
     running: tuple[Container, ...] = (),
     reason: str = "the install failed",
 ) -> Plan:
-    """Return the steps that take ``done``, the last of which may be half done, back to ``record``.
+    """Return the steps that revert the steps ``done`` of a plan and restore its former rows, ``record``.
 
-    An engine whose reload was tried is reloaded again, and proven to serve what it served before, if it did.
-    Where nothing was held before, ``running`` containers keep their engine and the payload as they are.
+    An engine whose reload was tried is reloaded again, and has to serve what it served before, if it did.
+    After a first install ``running`` containers keep their engine and the payload as they are.
+
+    Args:
+        plan: the plan that failed.
+        done: its steps so far; the last may be half done.
+        record: the ledger before the plan.
+        running: the containers that run on our runtimes.
+        reason: the reason of the roll-back, for the log.
     """
-    used = {container.engine for container in running} if record.toolkit is None else set()
-    tried = {step.engine: step for step in done if isinstance(step, Reload)}
-    done = (*(step for step in plan.earlier if step.engine in tried), *done)
-    # A file that belongs to no engine goes back as any other step does.
+    used: set[str] = set()  # the engines that stay as they are
+    if record.toolkit is None:
+        used = {container.engine for container in running}
+    reloads = {step.engine: step for step in done if isinstance(step, Reload)}
+    earlier = [step for step in plan.earlier if step.engine in reloads]
+    done = (*earlier, *done)
+
+    # A file that belongs to no engine is reverted like the other steps.
     of_engines = [
         step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines
     ]
     steps: list[Step] = []
-    for name in dict.fromkeys(step.engine for step in reversed(of_engines) if step.engine not in used):
-        written = [step for step in of_engines if isinstance(step, WriteConfig) and step.engine == name]
-        steps += _roll_back_engine(plan.engines[name], written, tried.get(name))
+    for name in dict.fromkeys(step.engine for step in reversed(of_engines)):
+        if name in used:
+            continue
+        writes = [step for step in of_engines if isinstance(step, WriteConfig) and step.engine == name]
+        steps += _roll_back_engine(plan.engines[name], writes, reloads.get(name))
     if not used:
-        backs = (describe(step).undo for step in reversed(done) if step not in of_engines)
-        steps += [back for back in backs if back is not None]
+        for step in reversed(done):
+            undo = describe(step).undo if step not in of_engines else None
+            if undo is not None:
+                steps.append(undo)
+
     rows = tuple(reloading.add_known_texts(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
-    # What lies there now is our own text: no other process has written it since the plan.
     seen = dict(plan.seen)
+    unwanted = set()
     for step in done:
         if isinstance(step, WriteConfig):
+            # The file holds our own text: no other process has written it since the plan.
             seen[step.path] = step.after.digest if step.after else ""
-    # A specification that no container could use is not wanted back.
-    gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
-    final = cdi.without(record, gone) if gone and record.cdi is not None else record
+            # A specification that no container could use is not wanted back.
+            if step.unwanted:
+                unwanted.add(step.path)
+    final = record
+    if unwanted and record.cdi is not None:
+        final = cdi.without(record, unwanted)
     return Plan(
-        (Part("roll-back", for_reason(reason, steps)),),
-        in_progress,
-        in_progress if used else final,
-        plan.engines,
+        parts=(Part("roll-back", for_reason(reason, steps)),),
+        in_progress=in_progress,
+        final=in_progress if used else final,
+        engines=plan.engines,
         in_use=running if used else (),
         seen=seen,
     )
 
 
 def _roll_back_engine(
-    engine: EngineState, written: Sequence[WriteConfig], tried: Reload | None
+    engine: EngineState, written: Sequence[WriteConfig], reload: Reload | None
 ) -> Sequence[Step]:
-    """Return how an engine's configs go back, and serves of the runtimes ``tried`` what it served before."""
+    """Return the steps that revert an engine's configs and make it serve what it served before ``reload``.
+
+    The engine is only written to, and not reloaded, if no reload was tried (``reload`` is None), or if it was
+    silent before.
+    """
     writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
     before = engine.serving
-    if tried is None or before is None or engine.spec.finds:
+    if reload is None or before is None or engine.spec.finds:
         return writes
-    entries = (*tried.present, *tried.absent)
-    present = tuple(
-        RuntimeEntry(entry.name, PurePosixPath(binary), default=entry.name == before.default)
-        for entry in entries
-        if (binary := before.binaries.get(entry.name))
-    )
+    entries = (*reload.present, *reload.absent)
+    present: list[RuntimeEntry] = []
+    for entry in entries:
+        binary = before.binaries.get(entry.name)
+        if binary:
+            is_default = entry.name == before.default
+            present.append(RuntimeEntry(entry.name, PurePosixPath(binary), default=is_default))
     kept = {(entry.name, entry.binary) for entry in present}
     absent = tuple(
         RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
     )
-    # What dockerd has depends on when it failed.
-    return reloading.take_up(writes, Reload(engine.spec, present, absent), None, engine)
+    # What dockerd has in force depends on when it failed, so it counts as unknown.
+    return reloading.take_up(writes, Reload(engine.spec, tuple(present), absent), None, engine)
