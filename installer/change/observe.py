@@ -1,4 +1,7 @@
-"""The node as it is: reads only. And who else names the toolkit: texts, other engines, links in PATH."""
+"""Observe the node, reading only: its engines, and what else names the toolkit.
+
+Texts, engines beside those of the ledger, and links in PATH may name the toolkit.
+"""
 
 import fnmatch
 import re
@@ -44,6 +47,7 @@ from installer.model.facts import (
     OWNER,
     CdiFacts,
     ContainerFacts,
+    DeviceNode,
     DriverFacts,
     EngineState,
     Facts,
@@ -60,8 +64,8 @@ from installer.payload.files import EXECUTABLES, LINKS
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
-# Each with how many directories below it are searched; Podman's are in containers.conf(5), and the last has
-# the config of the toolkit of NVIDIA's packages, whose programs start what it names.
+# The value is how many directories below are searched. Podman's directories are in containers.conf(5). The
+# last directory has the config of NVIDIA's packaged toolkit, whose programs start the programs that it names.
 SEARCHED: Final[Mapping[PurePosixPath, int]] = {
     **dict.fromkeys(SPEC_DIRS, 0),
     PurePosixPath("/etc/docker"): 1,
@@ -74,21 +78,24 @@ SEARCHED: Final[Mapping[PurePosixPath, int]] = {
     PurePosixPath("/run/systemd/system"): 1,
     PurePosixPath("/usr/local/lib/systemd/system"): 1,
     PurePosixPath("/usr/lib/systemd/system"): 1,
-    PurePosixPath("/lib/systemd/system"): 1,  # where that is no link to the one before
+    PurePosixPath("/lib/systemd/system"): 1,  # on a node where this is no link to /usr/lib
     PurePosixPath("/etc/nvidia-container-runtime"): 0,
 }
 SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
-# By which configs name more of them, in the words of Docker, containerd and CRI-O without case.
+# The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
-MOST_FILES: Final = 4096  # of which the host gives up to 16 MiB each
+MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime(?:-hook)?["'.]""")
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
-# Of several with one process the first is the one that others are made from.
+# The engines by process. Of several with one process the first counts: the others derive from it.
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.marks}
 
 
 class Node(Struct, frozen=True):
-    """What was read of the node; ``former`` is the ledger of a node that may be another installer's now."""
+    """The node as it was read.
+
+    ``former`` is the ledger as it was written; ``record`` is without what belongs to another installer now.
+    """
 
     host: Host
     options: Options
@@ -105,23 +112,33 @@ class Node(Struct, frozen=True):
         seeks_references: bool = False,
         **of_verb: Any,
     ) -> Facts:
-        """Return the facts: what every verb depends on, and what is ``of_verb`` alone.
+        """Return the facts of a verb.
 
-        ``deep`` hashes the payload in place; ``writes`` are files besides the ledger's that may be written.
+        Args:
+            writes: the files that may be written; by default the configs of the ledger.
+            deep: whether to hash the installed payload.
+            seeks_references: whether to search the node for what else names the toolkit.
+            of_verb: the facts of this verb alone, as fields of ``Facts``.
         """
-        host, layout, rows = self.host, self.options.layout, self.record.configs
+        host = self.host
+        layout = self.options.layout
+        rows = self.record.configs
         relinked = config_files.find_new_links(host, rows)
-        references = tuple(self.find_references()) if seeks_references else ()
+        references: tuple[Reference, ...] = ()
+        if seeks_references:
+            references = tuple(self.find_references())
         links, returning = self.follow_links(references)
         originals = {row.path: read_saved(host, layout, row.original) for row in rows}
+        # A link in the place of our file goes with the file, so it counts as readable.
+        engines = [replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines]
+        missing = config_files.list_missing_directories(host, writes or {row.path for row in rows})
         return Facts(
-            # Such a link goes with our file.
-            tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines),
-            self.contents,
-            originals,
-            frozenset(config_files.list_missing_directories(host, writes or {row.path for row in rows})),
-            self._read_toolkit(deep=deep),
-            self.record,
+            engines=tuple(engines),
+            contents=self.contents,
+            originals=originals,
+            missing=frozenset(missing),
+            toolkit=self._read_toolkit(deep=deep),
+            held=self.record,
             lost=frozenset(row.path for row in rows if row.original and originals[row.path] is None),
             relinked=relinked,
             links=links,
@@ -131,27 +148,35 @@ class Node(Struct, frozen=True):
         )
 
     def _read_toolkit(self, *, deep: bool) -> ToolkitFacts:
-        host, layout, former = self.host, self.options.layout, self.former
-        link, config = host.link_target(layout.toolkit) or "", host.read(layout.config)
+        host = self.host
+        layout = self.options.layout
+        former_row = self.former.toolkit
+        link = host.link_target(layout.toolkit) or ""
+        config = host.read(layout.config)
         replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
         theirs = self.record.toolkit is None and installed.is_foreign_toolkit(host, layout)
-        versions = (name for name in host.names(layout.versions) if not name.startswith("."))
+        version_names = [name for name in host.names(layout.versions) if not name.startswith(".")]
+        kind = host.kind(layout.toolkit, last=False)
+        versions = {name: entries(host, layout.version(name)) for name in version_names}
+        config_text = text_of(config, layout.config) if config else None
+        digests: Mapping[PurePosixPath, str] = {}
+        if deep and link.startswith(VERSIONS):
+            digests = digests_below(host, layout.install_dir / link)
         return ToolkitFacts(
-            host.kind(layout.toolkit, last=False),
+            kind,
             link,
-            {name: entries(host, layout.version(name)) for name in versions},
-            text_of(config, layout.config) if config else None,
+            versions,
+            config_text,
             replaced,
             theirs,
-            superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
-            digests=digests_below(host, layout.install_dir / link)
-            if deep and link.startswith(VERSIONS)
-            else {},
+            superseded=theirs and replaced and former_row is not None and former_row.replaced,
+            digests=digests,
         )
 
     def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:
-        """Yield what stands against any install on this node."""
-        host, options = self.host, self.options
+        """Yield the obstacles of any install on this node."""
+        host = self.host
+        options = self.options
         if self.engines:
             yield from served_by_image(host)
         yield from installed.install_dir_obstacles(host, options.install_dir)
@@ -165,8 +190,8 @@ class Node(Struct, frozen=True):
                 yield error
 
     def find_references(self) -> Iterator[Reference]:
-        """Yield what names the toolkit, or its device nodes, besides the configs of the ledger's engines."""
-        nodes = (str(node.path) for node in self.record.nodes)
+        """Yield the places that name the toolkit or its device nodes, except the engines of the ledger."""
+        nodes = [str(node.path) for node in self.record.nodes]
         places = (*list_places(self.host, self.options.layout), *nodes)
         for path in islice(self._list_texts(), MOST_FILES):
             for named in dict.fromkeys(find_paths(text(self.host, path), places)):
@@ -177,8 +202,12 @@ class Node(Struct, frozen=True):
     def follow_links(
         self, references: Collection[Reference]
     ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
-        """Return where each program that something names and the install-dir are; and which come back."""
-        layout, links = self.options.layout, dict[str, PurePosixPath]()
+        """Return the real paths of all named programs and of the install-dir, and the programs that return.
+
+        A program returns if the undo puts the directory of another installer back at its path.
+        """
+        layout = self.options.layout
+        links: dict[str, PurePosixPath] = {}
         programs = [str(layout.install_dir)]
         for path, file in self.contents.items():
             programs += list_programs(file, path)
@@ -189,18 +218,23 @@ class Node(Struct, frozen=True):
         named = dict.fromkeys(programs)
         for value in named:
             for path in self._look_up(value):
-                with suppress(InstallerError):  # a link that a stranger could have placed leads nowhere
-                    leads = leads_to(self.host, path, layout)
-                    real = leads or self.host.resolve(path)
+                # A link that an untrusted user could have placed is not followed.
+                with suppress(InstallerError):
+                    ours = leads_to(self.host, path, layout)
+                    real = ours or self.host.resolve(path)
                     if real != path:
                         links[value] = real
-                    if leads is not None:
+                    if ours is not None:
                         break
-        return links, frozenset(each for each in named if self._comes_back(links.get(each, each)))
+        returning = {each for each in named if self._returns(links.get(each, each))}
+        return links, frozenset(returning)
 
-    def _comes_back(self, program: str | PurePosixPath) -> bool:
-        path, layout = PurePosixPath(program), self.options.layout
-        for above, skipped in ((layout.versions, 1), (layout.toolkit, 0)):
+    def _returns(self, program: str | PurePosixPath) -> bool:
+        """Tell whether the directory that was replaced by ours has a program at the same path."""
+        path = PurePosixPath(program)
+        layout = self.options.layout
+        skipped_parts = {layout.versions: 1, layout.toolkit: 0}  # a version's own directory is skipped
+        for above, skipped in skipped_parts.items():
             if path.is_relative_to(above):
                 below = path.parts[len(above.parts) + skipped :]
                 with suppress(InstallerError):
@@ -208,16 +242,22 @@ class Node(Struct, frozen=True):
         return False
 
     def _list_texts(self) -> Iterator[PurePosixPath]:
-        """Yield the files, each once, but those that are judged as what they will be."""
-        host, now = self.host, self.contents
-        specs = {row.path: row.ours for row in self.record.configs if row.engine == OWNER}
-        # A specification of ours that was written anew is not ours.
-        anew = {path for path, ours in specs.items() if (file := now.get(path)) and file.digest not in ours}
-        seen = {host.resolve(path) for path in now.keys() - anew}
-        served = (place for each in self.engines for place in each.served.hook_dirs)
-        places = dict.fromkeys((*served, *_list_places(now)), 0)
+        """Yield the files to search, each once, without those whose text after the undo is judged instead."""
+        host = self.host
+        edited = set()
+        for row in self.record.configs:
+            file = self.contents.get(row.path)
+            # A specification of ours that others have written anew is not ours any more.
+            if row.engine == OWNER and file is not None and file.digest not in row.ours:
+                edited.add(row.path)
+        seen = {host.resolve(path) for path in self.contents.keys() - edited}
+        hook_dirs = [place for each in self.engines for place in each.served.hook_dirs]
+        places = dict.fromkeys((*hook_dirs, *_list_places(self.contents)), 0)
         for place, depth in {**places, **SEARCHED}.items():
-            for path in (place,) if is_file(host, place) else _list_below(host, place, depth):
+            paths: Iterable[PurePosixPath] = (place,)
+            if not is_file(host, place):
+                paths = _list_below(host, place, depth)
+            for path in paths:
                 with suppress(InstallerError):
                     real = host.resolve(path)
                     if real not in seen:
@@ -225,73 +265,100 @@ class Node(Struct, frozen=True):
                     seen.add(real)
 
     def _search_engines(self) -> Iterator[Reference]:
-        """Yield what engines beside those of the ledger read of the toolkit, or were started with."""
-        host = self.host
-        # None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
-        for seen in list_root_processes(host):
-            if seen.name == CONMON and seen.of_host:
-                yield from _find_podmans_runtime(seen.pid, read_command_line(host, seen))
-            row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
-            if row is None or not seen.of_host:
-                continue
-            unit = unit_of(seen.pid, host.local_path(PROC))
-            words = read_command_line(host, seen)
-            if self._is_known(seen, row, unit, words):
-                continue
-            runs, unit = f"{row.title} of {unit or f'pid {seen.pid}'} runs and", unit or f"pid {seen.pid}"
-            remedy = f"correct that, stop or restart {unit}"
-            for name, program in flags_of(row, Started(words)).runtimes.items():
-                yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-            engine = replace(EngineState.usual(row), unit=unit, started=Started(words))
-            with suppress(InstallerError):
-                engine = config_files.with_places(host, engine, Places())
-                files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
-                for path in (each for each in files if each not in self.contents):
-                    for program in list_programs(files[path], path):
-                        yield Reference(f"{runs} reads {path}, which names", program, remedy)
+        """Yield the programs that running engines outside the ledger read in configs, or get by flags.
 
-    def _is_known(self, seen: HostProcess, spec: EngineSpec, unit: str, words: Sequence[str]) -> bool:
-        """Tell whether a process is an engine of the ledger, or looks for the toolkit at its start."""
-        for each in self.engines:
-            is_it = each.pid == seen.pid or (each.pid is None and unit and each.unit == unit)
-            if is_it and each.spec.process == spec.process:
+        Nothing connects to these engines: an engine takes a client of its NRI socket for a plugin.
+        """
+        host = self.host
+        for process in list_root_processes(host):
+            if process.name == CONMON and process.of_host:
+                yield from _find_podmans_runtime(process.pid, read_command_line(host, process))
+            spec = ROWS.get(process.name) or ROWS.get(PurePosixPath(process.program).name)
+            if spec is None or not process.of_host:
+                continue
+            unit = unit_of(process.pid, host.local_path(PROC))
+            words = read_command_line(host, process)
+            if not self._is_known(process, spec, unit, words):
+                yield from self._search_engine(spec, unit or f"pid {process.pid}", words)
+
+    def _search_engine(self, spec: EngineSpec, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
+        """Yield the programs that the engine of a unit reads in configs, or gets by flags."""
+        host = self.host
+        runs = f"{spec.title} of {unit} runs and"
+        remedy = f"correct that, stop or restart {unit}"
+        for name, program in flags_of(spec, Started(words)).runtimes.items():
+            yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
+        engine = replace(EngineState.usual(spec), unit=unit, started=Started(words))
+        with suppress(InstallerError):
+            engine = config_files.with_places(host, engine, Places())
+            files = config_files.contents_of(host, config_files.with_readable_configs(host, engine).files)
+            for path, file in files.items():
+                if path in self.contents:
+                    continue
+                for program in list_programs(file, path):
+                    yield Reference(f"{runs} reads {path}, which names", program, remedy)
+
+    def _is_known(self, process: HostProcess, spec: EngineSpec, unit: str, words: Sequence[str]) -> bool:
+        """Tell whether a process is an engine of the ledger, or one that finds the toolkit by itself."""
+        for engine in self.engines:
+            is_same = engine.pid == process.pid
+            if engine.pid is None:
+                is_same = bool(unit) and engine.unit == unit
+            if is_same and engine.spec.process == spec.process:
                 return True
         return any(list_generating(spec.process, path, path) for path in map(PurePosixPath, words))
 
     def _search_path(self) -> Iterator[Reference]:
-        """Yield the programs that engines or people start by a word, and that lead to ours."""
-        words = (*chain.from_iterable(engine.starts for engine in ENGINES.values()), *PROGRAMS)
-        wanted = re.compile("|".join(map(fnmatch.translate, words)))
-        # Where its own program is containerd looks, too.
-        for path in (*self._list_paths(), *((each.exe.parent,) for each in self.engines if each.exe)):
-            found: dict[str, PurePosixPath] = {}
-            for place in path:
+        """Yield the programs in PATH that lead to ours: engines or people start them by a mere name."""
+        patterns = (*chain.from_iterable(engine.starts for engine in ENGINES.values()), *PROGRAMS)
+        wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
+        # containerd looks in the directory of its own program, too.
+        beside_engines = [(engine.exe.parent,) for engine in self.engines if engine.exe]
+        for path in (*self._list_paths(), *beside_engines):
+            for program in self._list_in_path(path, wanted):
                 with suppress(InstallerError):
-                    for name in filter(wanted.match, self.host.names(place)):
-                        if self.host.kind(place / name) is Kind.FILE:
-                            found.setdefault(name, place / name)
-            for program in found.values():
-                with suppress(InstallerError):
-                    if leads := leads_to(self.host, program, self.options.layout):
+                    ours = leads_to(self.host, program, self.options.layout)
+                    if ours:
                         how = f"{program}, which is started though no config names it, leads to"
-                        yield Reference(how, str(leads), f"put the node's own {program.name} there")
+                        yield Reference(how, str(ours), f"put the node's own {program.name} there")
+
+    def _list_in_path(
+        self, path: Iterable[PurePosixPath], wanted: re.Pattern[str]
+    ) -> Collection[PurePosixPath]:
+        """Return the first file of each wanted name in the directories of a PATH."""
+        programs: dict[str, PurePosixPath] = {}
+        for directory in path:
+            with suppress(InstallerError):
+                for name in filter(wanted.match, self.host.names(directory)):
+                    if self.host.kind(directory / name) is Kind.FILE:
+                        programs.setdefault(name, directory / name)
+        return programs.values()
 
     def _list_paths(self) -> tuple[tuple[PurePosixPath, ...], ...]:
         """Return the PATHs by which engines find programs, each once."""
-        return tuple(dict.fromkeys((*(path for engine in self.engines for path in engine.paths), PATH)))
+        paths = [path for engine in self.engines for path in engine.paths]
+        return tuple(dict.fromkeys((*paths, PATH)))
 
     def _look_up(self, value: str) -> Iterator[PurePosixPath]:
-        """Yield where a program is, as engines look for it."""
+        """Yield the paths of a program as engines look for it: by its path, or in each PATH."""
         if "/" in value:
-            yield from [PurePosixPath(value)] if value.startswith("/") else []
+            if value.startswith("/"):
+                yield PurePosixPath(value)
             return
-        for path in self._list_paths() if value else ():
+        if not value:
+            return
+        for path in self._list_paths():
             with suppress(InstallerError):
-                yield from [place / value for place in path if self.host.kind(place / value) is Kind.FILE][:1]
+                programs = [place / value for place in path if self.host.kind(place / value) is Kind.FILE]
+                if programs:
+                    yield programs[0]
 
 
 def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]:
-    """Yield what Podman started a container with, which it could not stop or remove without that."""
+    """Yield the runtime of a container of Podman's, by the command line of its conmon.
+
+    Podman could not stop or remove the container without the runtime.
+    """
     ends_by = value_of(words, ("--exit-command",)) or ""
     runtime = value_of(words, ("-r", "--runtime")) or ""
     if PurePosixPath(ends_by).name == "podman" and runtime:
@@ -299,53 +366,82 @@ def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]
         yield Reference(f"Podman runs the container {name} with", runtime, "stop and remove that container")
 
 
-# Of another engine, or of one that this install does not touch.
+# For a config of an engine that this install does not touch.
 LEFT: Final = "{} of an earlier install is read-only here: a stop has systemd undo it on the host"
 
 
 def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
-    """Return what an install depends on; an engine that has crashed is waited for ``patience_s``."""
-    former, record = record, _list_held(host, options, record)
+    """Return the facts of an install.
+
+    Args:
+        host: the node.
+        options: the options of the install.
+        record: the ledger.
+        patience_s: how long to wait for an engine that has crashed.
+    """
+    former = record
+    record = _list_held(host, options, record)
     found = find_engines(host, options, record, patience_s)
-    engines, unused = drop_unused(host, record, found.engines) if options.auto else (found.engines, ())
+    engines = found.engines
+    unused: tuple[str, ...] = ()
+    if options.auto:
+        engines, unused = drop_unused(host, record, found.engines)
     if unused and not engines:
         raise explain_absence(host, options, unused)
     if options.restart_mode is RestartMode.WHEN_IDLE:
         engines = with_creating(host, engines)
-    # Read once: whose it is and what is replaced are the same text, also where it is written meanwhile.
-    by_cdi = mode_of(engines, record, options)[0].by_cdi
-    gpu_file = {SPECIFICATION: host.read(SPECIFICATION)} if by_cdi else {}
+    mode, _ = mode_of(engines, record, options)
+    by_cdi = mode.by_cdi
+    # The specification is read once: others may write it before the plan compares and replaces it.
+    gpu_file: dict[PurePosixPath, File | None] = {}
+    if by_cdi:
+        gpu_file = {SPECIFICATION: host.read(SPECIFICATION)}
     cdi = _read_cdi(host, options, engines, record, gpu_file)
     specifications = {options.cdi.path} if options.cdi is not None else set()
     targets = specifications | gpu_file.keys()
-    for engine in engines if not by_cdi else ():
-        targets |= {*config_files.list_targets(engine)}
+    if not by_cdi:
+        for engine in engines:
+            targets |= {*config_files.list_targets(engine)}
     contents = _read_configs(host, record, engines, specifications) | gpu_file
     node = Node(host, options, former, record, engines, contents)
-    obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
-    running = find_in_use(host, options.layout, record, engines)[0]
+    obstacles = [*node.find_obstacles(targets, by_cdi=by_cdi)]
+    running, _ = find_in_use(host, options.layout, record, engines)
+
     source = options.toolkit_source
-    artifacts = installed.read_artifacts(source, sums := sums_of(source))
-    scripts = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
-    absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
-    version, free_bytes = installed.ask_version(source, sums), host.free_bytes(options.install_dir)
+    sums = sums_of(source)
+    artifacts = installed.read_artifacts(source, sums)
+    interpreters = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
+    absent = frozenset(path for path in interpreters if host.kind(path) is not Kind.FILE)
+    version = installed.ask_version(source, sums)
+    free_bytes = host.free_bytes(options.install_dir)
     driver, notes = driver_root(host, options)
     ldconfig_real = host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE
-    loops = find_loops(host, options, artifacts)
     read = targets.union(*(engine.files for engine in engines))
-    left = config_files.explain_unwritable(host, {row.path for row in record.configs} - targets)
+    untouched = {row.path for row in record.configs} - targets
+    read_only = config_files.explain_unwritable(host, untouched)
+    linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
+    driver_facts = DriverFacts(driver, ldconfig_real, is_suse(host))
+    real_paths = {}
+    for path in read:
+        real = host.resolve(path)
+        if real != path:
+            real_paths[path] = real
+    unwritable = config_files.explain_unwritable(host, targets)
+    if not by_cdi:
+        obstacles += found.overruled
+    obstacles += find_loops(host, options, artifacts)
     return node.facts(
-        writes=targets | {host.resolve(path) for path in targets if host.link_target(path) is not None},
+        writes=targets | linked,
         deep=True,
         payload=PayloadFacts(artifacts, absent, version, free_bytes, machine()),
-        driver=DriverFacts(driver, ldconfig_real, is_suse(host)),
+        driver=driver_facts,
         cdi=cdi,
         containers=ContainerFacts(running),
-        targets={path: real for path in read if (real := host.resolve(path)) != path},
+        targets=real_paths,
         refused=found.refused,
-        unwritable=config_files.explain_unwritable(host, targets),
-        obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops),
-        notes=(*found.notes, *unused, *notes, *map(LEFT.format, sorted(left))),
+        unwritable=unwritable,
+        obstacles=tuple(obstacles),
+        notes=(*found.notes, *unused, *notes, *map(LEFT.format, sorted(read_only))),
     )
 
 
@@ -356,45 +452,67 @@ def _read_cdi(
     record: Record,
     gpu_file: Mapping[PurePosixPath, File | None],
 ) -> CdiFacts:
+    """Return the facts of CDI; ``gpu_file`` holds the present specification of the GPUs, in CDI mode."""
     wanted = options.cdi
-    absent = absent_nodes(host, wanted) if wanted is not None else ()
-    return CdiFacts(
-        # It names the device nodes that are there.
-        management_specification(options.toolkit_source, options.layout, wanted)
-        if wanted is not None and not absent
-        else None,
-        absent,
-        tuple(now for node in record.nodes if (now := held_node(host, node)) is not None),
-        gpu_specification(host, options, engines, record, gpu_file[SPECIFICATION]) if gpu_file else None,
-    )
+    absent: tuple[DeviceNode, ...] = ()
+    management = None
+    if wanted is not None:
+        absent = absent_nodes(host, wanted)
+        # The specification names the device nodes, so it is generated after all of them exist.
+        if not absent:
+            management = management_specification(options.toolkit_source, options.layout, wanted)
+    nodes = []
+    for row in record.nodes:
+        node = held_node(host, row)
+        if node is not None:
+            nodes.append(node)
+    gpus = None
+    if gpu_file:
+        gpus = gpu_specification(host, options, engines, record, gpu_file[SPECIFICATION])
+    return CdiFacts(management, absent, tuple(nodes), gpus)
 
 
 def observe_adoption(host: Host, options: Options, more: Iterable[PurePosixPath] = ()) -> Facts:
-    """Return what NVIDIA's own installer left; InstallerError: no engine runs, or a config cannot be read.
+    """Return the facts of what NVIDIA's own installer left; ``more`` are configs that no engine may read.
 
-    ``more`` are configs that no engine may read.
+    Raises:
+        InstallerError: no engine runs, or a config cannot be read.
     """
-    found, record = find_engines(host, options, Record()), Record()
-    for error in found.refused.values():
-        raise error
+    record = Record()
+    found = find_engines(host, options, record)
+    refusal = next(iter(found.refused.values()), None)
+    if refusal is not None:
+        raise refusal
     engines = tuple(replace(engine, hooks=tuple(list_hooks(host, engine))) for engine in found.engines)
     contents = _read_configs(host, record, engines, more)
     return Node(host, options, record, record, engines, contents).facts(notes=found.notes)
 
 
 def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
-    """Return what an undo depends on; an engine between two lives is waited for, ``awaits_s`` at most."""
-    former, record = record, _list_held(host, options, record)
+    """Return the facts of an undo.
+
+    Args:
+        host: the node.
+        options: the options of the undo.
+        record: the ledger.
+        awaits_s: how long to wait, at most, for an engine that is being restarted.
+    """
+    former = record
+    record = _list_held(host, options, record)
     engines = []
     for row in record.engines:
         if ENGINES[row.name].reload is ReloadMethod.RESTART and not record.finished:
-            # A restart that was asked for before a crash, or before a stop, may be going on.
+            # A restart that was begun before a crash or a stop of ours may be going on.
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
         engines.append(observe_row(host, row, paths, options, awaits_s=awaits_s))
     more = {path for engine in ENGINES.values() for path in config_files.usual_configs(host, engine)}
-    more |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
-    more |= {path for each in engines if (path := path_of(each.next_words, each.spec.cmdline.config))}
+    for places in options.places.values():
+        more |= {path for path in (places.config, places.drop_in) if path}
+    for engine in engines:
+        next_config = path_of(engine.next_words, engine.spec.cmdline.config)
+        if next_config:
+            more.add(next_config)
     contents = _read_configs(host, record, engines, more)
     running, idle = find_in_use(
         host, options.layout, record, engines, restarts=options.restart_mode is not RestartMode.NONE
@@ -409,24 +527,32 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
 
 
 def _list_held(host: Host, options: Options, former: Record) -> Record:
-    """Return the rows that are ours still, and those of copies, and of places that links led to."""
-    held = installed.drop_foreign(host, options.layout, former)
-    configs, known = [], {row.path for row in held.configs}
-    for row in held.configs:
-        others = {row.target} - {None, host.resolve(row.path)}
+    """Return the ledger without what belongs to another installer now, with a row for each copy of a config.
+
+    Engines copy their root configs, and a link may have led to another path when the config was written.
+    """
+    record = installed.drop_foreign(host, options.layout, former)
+    known = {row.path for row in record.configs}
+    configs = []
+    for row in record.configs:
+        copies: set[PurePosixPath] = set()
+        real = host.resolve(row.path)
+        if row.target is not None and row.target != real:
+            copies.add(row.target)
         engine = ENGINES.get(row.engine)
         if engine is not None and row.path == engine.config and row.written:
-            copies = config_files.contents_of(host, config_files.copies_of(host, engine))
-            others |= {path for path, now in copies.items() if now is not None and holds_ours(row, now)}
-        more = sorted({*filter(None, others)} - known)
-        configs += [row, *(replace(row, path=path, target=None) for path in more)]
-    return replace(held, configs=tuple(configs))
+            for path, file in config_files.contents_of(host, config_files.copies_of(host, engine)).items():
+                if file is not None and holds_ours(row, file):
+                    copies.add(path)
+        configs.append(row)
+        configs += [replace(row, path=path, target=None) for path in sorted(copies - known)]
+    return replace(record, configs=tuple(configs))
 
 
 def _read_configs(
     host: Host, record: Record, engines: Iterable[EngineState], more: Iterable[PurePosixPath] = ()
 ) -> dict[PurePosixPath, File | None]:
-    """Return all configs that engines read or that are held, and those that may be written."""
+    """Return the configs that engines read, those of the ledger, those that may be written, and ``more``."""
     paths = {*more, *(row.path for row in record.configs)}
     for each in engines:
         paths |= {*each.files, *each.hooks, *config_files.list_targets(each)}
@@ -434,8 +560,10 @@ def _read_configs(
 
 
 def find_loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterator[InstallerError]:
-    """Yield which program of the host's is not its own but leads to our toolkit, and so to itself."""
-    for artifact in artifacts if options.in_place else ():
+    """Yield an error for each packaged program of the host that leads to our toolkit, and so to itself."""
+    if not options.in_place:
+        return
+    for artifact in artifacts:
         if leads_to(host, artifact.own_path, options.layout) is not None:
             yield InstallerError(
                 f"use {artifact.own_path} in place (it leads into {options.layout.toolkit}: to itself)",
@@ -445,21 +573,24 @@ def find_loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> I
 
 
 def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[PurePosixPath]:
-    """Yield the paths that configs name by such a key; a config that no engine could read names none."""
+    """Yield the paths that configs name by a searched key."""
     for config, file in contents.items():
-        with suppress(InstallerError):
-            values = (value for key, value in flatten(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
-            lists = (value if isinstance(value, list) else [value] for value in values)
-            for each in chain.from_iterable(lists):
-                if isinstance(each, str) and each.startswith("/") and "\0" not in each:
-                    yield PurePosixPath(each)
+        with suppress(InstallerError):  # no engine can read this config
+            for key, value in flatten(tree_of(file, config)):
+                if key[-1] not in SEARCHED_KEYS:
+                    continue
+                for each in value if isinstance(value, list) else [value]:
+                    if isinstance(each, str) and each.startswith("/") and "\0" not in each:
+                        yield PurePosixPath(each)
 
 
 def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePosixPath]:
+    """Yield the files to search below a directory."""
     names: tuple[str, ...] = ()
     with suppress(InstallerError):
         names = host.names(place)
-    for path in (place / name for name in names):
+    for name in names:
+        path = place / name
         if path.suffix in SUFFIXES and is_file(host, path):
             yield path
         elif depth:
@@ -467,7 +598,7 @@ def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePo
 
 
 def find_moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
-    """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
+    """Yield an error for each other install-dir of ours that an engine's config still names."""
     for place in sorted({place for file in contents for place in list_toolkits(file)}):
         if place != options.install_dir and host.exists(Layout(place).ledger):
             yield InstallerError(
