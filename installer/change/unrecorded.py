@@ -1,6 +1,9 @@
-"""What no ledger in sight knows, as rows of one: what NVIDIA's own installer left, and what we lost."""
+"""Make rows of a ledger for edits that no ledger knows.
 
-from collections.abc import Collection, Iterator, Mapping
+These are the edits of NVIDIA's own installer (``--adopt``), and our own if the ledger is lost (``recover``).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -40,37 +43,41 @@ ID: Final = "adopted"
 CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"
 HOOK: Final = b"/toolkit/nvidia-container-runtime-hook"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
-MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
-OURS: Final = f"{DROP_IN}*.toml"  # and what we add
-CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # where drop-ins lie; not config.toml.bak
+MANY: Final = "*.toml"  # the pattern that NVIDIA's tool adds to containerd's imports
+OURS: Final = f"{DROP_IN}*.toml"  # the pattern that we add
+CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # of drop-ins; config.toml.bak is none
 
 
 def find_leftovers(
     facts: Facts, options: Options, *, ours: bool = False, unread: Mapping[PurePosixPath, str] | None = None
 ) -> Part:
-    """Return rows, and a note for each, for NVIDIA's runtimes, drop-ins, imports and directory.
+    """Return a part with the rows of unrecorded edits, and a note for each.
 
-    If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
-    ``unread`` are configs, by engine, that name our toolkit and may be read no more.
+    By default all edits of NVIDIA's installer count: runtimes, drop-ins, imports and the toolkit's directory.
+    With ``ours``, for a lost ledger, only keys and the import that we write ourselves count. ``unread`` are
+    configs, with their engines, that name our toolkit, and that no engine may read any more.
     """
-    toolkit_dir = options.layout.toolkit
     parts: list[Part] = []
     for engine in facts.engines:
-        beside = [path for path, name in (unread or {}).items() if name == engine.name]
-        parts.append(_Leftovers(engine, facts, toolkit_dir, ours=ours, unread=beside).as_part())
-    rows, found = sum_rows(parts), [note for part in parts for note in part.notes]
+        unread_paths = [path for path, name in (unread or {}).items() if name == engine.name]
+        leftovers = _Leftovers(engine, facts, options.layout.toolkit, ours=ours, unread=unread_paths)
+        parts.append(leftovers.as_part())
+    rows = sum_rows(parts)
+    notes = [note for part in parts for note in part.notes]
     toolkit = None
-    # Its installer writes that config in any case: without it, and unused, a directory is an administrator's.
+    # NVIDIA's installer always writes config.toml. A directory without config.toml and without a runtime that
+    # uses it is an administrator's.
     if facts.toolkit.kind is Kind.DIRECTORY and (rows.engines or facts.toolkit.config is not None):
-        found.append(str(options.layout.toolkit))
-        toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
+        notes.append(str(options.layout.toolkit))
+        toolkit = ToolkitRow(ADOPTED, previous=None, rendered=facts.toolkit.config or "")
     elif rows.engines:
-        toolkit = ToolkitRow(ADOPTED, None, "")  # so that the containers on its runtimes are looked for
-    return Part(ID, rows=replace(rows, toolkit=toolkit), notes=tuple(found))
+        # With this row the undo looks for containers on these runtimes.
+        toolkit = ToolkitRow(ADOPTED, previous=None, rendered="")
+    return Part(ID, rows=replace(rows, toolkit=toolkit), notes=tuple(notes))
 
 
 class _Leftovers:
-    """What starts the toolkit in the configs and hooks of one engine."""
+    """The configs and hooks of one engine, searched for what starts the toolkit."""
 
     def __init__(
         self,
@@ -81,176 +88,233 @@ class _Leftovers:
         ours: bool,
         unread: Collection[PurePosixPath] = (),
     ) -> None:
-        self.engine, self.facts, self.toolkit, self.ours = engine, facts, toolkit, ours
-        # The import of our drop-in may be gone: its owner has written the root file anew.
+        self.engine = engine
+        self.facts = facts
+        self.toolkit = toolkit
+        self.ours = ours
+        # The import of our drop-in is gone if the owner has written the root config anew.
         unread = [path for path in unread if path not in engine.files and _is_drop_in(facts, path)]
-        there = (path for path in (*engine.files, *unread) if facts.contents[path] is not None)
-        self.trees = {path: tree_of(facts.contents[path], path) for path in there}
+        self.trees: dict[PurePosixPath, Tree] = {}
+        for path in (*engine.files, *unread):
+            if facts.contents[path] is not None:
+                self.trees[path] = tree_of(facts.contents[path], path)
         self.runtimes = {path: dict(list_runtimes(tree, toolkit)) for path, tree in self.trees.items()}
-        # NVIDIA's as a whole; nvidia-ctk writes others to the same path.
-        self.drop_ins = {path for path, found in self.runtimes.items() if found and path.stem == DROP_IN}
-        if ours and facts.toolkit.kind is Kind.ABSENT:  # not even our link is left to tell whose they are
+        # A drop-in of this name is NVIDIA's as a whole; nvidia-ctk writes other drop-ins to the same path.
+        self.drop_ins = {
+            path for path, runtimes in self.runtimes.items() if runtimes and path.stem == DROP_IN
+        }
+        if ours and facts.toolkit.kind is Kind.ABSENT:
+            # Our link is gone, too: only our usual drop-in with nothing but our runtimes counts as ours.
             usual = engine.spec.drop_ins.usual
-            for path in [each for each in self.drop_ins if each != (usual or each) or self.holds_more(each)]:
-                del self.trees[path]
-        for path in unread:  # what else it holds may be its owner's, and be read again one day
+            for path in self.drop_ins:
+                is_elsewhere = usual is not None and path != usual
+                if is_elsewhere or self.holds_more(path):
+                    del self.trees[path]
+        for path in unread:
+            # The other keys may be the owner's, and he may import the file again.
             if path in self.trees and self.holds_more(path):
                 del self.trees[path]
 
     def as_part(self) -> Part:
-        """Return rows for what is there."""
-        engine, configs, found = self.engine, [], []
+        """Return the part with the rows of the engine, and a note for each."""
+        engine = self.engine
         runtimes: dict[str, PurePosixPath] = {}
+        configs: list[ConfigRow] = []
+        notes: list[str] = []
         for path, tree in self.trees.items():
             started = self.runtimes[path]
             runtimes |= {key[-1]: binary for key, binary in started.items()}
             if path in self.drop_ins and not self.ours:
                 configs.append(self.whole(path))
-                found.append(f"{path} as a whole")
-            elif wants := (*self.wants(tree, (*started, *self.beside(path))), *self.imports(tree)):
-                syntax = syntax_of(path, text_of(self.facts.contents[path], path), engine.name)
-                edits = apply("{}" if syntax is Syntax.JSON else "", wants, syntax, name=str(path))[1]
-                configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
-                names = ", ".join(sorted(key[-1] for key in started)) or "an import"
-                found.append(f"{names} in {path}")
-                built_in = (value_at(tree, (*key[:-1], BUILT_IN)) for key in started if self.ours)
-                if path not in self.drop_ins and {"runtime_type": RUNC_TYPE} in built_in:
-                    # An install writes the same where no runtime is named.
-                    found.append(f"{BUILT_IN} in {path}, which stays: it may be an administrator's")
-        hooks = tuple(path for path in engine.hooks if _is_hook(self.facts, path, self.toolkit))
+                notes.append(f"{path} as a whole")
+                continue
+            wants = (*self.wants(tree, (*started, *self.beside(path))), *self.imports(tree))
+            if not wants:
+                continue
+            configs.append(self.edited(path, wants))
+            names = ", ".join(sorted(key[-1] for key in started)) or "an import"
+            notes.append(f"{names} in {path}")
+            if self.ours and path not in self.drop_ins and _defines_built_in(tree, started):
+                # Our install writes the same definition if the config names no runtime.
+                notes.append(f"{BUILT_IN} in {path}, which stays: it may be an administrator's")
+        hooks = [path for path in engine.hooks if _is_hook(self.facts, path, self.toolkit)]
         configs += [self.whole(path) for path in hooks]
-        found += [f"the hook {path}" for path in hooks]
-        row = EngineRow(engine.name, engine.socket, engine.unit, runtimes)
-        engines = (row,) if runtimes or hooks else ()
-        return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(found))
+        notes += [f"the hook {path}" for path in hooks]
+        engines: tuple[EngineRow, ...] = ()
+        if runtimes or hooks:
+            engines = (EngineRow(engine.name, engine.socket, engine.unit, runtimes),)
+        return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(notes))
 
     def whole(self, path: PurePosixPath) -> ConfigRow:
-        """Return the row of a file that goes as a whole."""
+        """Return the row of a file that an undo removes as a whole."""
         file = self.facts.contents[path]
-        return ConfigRow(self.engine.name, path, None, None, (file.digest,) if file else (), ())
+        digests = (file.digest,) if file else ()
+        return ConfigRow(self.engine.name, path, syntax=None, original=None, ours=digests, edits=())
+
+    def edited(self, path: PurePosixPath, wants: tuple[Want, ...]) -> ConfigRow:
+        """Return the row of a file from which an undo removes the wanted keys."""
+        syntax = syntax_of(path, text_of(self.facts.contents[path], path), self.engine.name)
+        empty = "{}" if syntax is Syntax.JSON else ""
+        _, edits = apply(empty, wants, syntax, name=str(path))
+        return ConfigRow(self.engine.name, path, syntax, original=None, ours=(), edits=edits)
 
     def beside(self, path: PurePosixPath) -> set[Key]:
         """Return the key of the built-in runtime that a drop-in of ours names beside ours."""
-        ours = self.ours and path.stem == DROP_IN
-        return {(*key[:-1], BUILT_IN) for key in self.runtimes[path]} if ours else set()
+        if not self.ours or path.stem != DROP_IN:
+            return set()
+        return {(*key[:-1], BUILT_IN) for key in self.runtimes[path]}
 
     def holds_more(self, path: PurePosixPath) -> bool:
-        """Tell whether a drop-in holds more than runtimes of the toolkit, and which is the default."""
+        """Tell whether a drop-in holds more than the toolkit's runtimes and the choice of the default."""
         runtimes = {*self.runtimes[path], *self.beside(path)}
         default = self.engine.spec.default_key
         ours = {("version",), *((*key[:-2], default) for key in runtimes)}
-        return any(
-            key not in ours and not any(key[: len(runtime)] == runtime for runtime in runtimes)
-            for key, _ in leaves(self.trees[path])
-        )
+        for key, _ in leaves(self.trees[path]):
+            is_below_runtime = any(key[: len(runtime)] == runtime for runtime in runtimes)
+            if key not in ours and not is_below_runtime:
+                return True
+        return False
 
     def wants(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[Want]:
-        """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be known."""
+        """Yield the keys that NVIDIA's tool has probably set in an administrator's file."""
         for key in keys:
             default = (*key[:-2], self.engine.spec.default_key)
             if value_at(tree, default) == key[-1]:
                 yield Want(default, key[-1])
             runtime = value_at(tree, key)
             if isinstance(runtime, dict):
-                yield from (Want(key[:-1] + below, value) for below, value in leaves({key[-1]: runtime}))
+                for below, value in leaves({key[-1]: runtime}):
+                    yield Want(key[:-1] + below, value)
 
     def imports(self, tree: Tree) -> Iterator[Want]:
-        """Yield the imports that are our own for a drop-in, or that take nothing but NVIDIA's drop-ins."""
-        imports, drop_ins = tree.get("imports"), self.engine.spec.drop_ins
-        if not drop_ins.is_imported or not isinstance(imports, list):
+        """Yield the imports to remove.
+
+        With ``ours`` these are our own imports of drop-ins, else the imports of NVIDIA's drop-ins alone.
+        """
+        imports = tree.get("imports")
+        if not self.engine.spec.drop_ins.is_imported or not isinstance(imports, list):
             return
         config = self.engine.config
         own = {own_import(path) for path in self.trees if self.runtimes[path] and path != config}
-        for pattern in (each for each in imports if isinstance(each, str)):
+        for pattern in imports:
+            if not isinstance(pattern, str):
+                continue
             place = PurePosixPath(pattern)
-            taken = {path for path in self.engine.files if path.parent == place.parent} - {config}
-            many = place.name in {MANY, OURS} and taken and taken <= self.drop_ins
-            if place in own if self.ours else many or place in self.drop_ins:
+            loads_nvidias = place in self.drop_ins or self.loads_only_drop_ins(place)
+            if place in own if self.ours else loads_nvidias:
                 yield Want(("imports",), pattern, member=True)
+
+    def loads_only_drop_ins(self, pattern: PurePosixPath) -> bool:
+        """Tell whether an import of many files loads NVIDIA's drop-ins alone."""
+        if pattern.name not in {MANY, OURS}:
+            return False
+        loaded = {path for path in self.engine.files if path.parent == pattern.parent}
+        loaded -= {self.engine.config}
+        return bool(loaded) and loaded <= self.drop_ins
+
+
+def _defines_built_in(tree: Tree, keys: Iterable[Key]) -> bool:
+    """Tell whether a config defines the built-in runtime, beside one of the ``keys``, as our install does."""
+    return any(value_at(tree, (*key[:-1], BUILT_IN)) == {"runtime_type": RUNC_TYPE} for key in keys)
 
 
 def find_packages(facts: Facts, options: Options) -> Iterator[str]:
     """Yield the runtimes that start NVIDIA's binaries elsewhere, as nvidia-ctk sets them up for packages."""
-    for path in (path for engine in facts.engines for path in engine.files):
-        tree = tree_of(facts.contents[path], path)
-        known = dict(list_runtimes(tree, options.layout.toolkit))
-        for key, value in leaves(tree):
-            if is_ours(value) and RUNTIMES in key and not any(key[: len(each)] == each for each in known):
-                yield f"{key[key.index(RUNTIMES) + 1]} in {path}: it starts {value}"
+    for engine in facts.engines:
+        for path in engine.files:
+            tree = tree_of(facts.contents[path], path)
+            known = dict(list_runtimes(tree, options.layout.toolkit))
+            for key, value in leaves(tree):
+                is_known = any(key[: len(each)] == each for each in known)
+                if is_ours(value) and RUNTIMES in key and not is_known:
+                    yield f"{key[key.index(RUNTIMES) + 1]} in {path}: it starts {value}"
 
 
 def _is_drop_in(facts: Facts, path: PurePosixPath) -> bool:
-    """Tell whether a file has the name of our drop-ins and can be read as one."""
+    """Tell whether a file has the name of our drop-ins and is a valid config."""
     with suppress(InstallerError):
         return path.stem == DROP_IN and bool(tree_of(facts.contents[path], path))
     return False
 
 
 def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
-    with suppress(InstallerError):  # what no engine could read
+    """Tell whether a file is an OCI hook that starts the toolkit."""
+    with suppress(InstallerError):  # no engine can read this file
         program = value_at(tree_of(facts.contents[path], path), ("hook", "path"))
         return isinstance(program, str) and PurePosixPath(program).is_relative_to(toolkit)
     return False
 
 
-# By install-dir: the configs that name its toolkit, and whose they are.
+# By install-dir: the configs that name its toolkit, each with its engine.
 Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
 
 
 def find_toolkits(host: Host, options: Options) -> Named:
-    """Return the install-dirs that configs and hooks of engines name, by file and engine; none is asked."""
+    """Return the install-dirs that configs and hooks name, without asking any engine."""
     named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
     for name, path in _list_configs(host, options):
-        with suppress(InstallerError):  # what cannot be read names nothing that could be undone
+        with suppress(InstallerError):  # an undo could not edit an unreadable file
             for directory in list_toolkits(host.read(path)):
                 named.setdefault(directory, {})[path] = name
     return named
 
 
 def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosixPath]]:
-    """Yield the configs that an engine may read: its own, and what lies where drop-ins and hooks do."""
+    """Yield the configs that engines may read, with their engines: root configs, drop-ins and hooks."""
     for engine in ENGINES.values():
         if engine.finds:
             continue
         place = options.places.get(engine.name, Places())
-        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_ins.usual
-        found = [config, *([drop_in] if drop_in else ()), *copies_of(host, engine)]
+        config = place.config or engine.config
+        drop_in = place.drop_in or engine.drop_ins.usual
+        paths = [config]
+        if drop_in:
+            paths.append(drop_in)
+        paths += copies_of(host, engine)
         directories = [config.parent, config.parent / "conf.d", engine.drop_ins.directory, engine.hook_dir]
         if engine.hook_dir and options.crio_hook:
             directories.append(options.crio_hook.parent)
         for directory in filter(None, directories):
             with suppress(InstallerError):
-                beside = (directory / name for name in host.names(directory))
-                found += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
-        yield from ((engine.name, path) for path in dict.fromkeys(found))
+                beside = [directory / name for name in host.names(directory)]
+                paths += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
+        for path in dict.fromkeys(paths):
+            yield engine.name, path
 
 
 def find_left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
-    """Return the configs that name our toolkit, by engine; none where NVIDIA's has its name."""
+    """Return the configs that name our toolkit, with their engines; none if NVIDIA's toolkit has its path."""
     kind = host.kind(options.layout.toolkit, last=False)
     named = find_toolkits(host, options).get(options.install_dir, {})
     if kind is Kind.DIRECTORY:
         return {}
     if kind is not Kind.ABSENT:
         return dict(named)
-    left: dict[PurePosixPath, str] = {}
+    left_behind: dict[PurePosixPath, str] = {}
     for path, engine in named.items():
         file = host.read(path)
-        # Where nothing has the name, an administrator may have written another entry ahead of the first
-        # install. No container starts with a hook that is not there, so that is nobody's preparation.
+        # Without a toolkit, an administrator may have prepared the plain runtime for a first install, but not
+        # its CDI variant. A hook is no preparation, for no container starts while its program is missing.
         if file is not None and (CDI in file.content or HOOK in file.content):
-            left[path] = engine
-    return left
+            left_behind[path] = engine
+    return left_behind
 
 
 def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Options:
-    """Return options with the install-dir that engines name; InstallerError: several, or another one."""
+    """Return options with the install-dir that engines name.
+
+    Raises:
+        InstallerError: engines name several, or another one than the options.
+    """
     if options.adopt or host.exists(options.layout.home):
         return options
-    named, asked = find_toolkits(host, options), options.install_dir
+    named = find_toolkits(host, options)
+    asked = options.install_dir
     found = sorted(place for place in named if host.exists(Layout(place).home))
     is_usual = asked == DEFAULT_INSTALL_DIR
-    if not found or (not is_usual and asked in named):  # then its ledger is lost, or nothing is
+    if not found:
+        return options
+    if not is_usual and asked in named:  # its ledger may be lost
         return options
     if not is_usual or len(found) > 1:
         configs = " and ".join(map(str, sorted(named[found[0]])))
@@ -263,31 +327,53 @@ def find_install_dir(host: Host, options: Options, *, tell: bool = True) -> Opti
 
 
 def recover(host: Host, options: Options, ledger: Ledger, *, undoes: bool = False) -> None:
-    """Write down what configs show to be ours where the ledger that knew it is lost."""
+    """Write a new ledger of the edits that configs show to be ours, if the ledger is lost.
+
+    Args:
+        host: the node.
+        options: the options of the verb.
+        ledger: the open ledger; nothing is done unless it is empty.
+        undoes: whether an undo follows at once; the logged remedy says so.
+    """
     if not ledger.held.empty:
         return
-    part, layout = find_lost(host, options), options.layout
-    held, found = (part.rows, part.notes) if part else (Record(), ())
-    # A toolkit that is ours by where its name leads, or that stands in another's place.
+    record = Record()
+    notes: list[str] = []
+    part = find_lost(host, options)
+    if part is not None:
+        record = part.rows
+        notes += part.notes
+
+    # A toolkit is ours if its link leads to our versions, or if another toolkit was set aside for it.
+    layout = options.layout
     aside = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
     link = host.link_target(layout.toolkit) or ""
     if link.startswith(VERSIONS) or (aside and not host.exists(layout.toolkit)):
-        toolkit = ToolkitRow(ADOPTED, None, "", replaced=aside)
-        held, found = replace(held, toolkit=toolkit), (*found, str(layout.toolkit))
-    if specification := find_lost_specification(host, options.layout):
-        held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
-        found = (*found, str(specification.path))
-    if not held.empty:
-        when = "after this" if undoes else "no action is needed now; after the next"
-        remedy = f"{when} uninstall compare the configs with your own copies, "
-        remedy += f"and remove {options.install_dir} if it is empty"
-        log.warning("ledger lost", found=list(found), remedy=remedy)
-        for row in held.configs:
-            if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
-                remedy = "after an uninstall set the default runtime that it had before the install"
-                log.warning("former default not known", engine=row.engine, path=str(row.path), remedy=remedy)
-        known = ledger.held
-        ledger.write(replace(held, directories=known.directories, published=known.published))
+        toolkit = ToolkitRow(ADOPTED, previous=None, rendered="", replaced=aside)
+        record = replace(record, toolkit=toolkit)
+        notes.append(str(layout.toolkit))
+
+    specification = find_lost_specification(host, layout)
+    if specification is not None:
+        record = replace(record, configs=(*record.configs, specification), cdi=CdiRow(()))
+        notes.append(str(specification.path))
+    if record.empty:
+        return
+    _warn_of_lost_ledger(options, record, notes, undoes=undoes)
+    known = ledger.held
+    ledger.write(replace(record, directories=known.directories, published=known.published))
+
+
+def _warn_of_lost_ledger(options: Options, record: Record, notes: list[str], *, undoes: bool) -> None:
+    """Log that the ledger was lost, and the engines whose former default runtime is not known."""
+    when = "after this" if undoes else "no action is needed now; after the next"
+    remedy = f"{when} uninstall compare the configs with your own copies, "
+    remedy += f"and remove {options.install_dir} if it is empty"
+    log.warning("ledger lost", found=notes, remedy=remedy)
+    for row in record.configs:
+        if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
+            remedy = "after an uninstall set the default runtime that it had before the install"
+            log.warning("former default not known", engine=row.engine, path=str(row.path), remedy=remedy)
 
 
 def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
@@ -296,16 +382,20 @@ def find_lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
     is_nvidias = host.kind(layout.toolkit, last=False) is Kind.DIRECTORY
     if file is None or is_nvidias or f'"{layout.cdi_hook}"'.encode() not in file.content:
         return None
-    return ConfigRow(OWNER, SPECIFICATION, None, None, (file.digest,), ())
+    return ConfigRow(OWNER, SPECIFICATION, syntax=None, original=None, ours=(file.digest,), edits=())
 
 
 def find_lost(host: Host, options: Options) -> Part | None:
-    """Return rows for what configs show to be ours, None where nothing; InstallerError: one is unreadable."""
+    """Return a part with rows for the edits that configs show to be ours; None if there are none.
+
+    Raises:
+        InstallerError: a config cannot be read.
+    """
     named = find_left_behind(host, options)
     if not named:
         return None
-    # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
+    # Engines that are named are observed even if they are stopped: they will read their configs at the start.
     options = replace(options, engines=tuple(dict.fromkeys(named.values())))
     facts = observe_adoption(host, options, named)
-    found = find_leftovers(facts, options, ours=True, unread=named)
-    return found if found.rows.configs else None
+    leftovers = find_leftovers(facts, options, ours=True, unread=named)
+    return leftovers if leftovers.rows.configs else None
