@@ -1,4 +1,7 @@
-"""Carry a plan out: the ledger first, then step by step; a failure rolls back."""
+"""Carry a plan out: first the ledger, then one step after the other; a failed install is rolled back.
+
+``apply`` carries out an install, ``apply_undo`` an undo; ``_do`` does one step.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -41,34 +44,42 @@ from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
 
 class Context(Struct, frozen=True):
-    """Where a plan is carried out."""
+    """The node and the ledger on which a plan is carried out."""
 
     host: Host
     layout: Layout
     ledger: Ledger
     timeout_s: float
-    until_s: float = inf  # when a pod's grace runs out, on the clock that only goes on
-    rolls_back: bool = False  # it takes back what another plan has begun
-    # Yields what still starts a program of the toolkit, asked right before that is removed.
+    until_s: float = inf  # the end of a pod's grace period, on the monotonic clock
+    rolls_back: bool = False  # the plan reverts another plan
+    # Yields an error for each remaining reference to the toolkit; called right before the removal.
     find_references: Callable[[], Iterable[InstallerError]] = tuple
 
     def patience(self, check: Callable[[], None]) -> Patience:
-        """Return for how long a step may wait that begins now."""
+        """Return how long a step that begins now may wait."""
         left_s = max(1.0, min(self.timeout_s, self.until_s - monotonic()))
         return Patience(left_s, check, 0.0 if self.until_s < inf else STOP_S)
 
 
 def never_stop() -> None:
-    """Do not stop: what has begun is brought to its end."""
+    """Do not stop: check nothing between the steps."""
 
 
 def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
-    """Carry ``plan`` out; when a step fails, or ``check`` raises before one, roll back.
+    """Carry out the plan of an install; roll back if a step fails or ``check`` raises.
 
-    Where ``undo_follows``, a stop leaves it as it is: one undo is quicker than a roll-back and an undo.
-    InstallerError: the host is as it was before. UndoIncompleteError: it is not, and the ledger is kept.
+    Args:
+        context: the node and the ledger.
+        plan: the plan.
+        check: called before each step; it raises to stop.
+        undo_follows: whether to skip the roll-back after a stop: one undo is quicker than a roll-back and an
+            undo.
+
+    Raises:
+        UndoIncompleteError: the host is not as it was before, and the ledger is kept.
+        InstallerError: the host is as it was before.
     """
-    held = context.ledger.held
+    record = context.ledger.held
     done: list[Step] = []
     try:
         with internal_errors():
@@ -77,51 +88,65 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
         if undo_follows and isinstance(error, StoppedError):
             raise
         if isinstance(error, PendingError):
-            # Another restart on top of this one helps nothing, and the plan may be all right.
+            # systemd still works on the restart. A second one would not help, and the plan may be right.
             raise UndoIncompleteError(
                 f"finish ({error.problem})", remedy=error.remedy, code=error.code
             ) from error
-        if not done and context.ledger.held == held:
+        if not done and context.ledger.held == record:
             context.ledger.drop_backups()
             raise
         if done:
             log.warning("step failed", step=describe(done[-1]).text, error=error)
         if isinstance(error, NotBegunError):
             done.pop()
-        failed = held.failed
-        # So that an engine is not reloaded again and again for the same outcome.
+        failed = record.failed
+        # The ledger remembers a failed reload, so that the same plan does not reload the engine again.
         if any(isinstance(step, Reload) for step in done) and not _is_faultless(error):
             failed = Failure(plan.digest, error.problem)
-        _roll_back(context, plan, done, replace(held, failed=failed), error)
+        _roll_back(context, plan, done, replace(record, failed=failed), error)
         raise
 
 
 def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
-    """Carry an undo out; an engine that fails without us gets its configs back. Raise where ours are left."""
-    held = context.ledger.held
+    """Carry out the plan of an undo; an engine that fails without our edits gets them back.
+
+    Raises:
+        UndoIncompleteError: an engine has our edits again.
+        InstallerError: a step failed; the ledger is kept, and the next undo goes on.
+    """
+    record = context.ledger.held
     done: list[Step] = []
     try:
         carry_out(context, plan, check, done)
     except InstallerError as error:
         last = done[-1] if done else None
-        if (
-            isinstance(error, NotBegunError | PendingError)
-            or not isinstance(last, Reload)
-            or ENGINES[last.engine].reload is not ReloadMethod.RESTART
-            or plan.engines[last.engine].serving is None
-            or _is_faultless(error)
-            or monotonic() > context.until_s
-        ):
+        if not isinstance(last, Reload) or not _needs_our_edits(context, plan, last, error):
             raise
         log.warning("step failed", step=describe(last).text, error=error)
-        of_engine = [s for s in done if isinstance(s, WriteConfig | Reload) and s.engine == last.engine]
-        raise _put_back(context, plan, of_engine, held, error) from error
+        of_engine = [
+            step for step in done if isinstance(step, WriteConfig | Reload) and step.engine == last.engine
+        ]
+        raise _restore_our_edits(context, plan, of_engine, record, error) from error
 
 
-def _put_back(
+def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: InstallerError) -> bool:
+    """Tell whether an engine gets our edits back after its restart without them has failed.
+
+    Only an engine does that served before, that was restarted, and that failed for its texts.
+    """
+    if isinstance(error, NotBegunError | PendingError):
+        return False
+    if ENGINES[reload.engine].reload is not ReloadMethod.RESTART:
+        return False
+    if plan.engines[reload.engine].serving is None or _is_faultless(error):
+        return False
+    return monotonic() <= context.until_s
+
+
+def _restore_our_edits(
     context: Context, plan: Plan, done: list[WriteConfig | Reload], record: Record, cause: InstallerError
 ) -> UndoIncompleteError:
-    """Have an engine run with our configs again that does not without them; return why it keeps them."""
+    """Restart an engine with our edits, because it has failed without them; return the reason as an error."""
     engine = plan.engines[done[-1].engine]
     problem = f"undo our edits of {engine.title} (it does not run as before without them: {cause.problem})"
     back = plan_rollback(plan, tuple(done), replace(record, left=problem), reason="the undo failed")
@@ -132,13 +157,19 @@ def _put_back(
         problem = f"{problem}, nor does it start with them again ({error.problem})"
         remedy = f"correct that, start {engine.unit}, then {TRY_AGAIN}"
     else:
-        problem, remedy = f"{problem}, so it has them again", f"correct that, then {TRY_AGAIN}"
+        problem = f"{problem}, so it has them again"
+        remedy = f"correct that, then {TRY_AGAIN}"
     return UndoIncompleteError(problem, remedy=remedy, code=cause.code)
 
 
 def refuse_obstacles(plan: Plan) -> None:
-    """Raise the first obstacle of a plan that could not end well; it has the others with it."""
-    for obstacle in plan.obstacles:
+    """Raise the first obstacle of a plan, with the others attached.
+
+    Raises:
+        InstallerError: the plan has obstacles.
+    """
+    if plan.obstacles:
+        obstacle = plan.obstacles[0]
         obstacle.others = plan.obstacles[1:]
         raise obstacle
 
@@ -146,8 +177,16 @@ def refuse_obstacles(plan: Plan) -> None:
 def carry_out(
     context: Context, plan: Plan, check: Callable[[], None], done: list[Step] | None = None
 ) -> None:
-    """Carry ``plan`` out and leave it where it fails; the ledger knows how to go on from there."""
-    done = [] if done is None else done
+    """Carry out the steps of a plan without a roll-back; the ledger tells the next process how to go on.
+
+    Args:
+        context: the node and the ledger.
+        plan: the plan.
+        check: called before each step; it raises to stop.
+        done: the list to which each step is added when it begins.
+    """
+    if done is None:
+        done = []
     context.ledger.save(plan.backups)
     context.ledger.write(plan.in_progress)
     for planned, reason in plan.planned:
@@ -157,7 +196,7 @@ def carry_out(
         try:
             with supervision.in_step():
                 if isinstance(planned, steps.WriteSpecification):
-                    step = _generate(context, planned)  # its text is known from here on
+                    step = _generate(context, planned)  # only now the text is known
                 else:
                     step = planned
                 done[-1] = step
@@ -169,16 +208,25 @@ def carry_out(
                 log.warning(event, path=str(after.path), reason="its reload failed")
             raise
         if happened:
-            deed = describe(step)
-            log.info(deed.event, **deed.fields, reason=reason)
+            description = describe(step)
+            log.info(description.event, **description.fields, reason=reason)
+    _write_final(context, plan, done)
+
+
+def _write_final(context: Context, plan: Plan, done: Sequence[Step]) -> None:
+    """Write the final rows of a plan, or remove the ledger if nothing is held any more."""
     if plan.final is None:
         context.ledger.remove()
         return
-    # What was not known ahead of the steps: a generated text, the inodes of nodes.
-    nodes = tuple(now for node in plan.final.nodes if (now := held_node(context.host, node)) is not None)
-    final = replace(plan.final, configs=generated(plan.final.configs, done), nodes=nodes)
+    # The text of a specification and the inodes of device nodes were not known ahead of the steps.
+    nodes = []
+    for row in plan.final.nodes:
+        node = held_node(context.host, row)
+        if node is not None:
+            nodes.append(node)
+    final = replace(plan.final, configs=generated(plan.final.configs, done), nodes=tuple(nodes))
     if final.empty and not final.published:
-        # It is removed with its last rows when it is released: a roll-back takes no space of a full disk.
+        # Nothing is written, for the disk may be full: the ledger is removed at its release.
         context.ledger.held = final
     else:
         context.ledger.write(final)
@@ -186,25 +234,31 @@ def carry_out(
 
 
 def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
-    """Return the specification's step with its text, which the ledger knows from here on."""
+    """Return the write of a generated specification, after the digest of its text is in the ledger."""
     text = management_specification(step.source, context.layout, step.cdi)
     after = File(text.encode(), step.before.meta if step.before else Meta())
     write = WriteConfig(OWNER, step.path, step.before, after)
-    held = context.ledger.held
-    context.ledger.write(replace(held, configs=generated(held.configs, [write])))
+    record = context.ledger.held
+    context.ledger.write(replace(record, configs=generated(record.configs, [write])))
     return write
 
 
 def _is_faultless(error: InstallerError) -> bool:
-    """Tell whether a reload has failed for another reason than the texts."""
+    """Tell whether a reload has failed for another reason than its texts."""
     return isinstance(error, StoppedError | EngineStoppedError) or error.code == "systemd-unreachable"
 
 
 def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, cause: InstallerError) -> None:
-    host, engines = context.host, plan.engines.values()
+    """Roll back the steps ``done``; ``record`` is the ledger before them.
+
+    Raises:
+        UndoIncompleteError: the roll-back failed, or containers run on our runtimes.
+    """
     try:
         with internal_errors():
-            running = find_running_containers(host, context.layout, plan.in_progress, engines)
+            running = find_running_containers(
+                context.host, context.layout, plan.in_progress, plan.engines.values()
+            )
             back = plan_rollback(plan, tuple(done), record, running)
             carry_out(replace(context, rolls_back=True), back, never_stop)
         if not back.in_use:
@@ -214,7 +268,8 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
     except InstallerError as error:
         with suppress(Exception):  # the error below counts more
             context.ledger.write(replace(context.ledger.held, failed=record.failed))
-        problem, remedy = error.problem, error.remedy
+        problem = error.problem
+        remedy = error.remedy
     raise UndoIncompleteError(
         f"roll back after a failure ({cause}): cannot {problem}", remedy=remedy, code="roll-back-failed"
     ) from cause
@@ -223,8 +278,9 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
 def _do(
     context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[[], None], done: Sequence[Step]
 ) -> bool:
-    """Do a step, after those that are ``done``; return whether that is an event."""
-    host, layout = context.host, context.layout
+    """Do a step, after those that are ``done``; return whether to log an event."""
+    host = context.host
+    layout = context.layout
     match step:
         case steps.MakeDirectory(path):
             host.make_directory(path)
@@ -257,21 +313,28 @@ def _do(
 
 
 def _remove_directory(host: Host, path: PurePosixPath) -> bool:
+    """Remove a directory if it is empty; return whether it is gone."""
     host.remove_directory(path)
-    if kept := host.exists(path):
+    if host.exists(path):
         log.info("directory kept", path=str(path), reason="it is not empty, or a mount point")
-    return not kept
+        return False
+    return True
 
 
 def _reload(
     context: Context, plan: Plan, step: Reload, check: Callable[[], None], done: Sequence[Step]
 ) -> bool:
-    """Return whether the engine was reloaded; the ledger counts that also where it did not end well."""
-    host, engine = context.host, plan.engines[step.engine]
+    """Reload or restart an engine unless it serves everything already; return whether it was reloaded.
+
+    The ledger counts every reload that was begun, whether it succeeded or not.
+    """
+    host = context.host
+    engine = plan.engines[step.engine]
     patience = replace(context.patience(check), may_rest=context.rolls_back or not step.present)
+    refuse_edited = partial(refuse_changed, host, engine, plan.seen, done)
     begun = True
     try:
-        begun = reload(host, engine, step, patience, partial(refuse_changed, host, engine, plan.seen, done))
+        begun = reload(host, engine, step, patience, refuse_edited)
     except NotBegunError:
         begun = False
         raise
@@ -282,6 +345,11 @@ def _reload(
 
 
 def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
+    """Check that nothing uses the toolkit, right before its removal.
+
+    Raises:
+        InstallerError: a container runs on it, or something names it.
+    """
     if hooked:
         await_created(context.host, plan.engines[hooked], context.layout, check)
     running = find_running_containers(
@@ -297,22 +365,27 @@ def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[],
 
 
 def _switch(host: Host, layout: Layout, after: str | None) -> None:
-    """Let the toolkit's name be what ``after`` says, wherever an interrupted switch has left it."""
-    now = host.link_target(layout.toolkit)
-    directory = now is None and host.exists(layout.toolkit)
-    aside = host.link_target(layout.replaced) is None and host.exists(layout.replaced)
+    """Make the path ``toolkit`` what ``after`` says, also after an interrupted switch.
+
+    ``after`` is the target of our link, "" for no link, or None for the directory of another installer that
+    was set aside.
+    """
+    link = host.link_target(layout.toolkit)
+    is_directory = link is None and host.exists(layout.toolkit)
+    is_aside = host.link_target(layout.replaced) is None and host.exists(layout.replaced)
     if after is None:
-        if aside and now is not None:
+        if is_aside and link is not None:
             host.rename(layout.toolkit, layout.replaced, exchange=True)
             host.remove(layout.replaced)
-        elif aside and directory:  # by an installer that removes its former one at each start
+        elif is_aside and is_directory:
+            # The other installer has made a new directory. It removes its former directory at each start.
             remove_tree(host, layout.replaced)
-        elif aside:
+        elif is_aside:
             host.rename(layout.replaced, layout.toolkit)
-    elif directory and after:
+    elif is_directory and after:
         host.link(layout.replaced, after)
         host.rename(layout.toolkit, layout.replaced, exchange=True)
     elif after:
         host.link(layout.toolkit, after)
-    elif now is not None:
+    elif link is not None:
         host.remove(layout.toolkit)
