@@ -137,7 +137,7 @@ def _make_row(accepted: Accepted, facts: Facts, options: Options, ask: Ask) -> E
 
 
 def _explain_pending(accepted: Accepted, options: Options) -> str:
-    """Return what the engine does not have in force yet, and when it will; "" for nothing."""
+    """Return the settings that the engine does not have in force yet, and when it will; "" for none."""
     engine = accepted.engine
     if accepted.pending:
         return reloading.DUE
@@ -370,7 +370,7 @@ def _without_reload(undo: _Undo, candidate: UndoCandidate) -> UndoCandidate:
 
 
 def _find_still_served(undo: _Undo, candidate: UndoCandidate) -> InstallerError | None:
-    """Return what an engine that is not reloaded may still start of ours; None for nothing."""
+    """Return an error if an engine without a reload may still start programs of ours."""
     row = undo.row
     engine = undo.engine
     if candidate.reload is not None or engine.spec.finds:
@@ -408,7 +408,7 @@ def _find_still_served(undo: _Undo, candidate: UndoCandidate) -> InstallerError 
 
 
 def _choose_candidate(undo: _Undo, *, keeps_runtimes: bool) -> tuple[UndoCandidate, list[InstallerError]]:
-    """Return the first candidate that can be written and that the engine accepts, and why not those before.
+    """Return the first writable candidate that the engine accepts, and the refusals of those before.
 
     The candidates: without us (unless ``keeps_runtimes``), without our default, unchanged.
     """
@@ -433,7 +433,7 @@ def _find_unwritable(facts: Facts, candidate: UndoCandidate) -> InstallerError |
 
 
 def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:
-    """Return the row with the runtimes of an earlier install that a later one has not yet removed."""
+    """Return the row, with the runtimes of earlier installs that later installs have not yet removed."""
     toolkits = {str(binary.parent) for binary in row.runtimes.values()}
     earlier: dict[str, PurePosixPath] = {}
     for config in facts.held.configs:
@@ -501,8 +501,8 @@ def _list_ours(row: EngineRow, candidate: UndoCandidate) -> frozenset[str]:
 def _find_refusal(undo: _Undo, candidate: UndoCandidate) -> InstallerError | None:
     """Return why an engine would not do with the texts of a candidate; None if it would.
 
-    The texts are compared with the present ones and with what lived before our edits were edited. If one of
-    both comparisons finds nothing, the candidate is accepted.
+    The prediction is compared with two others: for the present texts, and for the present texts without the
+    unedited files of ours. If either comparison finds no problem, the candidate is accepted.
     """
     row = undo.row
     engine = undo.engine
@@ -673,7 +673,7 @@ def _serves_rest(serving: EffectiveConfig, candidate: UndoCandidate) -> bool:
 def _plan_reload(undo: _Undo, candidate: UndoCandidate) -> Reload:
     """Return the reload of an undo, with what the engine has to serve after it.
 
-    These are our runtimes that its files without us define, none of our others, and the rest as before.
+    The engine has to serve our runtimes only if its files without us define them, and the rest as before.
     """
     row = undo.row
     engine = undo.engine

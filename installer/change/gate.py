@@ -189,7 +189,7 @@ def _read_inherited(request: _Request, present_texts: Texts) -> EffectiveConfig:
 
 
 def _serves_despite_lost_ledger(request: _Request, candidate: Candidate, now: EffectiveConfig) -> bool:
-    """Tell whether an engine stays as it is, because it serves everything and its ledger is lost.
+    """Tell whether an engine stays unchanged, because it serves everything and the ledger is lost.
 
     Without a ledger the texts without us are a guess, and no comparison with them counts.
     """
@@ -298,7 +298,7 @@ def _keep_present_texts(candidate: Candidate, facts: Facts) -> Candidate:
 
 
 def _find_changes(request: _Request, decision: Decision) -> tuple[ConfigChange, ...]:
-    """Return the change of each config: those of a decision, those of earlier installs, those of others."""
+    """Return the change of each config, whether a decision, an earlier install or others wrote to it."""
     engine = request.engine
     facts = request.facts
     changes = [change_config(engine.name, wanted, facts) for wanted in decision.files]
@@ -410,7 +410,7 @@ def _decide_reload(request: _Request, candidate: Candidate, reload: Reload) -> R
     """Decide whether an install restarts or reloads an engine, and when.
 
     The engine is left alone if it serves everything that the reload would bring about, and if no key of an
-    earlier install goes. ``reloading.explain_refusals`` may still refuse a restart that is decided here.
+    earlier install is removed. ``reloading.explain_refusals`` may still refuse a restart decided here.
     """
     engine = request.engine
     if request.options.restart_mode is RestartMode.NONE or engine.hook is not None:

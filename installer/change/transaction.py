@@ -132,7 +132,7 @@ def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
 def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: InstallerError) -> bool:
     """Tell whether an engine gets our edits back after its restart without them has failed.
 
-    Only an engine does that served before, that was restarted, and that failed for its texts.
+    The engine has to have served before the undo, and its restart has to have failed because of the texts.
     """
     if isinstance(error, NotBegunError | PendingError):
         return False
@@ -146,7 +146,7 @@ def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: Instal
 def _restore_our_edits(
     context: Context, plan: Plan, done: list[WriteConfig | Reload], record: Record, cause: InstallerError
 ) -> UndoIncompleteError:
-    """Restart an engine with our edits, because it has failed without them; return the reason as an error."""
+    """Restart an engine with our edits after a failure without them; return the reason as an error."""
     engine = plan.engines[done[-1].engine]
     problem = f"undo our edits of {engine.title} (it does not run as before without them: {cause.problem})"
     back = plan_rollback(plan, tuple(done), replace(record, left=problem), reason="the undo failed")
@@ -278,7 +278,7 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
 def _do(
     context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[[], None], done: Sequence[Step]
 ) -> bool:
-    """Do a step, after those that are ``done``; return whether to log an event."""
+    """Do a step after the steps ``done``; return whether to log an event."""
     host = context.host
     layout = context.layout
     match step:
