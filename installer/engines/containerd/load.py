@@ -1,7 +1,7 @@
-"""What containerd refuses only while it loads: ``config dump`` accepts all of that.
+"""Settings that containerd refuses only while it loads: ``config dump`` accepts all of them.
 
 The rules are those of containerd's source from 1.6 to 2.3 (engine-facts.md#containerd-load). Where containerd
-asks more than can be seen from here, such as the kernel or a free port, there is no rule.
+needs something that cannot be seen from here, such as the kernel or a free port, no rule exists.
 """
 
 import json
@@ -36,14 +36,14 @@ SNAPSHOTTERS: Final = "io.containerd.snapshotter.v1."
 DIFFERS: Final = "io.containerd.differ.v1."
 PLUGINS_OF_CRI: Final = ("cri", V2_PLUGIN, V3_PLUGIN, IMAGES_PLUGIN)
 LINUX_V1: Final = "io.containerd.runtime.v1.linux"
-# In some release from 1.6 on. A vendor's own is known by its table in the dump.
+# Built into some release from 1.6 on. The snapshotter of a vendor is known by its table in the dump.
 BUILT_IN_SNAPSHOTTERS: Final = frozenset(
     ("overlayfs", "native", "btrfs", "devmapper", "zfs", "aufs", "blockfile", "erofs")
 )
 BUILT_IN_DIFFERS: Final = frozenset(("walking", "erofs"))
 SHARING_POLICIES: Final = frozenset(("", "shared", "isolated"))
-# What CRI does not load without (1.6.20, 1.7.24 and 2.1.9: each plugin was switched off by itself),
-# from one release on up to another.
+# Plugins without which CRI does not load (1.6.20, 1.7.24 and 2.1.9: each plugin was switched off by itself),
+# by the first release and the first release that is no longer meant.
 _SERVICES: Final = (
     "containers",
     "content",
@@ -96,35 +96,38 @@ NO_START: Final = "it would not start"
 
 
 def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
-    """Yield why containerd would come up without CRI, or not at all, with configs that it can read."""
+    """Yield the errors by which containerd would start without CRI, or not at all, with readable configs."""
     loading = _Loading.of(given)
     for find in _RULES:
         yield from find(loading)
 
 
 class _Loading(Struct, frozen=True):
-    """The settings that containerd loads with, and where they come from."""
+    """The settings with which containerd loads, and the files that set them."""
 
     given: LoadInput
     whole: Tree  # all settings
-    cri: Tree  # those of CRI's plugins in one table; 2.x has three plugins
+    cri: Tree  # the settings of CRI's plugins in one table; 2.x has three plugins
     is_new: bool  # 2.x
 
     @classmethod
     def of(cls, given: LoadInput) -> "_Loading":
-        """Return the settings as containerd prints them, or as the texts tell by themselves."""
+        """Return the settings as containerd prints them, or else as the texts set them."""
         version = given.files.version
+        names: tuple[str, ...] = PLUGINS_OF_CRI
         if given.printed:
             whole = parse_dump(given.printed)
             is_new = whole.get("version") not in {1, 2}
-            # 2.x keeps nothing but its server's settings under the older id.
-            names: tuple[str, ...] = (V2_PLUGIN, V3_PLUGIN, IMAGES_PLUGIN) if is_new else (V2_PLUGIN,)
+            names = (V2_PLUGIN,)
+            if is_new:
+                # 2.x keeps only the settings of its server under the older id.
+                names = (V2_PLUGIN, V3_PLUGIN, IMAGES_PLUGIN)
         else:
             whole = {}
             for tree in given.files.trees.values():
                 whole = merge(whole, tree)
             is_new = version is None or version >= (2,)
-            names = PLUGINS_OF_CRI
+
         cri: Tree = {}
         for name in names:
             cri = merge(cri, _table(whole, "plugins", name))
@@ -133,46 +136,61 @@ class _Loading(Struct, frozen=True):
     @property
     def runtimes(self) -> dict[str, Tree]:
         """The runtimes by name."""
-        found = _table(self.cri, "containerd", RUNTIMES)
-        return {name: _table(found, name) for name in found}
+        table = _table(self.cri, "containerd", RUNTIMES)
+        return {name: _table(table, name) for name in table}
 
     @property
     def disabled(self) -> frozenset[str]:
-        """The ids of the plugins that are switched off."""
-        off = self.whole.get("disabled_plugins")
-        return frozenset(map(str, off)) if isinstance(off, list) else frozenset()
+        """The ids of the disabled plugins."""
+        ids = self.whole.get("disabled_plugins")
+        if not isinstance(ids, list):
+            return frozenset()
+        return frozenset(map(str, ids))
 
     def list_plugins(self, prefix: str, kind: str, built_in: frozenset[str]) -> frozenset[str]:
-        """Return the plugins of a kind that this containerd may have: built in, a vendor's, or a proxy."""
-        listed = {name.removeprefix(prefix) for name in _table(self.whole, "plugins")}
-        proxies = _table(self.whole, "proxy_plugins")
-        kinds = {kind, prefix.removesuffix(".")}
-        listed |= {name for name in proxies if _table(proxies, name).get("type") in kinds}
-        return frozenset((built_in | listed) - {name.removeprefix(prefix) for name in self.disabled})
+        """Return the plugins of a kind that this containerd may have: built in, a vendor's, or a proxy.
+
+        Args:
+            prefix: the beginning of the ids of these plugins.
+            kind: the type of a proxy of this kind.
+            built_in: the names of the plugins that some release contains.
+        """
+        configured = {name.removeprefix(prefix) for name in _table(self.whole, "plugins")}
+
+        proxy_tables = _table(self.whole, "proxy_plugins")
+        types = {kind, prefix.removesuffix(".")}
+        proxies = {name for name in proxy_tables if _table(proxy_tables, name).get("type") in types}
+
+        disabled = {name.removeprefix(prefix) for name in self.disabled}
+        return frozenset((built_in | configured | proxies) - disabled)
 
     def is_dead(self, address: str) -> bool:
-        """Tell whether nobody listens on an address; False where that cannot be seen from here."""
+        """Tell whether no process listens on an address; False if the address cannot be seen from here."""
         host = self.given.host
         return address.startswith("/") and bool(host.names(RUN)) and host.is_dead(PurePosixPath(address))
 
     def find_file(self, *key: str) -> PurePosixPath:
-        """Return the file that sets a key: the last that is read and does, else the root file."""
+        """Return the last file that sets a key; the root file if none does."""
         for path, tree in reversed([*self.given.files.trees.items()]):
             if value_at(tree, key) is not None:
                 return path
         return self.given.files.config
 
     def find_file_of_cri(self, *key: str) -> PurePosixPath:
-        """Return the file that sets a key of CRI's, whichever of its plugins has it."""
-        files = (self.find_file("plugins", plugin, *key) for plugin in PLUGINS_OF_CRI)
-        return next((path for path in files if path != self.given.files.config), self.given.files.config)
+        """Return the file that sets a key in any of CRI's plugins; the root file if none does."""
+        root = self.given.files.config
+        for plugin in PLUGINS_OF_CRI:
+            path = self.find_file("plugins", plugin, *key)
+            if path != root:
+                return path
+        return root
 
     def refuse_cri(self, key: Key, reason: str, remedy: str = "", *, what: str = "") -> LoadError:
-        """Return why CRI would not load for one of its own keys."""
+        """Return the error of a CRI key with which CRI would not load."""
         return _refuse(what or CRI_STAYS_AWAY, self.find_file_of_cri(*key), key, reason, remedy)
 
     def refuse_start(self, key: Key, reason: str, *, what: str = "") -> LoadError:
-        """Return why containerd would not start for a key of the whole config."""
+        """Return the error of a key of the whole config with which containerd would not start."""
         return _refuse(what or NO_START, self.find_file(*key), key, reason, "")
 
 
@@ -182,24 +200,31 @@ def _refuse(what: str, path: PurePosixPath, key: Key, reason: str, remedy: str) 
 
 
 def _find_registry_conflicts(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the registry settings that conflict with ``config_path``, and addresses that are no URLs."""
     registry = _table(loading.cri, "registry")
     configs = _table(registry, "configs")
-    tls = any(isinstance(one, Mapping) and one.get("tls") for one in configs.values())
-    found = {"mirrors": bool(registry.get("mirrors")), "configs": tls and not loading.is_new}
-    for name in (name for name, conflicts in found.items() if conflicts and registry.get("config_path")):
+    has_tls = any(isinstance(config, Mapping) and config.get("tls") for config in configs.values())
+
+    conflicts = {}
+    if registry.get("config_path"):
+        if registry.get("mirrors"):
+            conflicts["mirrors"] = "registry.mirrors"
+        if has_tls and not loading.is_new:
+            conflicts["configs"] = "registry.configs.tls"
+    for name, key in conflicts.items():
         path = loading.find_file_of_cri("registry", name)
-        key = f"registry.{name}" + (".tls" if name == "configs" else "")
         yield LoadError(
             f"{CRI_STAYS_AWAY}: {path} sets {key}, and registry.config_path is set too",
             f"remove {key} from {path}, or empty registry.config_path",
         )
+
     for address in _table(registry, "auths"):
         if reason := _explain_bad_url(address):
             yield loading.refuse_cri(("registry", "auths", address), f"which is no URL: {reason}")
 
 
 def _explain_bad_url(text: str) -> str:
-    """Return why Go's url.Parse refuses an address, as far as its usual mistakes go; "" where it may not."""
+    """Return a usual mistake by which Go's url.Parse refuses an address; "" for none."""
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
         return "it has a control character"
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", text)
@@ -210,7 +235,9 @@ def _explain_bad_url(text: str) -> str:
         return "an address with a port needs a scheme such as https://"
     if re.search(r"%(?![0-9A-Fa-f]{2})", rest.split("?")[0]):
         return "its percent sign begins no escape"
-    host = rest[2:].split("/")[0].split("?")[0].split("#")[0] if rest.startswith("//") else ""
+    host = ""
+    if rest.startswith("//"):
+        host = rest[2:].split("/")[0].split("?")[0].split("#")[0]
     if " " in host:
         return "its host has a blank"
     if re.search(r":(?!\d*$)[^:\]]*$", host):
@@ -219,9 +246,14 @@ def _explain_bad_url(text: str) -> str:
 
 
 def _find_missing_specs(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the runtimes whose base spec is missing or unusable, the owner's runtimes first."""
     runtimes = loading.runtimes
-    # Ours inherit the setting: the runtime of the owner is named, if there is one.
-    for name in sorted(runtimes, key=lambda name: (is_ours(binary_of(runtimes[name])), name)):
+
+    def order(name: str) -> tuple[bool, str]:
+        return is_ours(binary_of(runtimes[name])), name
+
+    # Our runtimes inherit the setting: the error names the owner's runtime if possible.
+    for name in sorted(runtimes, key=order):
         spec = runtimes[name].get("base_runtime_spec")
         if isinstance(spec, str) and spec and (flaw := _find_flaw_of_spec(loading, spec)):
             key = ("containerd", RUNTIMES, name, "base_runtime_spec")
@@ -233,31 +265,39 @@ def _find_missing_specs(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_flaw_of_spec(loading: _Loading, spec: str) -> str:
-    """Return what is wrong with a file that is to hold an OCI spec; "" where nothing is."""
+    """Return the flaw of a file that should hold an OCI spec; "" for none."""
     path = PurePosixPath("/", spec)  # containerd's working directory is the root
     host = loading.given.host
     try:
         kind = host.kind(path)
         if kind is Kind.ABSENT:
             return "which is not there"
+        if kind is Kind.DIRECTORY:
+            return "which is no regular file"
         if kind is not Kind.FILE:
-            return "which is no regular file" if kind is Kind.DIRECTORY else ""
+            return ""
         file = host.read(path)
     except InstallerError:  # containerd itself may read more than we do
         return ""
-    text = file.content.decode(errors="replace").lstrip(" \t\r\n") if file else ""
+
+    text = file.content.decode(errors="replace") if file else ""
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
     try:
-        found, _ = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(text)
+        value, _ = decoder.raw_decode(text.lstrip(" \t\r\n"))
     except (ValueError, RecursionError):
         return "which is no whole JSON"
-    return "" if isinstance(found, dict) or found is None else "which is no JSON object"
+    if value is not None and not isinstance(value, dict):
+        return "which is no JSON object"
+    return ""
 
 
 def _refuse_constant(word: str) -> None:
-    raise ValueError(word)  # NaN and Infinity, which Go does not read
+    """Refuse NaN and Infinity, which Go does not read."""
+    raise ValueError(word)
 
 
 def _find_bad_durations(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the settings that should be durations and are none."""
     names = ("stream_idle_timeout", "image_pull_progress_timeout", "drain_exec_sync_io_timeout")
     for name in (*names, "stats_collect_period", "stats_retention_period"):
         value = loading.cri.get(name)
@@ -269,22 +309,28 @@ def _find_bad_durations(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_bad_runtimes(loading: _Loading) -> Iterator[LoadError]:
-    containerd, runtimes = _table(loading.cri, "containerd"), loading.runtimes
-    old_table = _table(containerd, OLD_TABLE).get("runtime_type")
-    if containerd.get(DEFAULT) == "" and not old_table:
-        yield loading.refuse_cri(("containerd", DEFAULT), "and it is empty")
-    default = runtimes.get(str(containerd.get(DEFAULT)), {}) if not old_table else {"runtime_type": old_table}
-    if not loading.is_new and default.get("runtime_type") != LINUX_V1:
+    """Yield the settings of runtimes, and of the default runtime, that CRI refuses."""
+    containerd = _table(loading.cri, "containerd")
+    runtimes = loading.runtimes
+    # The type of the runtime in the table ``default_runtime``, which 1.x prefers to the name of the default.
+    default_type = _table(containerd, OLD_TABLE).get("runtime_type")
+    if not default_type:
+        if containerd.get(DEFAULT) == "":
+            yield loading.refuse_cri(("containerd", DEFAULT), "and it is empty")
+        default_type = runtimes.get(str(containerd.get(DEFAULT)), {}).get("runtime_type")
+
+    if not loading.is_new and default_type != LINUX_V1:
         for key in (("systemd_cgroup",), ("containerd", "no_pivot")):
             if value_at(loading.cri, key) is True:
                 yield loading.refuse_cri(key, f"and the default runtime is not of the type {LINUX_V1}")
+
     for name, runtime in runtimes.items():
         for word, reason in _find_flaws_of_runtime(loading, runtime):
             yield loading.refuse_cri(("containerd", RUNTIMES, name, word), reason)
 
 
 def _find_flaws_of_runtime(loading: _Loading, runtime: Tree) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a runtime that CRI refuses, and why."""
+    """Yield the keys of a runtime that CRI refuses, each with the reason."""
     if not loading.is_new and runtime.get("runtime_type") != LINUX_V1:
         for word in ("runtime_engine", "runtime_root"):
             if runtime.get(word):
@@ -301,23 +347,32 @@ def _find_flaws_of_runtime(loading: _Loading, runtime: Tree) -> Iterator[tuple[s
 
 
 def _find_bad_networks(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the directories of CNI that conflict with others or cannot be made."""
     cni = _table(loading.cri, "cni")
-    # Its own default, which packagers change, gives way to bin_dir.
-    trees = loading.given.files.trees.values()
-    keys = [("plugins", plugin, "cni", "bin_dirs") for plugin in PLUGINS_OF_CRI]
-    asked = next((found for tree in trees for key in keys if (found := value_at(tree, key))), None)
-    if loading.is_new and cni.get("bin_dir") and asked and asked not in USUAL_BIN_DIRS:
+    # The default of bin_dirs, which packagers change, does not conflict with bin_dir.
+    bin_dirs = next(_list_bin_dirs(loading), None)
+    if loading.is_new and cni.get("bin_dir") and bin_dirs and bin_dirs not in USUAL_BIN_DIRS:
         yield loading.refuse_cri(("cni", "bin_dir"), "and cni.bin_dirs is set too", "remove one of the two")
-    places: dict[Key, Value] = {("cni", "conf_dir"): cni.get("conf_dir")}
+
+    directories: dict[Key, Value] = {("cni", "conf_dir"): cni.get("conf_dir")}
     for name, runtime in loading.runtimes.items():
-        places["containerd", RUNTIMES, name, "cni_conf_dir"] = runtime.get("cni_conf_dir")
-    for key, place in places.items():
-        if isinstance(place, str) and (blocking := _find_blocking(loading, place)):
-            yield loading.refuse_cri(key, f"and {blocking} is no directory")
+        directories["containerd", RUNTIMES, name, "cni_conf_dir"] = runtime.get("cni_conf_dir")
+    for key, directory in directories.items():
+        if isinstance(directory, str) and (obstacle := _find_obstacle(loading, directory)):
+            yield loading.refuse_cri(key, f"and {obstacle} is no directory")
 
 
-def _find_blocking(loading: _Loading, place: str) -> PurePosixPath | None:
-    """Return what stands in the way of a directory that containerd makes; None for nothing."""
+def _list_bin_dirs(loading: _Loading) -> Iterator[Value]:
+    """Yield the values of ``bin_dirs`` that the files set."""
+    for tree in loading.given.files.trees.values():
+        for plugin in PLUGINS_OF_CRI:
+            bin_dirs = value_at(tree, ("plugins", plugin, "cni", "bin_dirs"))
+            if bin_dirs:
+                yield bin_dirs
+
+
+def _find_obstacle(loading: _Loading, place: str) -> PurePosixPath | None:
+    """Return the file in place of a directory, or above it, that containerd would make; None for none."""
     directory = PurePosixPath(place)
     if not directory.is_absolute():
         return None
@@ -326,37 +381,49 @@ def _find_blocking(loading: _Loading, place: str) -> PurePosixPath | None:
             kind = loading.given.host.kind(path)
         except InstallerError:
             return None
+        if kind is Kind.FILE:
+            return path
         if kind is not Kind.DIRECTORY:
-            return path if kind is Kind.FILE else None
+            return None
     return None
 
 
 def _find_bad_streaming(loading: _Loading) -> Iterator[LoadError]:
-    pair = _table(loading.cri, "x509_key_pair_streaming")
-    table, names = "x509_key_pair_streaming", ("tls_cert_file", "tls_key_file")
+    """Yield the flaws of the key pair of CRI's streaming server."""
+    table = "x509_key_pair_streaming"
+    names = ("tls_cert_file", "tls_key_file")
+    pair = _table(loading.cri, table)
     is_on = loading.cri.get("enable_tls_streaming") is True
     given = [name for name in names if pair.get(name)]
-    if given and not is_on:
+    if not given:
+        return
+
+    if not is_on:
         yield loading.refuse_cri((table, given[0]), "and enable_tls_streaming is off")
     elif len(given) == 1:
-        other = next(name for name in names if name not in given)
-        yield loading.refuse_cri((table, given[0]), f"without {other}")
-    for name in given if is_on and len(given) == len(names) else ():
-        if flaw := _find_flaw_of_pem(loading, str(pair[name])):
-            yield loading.refuse_cri((table, name), f"and {pair[name]} {flaw}")
+        missing = next(name for name in names if name not in given)
+        yield loading.refuse_cri((table, given[0]), f"without {missing}")
+    else:
+        for name in names:
+            if flaw := _find_flaw_of_pem(loading, str(pair[name])):
+                yield loading.refuse_cri((table, name), f"and {pair[name]} {flaw}")
 
 
 def _find_flaw_of_pem(loading: _Loading, place: str) -> str:
+    """Return the flaw of a file that should hold PEM; "" if there is none or the file cannot be read."""
     try:
         file = loading.given.host.read(PurePosixPath("/", place))
     except InstallerError:
         return ""
     if file is None:
         return "is not there"
-    return "" if b"-----BEGIN " in file.content else "holds no PEM block"
+    if b"-----BEGIN " not in file.content:
+        return "holds no PEM block"
+    return ""
 
 
 def _find_missing_snapshotters(loading: _Loading) -> Iterator[LoadError]:
+    """Yield the flaws of the snapshotter that CRI would use."""
     key = ("snapshotter",) if loading.is_new else ("containerd", "snapshotter")
     name = value_at(loading.cri, key)
     if not (isinstance(name, str) and name):
@@ -373,28 +440,36 @@ def _find_missing_snapshotters(loading: _Loading) -> Iterator[LoadError]:
     elif isinstance(address, str) and loading.is_dead(address):
         reason = f"the snapshotter {name} of {path} does not answer on {address}"
         yield LoadError(f"its CRI could start no container: {reason}", f"start {name}")
-    place = plugin.get("root_path")
-    if isinstance(place, str) and (blocking := _find_blocking(loading, place)):
-        where = ("plugins", f"{SNAPSHOTTERS}{name}", "root_path")
-        yield loading.refuse_start(where, f"and {blocking} is no directory", what=CRI_STAYS_AWAY)
+
+    root = plugin.get("root_path")
+    if isinstance(root, str) and (obstacle := _find_obstacle(loading, root)):
+        root_key = ("plugins", f"{SNAPSHOTTERS}{name}", "root_path")
+        yield loading.refuse_start(root_key, f"and {obstacle} is no directory", what=CRI_STAYS_AWAY)
 
 
 def _find_missing_plugins(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the plugins that others name and that are not there, or are switched off."""
+    """Yield the plugins that other plugins name and that are missing or disabled."""
     snapshotters = loading.list_plugins(SNAPSHOTTERS, "snapshot", BUILT_IN_SNAPSHOTTERS)
     differs = loading.list_plugins(DIFFERS, "diff", BUILT_IN_DIFFERS)
+
     key = ("plugins", TRANSFER_PLUGIN, "unpack_config")
-    unpack = value_at(loading.whole, key)
-    for one in unpack if loading.is_new and isinstance(unpack, list) else ():
-        asked = one if isinstance(one, Mapping) else {}
-        for word, known in (("snapshotter", snapshotters), ("differ", differs)):
-            if asked.get(word) and asked[word] not in known:
-                yield loading.refuse_start(key, f"and there is no {word} {asked[word]}", what=CRI_STAYS_AWAY)
+    unpack_configs = value_at(loading.whole, key)
+    if loading.is_new and isinstance(unpack_configs, list):
+        for config in unpack_configs:
+            if not isinstance(config, Mapping):
+                continue
+            for kind, known in (("snapshotter", snapshotters), ("differ", differs)):
+                name = config.get(kind)
+                if name and name not in known:
+                    yield loading.refuse_start(key, f"and there is no {kind} {name}", what=CRI_STAYS_AWAY)
+
     key = ("plugins", DIFF_SERVICE, "default")
-    default = value_at(loading.whole, key)
-    for name in default if isinstance(default, list) else ():
-        if name not in differs:
-            yield loading.refuse_start(key, f"and there is no differ {name}", what=CRI_STAYS_AWAY)
+    default_differs = value_at(loading.whole, key)
+    if isinstance(default_differs, list):
+        for name in default_differs:
+            if name not in differs:
+                yield loading.refuse_start(key, f"and there is no differ {name}", what=CRI_STAYS_AWAY)
+
     key = ("plugins", BOLT, "content_sharing_policy")
     policy = value_at(loading.whole, key)
     if isinstance(policy, str) and policy not in SHARING_POLICIES:
@@ -402,43 +477,53 @@ def _find_missing_plugins(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_disabled_plugins(loading: _Loading) -> Iterator[LoadError]:
-    """Yield the plugins that are switched off and that CRI, or the config itself, does not do without."""
+    """Yield the disabled plugins that CRI needs or that the config requires."""
     version = loading.given.files.version
     key = ("disabled_plugins",)
     for (first, end), needed in NEEDED_PLUGINS.items():
-        # Of a release that is not known only what all need.
+        # Of an unknown release only the plugins that all releases need.
         applies = (first, end) == _ANY if version is None else first <= version < end
-        for name in sorted(loading.disabled.intersection(needed)) if applies else ():
+        if not applies:
+            continue
+        for name in sorted(loading.disabled.intersection(needed)):
             yield loading.refuse_start(key, f"and CRI needs {name}", what=CRI_STAYS_AWAY)
+
     required = loading.whole.get("required_plugins")
+    if not isinstance(required, list):
+        return
     known = {
         SNAPSHOTTERS: loading.list_plugins(SNAPSHOTTERS, "snapshot", BUILT_IN_SNAPSHOTTERS),
         DIFFERS: loading.list_plugins(DIFFERS, "diff", BUILT_IN_DIFFERS),
     }
-    for name in map(str, required) if isinstance(required, list) else ():
-        missing = any(
+    for name in map(str, required):
+        is_missing = any(
             name.startswith(prefix) and name.removeprefix(prefix) not in names
             for prefix, names in known.items()
         )
-        if missing or name in loading.disabled:
+        if is_missing or name in loading.disabled:
             yield loading.refuse_start(("required_plugins",), f"and {name} is not there, or is switched off")
 
 
 def _find_bad_nri(loading: _Loading) -> Iterator[LoadError]:
-    """Yield why NRI would not start: containerd ends then (log.Fatal in ``criService.Run``)."""
+    """Yield the settings that stop NRI: containerd ends then (log.Fatal in ``criService.Run``)."""
     nri = _table(loading.whole, "plugins", NRI_PLUGIN)
     if nri.get("disable") is not False or NRI_PLUGIN in loading.disabled:
         return
-    socket, plugins = str(nri.get("socket_path") or ""), str(nri.get("plugin_path") or "")
-    key = ("plugins", NRI_PLUGIN, "socket_path")
-    above = str(PurePosixPath(socket).parent)
-    if not nri.get("disable_connections") and (blocking := _find_blocking(loading, above)):
-        yield loading.refuse_start(key, f"and {blocking} is no directory")
-    key = ("plugins", NRI_PLUGIN, "plugin_path")
-    if blocking := _find_blocking(loading, plugins):
-        yield loading.refuse_start(key, f"and {blocking} is no directory")
+
+    socket = str(nri.get("socket_path") or "")
+    directory = str(PurePosixPath(socket).parent)
+    if not nri.get("disable_connections") and (obstacle := _find_obstacle(loading, directory)):
+        key = ("plugins", NRI_PLUGIN, "socket_path")
+        yield loading.refuse_start(key, f"and {obstacle} is no directory")
+
+    plugins = str(nri.get("plugin_path") or "")
+    if obstacle := _find_obstacle(loading, plugins):
+        key = ("plugins", NRI_PLUGIN, "plugin_path")
+        yield loading.refuse_start(key, f"and {obstacle} is no directory")
         return
-    for name in loading.given.host.names(PurePosixPath(plugins)) if plugins.startswith("/") else ():
+    if not plugins.startswith("/"):
+        return
+    for name in loading.given.host.names(PurePosixPath(plugins)):
         program = PurePosixPath(plugins, name)
         if not NRI_NAME.fullmatch(name) and loading.given.host.is_program(program):
             yield LoadError(
@@ -449,15 +534,19 @@ def _find_bad_nri(loading: _Loading) -> Iterator[LoadError]:
 
 
 def _find_bad_server(loading: _Loading) -> Iterator[LoadError]:
-    """Yield what the server itself refuses, besides its plugins."""
-    whole, words = loading.whole, loading.given.words
+    """Yield the settings that the server itself refuses, apart from its plugins."""
+    whole = loading.whole
+    flags = {word.partition("=")[0] for word in loading.given.words}
+
     debug = _table(whole, "debug")
-    overruled = any(word.partition("=")[0] in {"--log-level", "-l"} for word in words)
-    level, form = debug.get("level"), debug.get("format")
-    if isinstance(level, str) and level and level.lower() not in LOG_LEVELS and not overruled:
+    level = debug.get("level")
+    is_overruled = not flags.isdisjoint(("--log-level", "-l"))
+    if isinstance(level, str) and level and level.lower() not in LOG_LEVELS and not is_overruled:
         yield loading.refuse_start(("debug", "level"), f"and there is no level {level}")
-    if isinstance(form, str) and form not in LOG_FORMATS:
+    log_format = debug.get("format")
+    if isinstance(log_format, str) and log_format not in LOG_FORMATS:
         yield loading.refuse_start(("debug", "format"), "and it is neither text nor json")
+
     for key in (("metrics", "address"), ("grpc", "tcp_address"), ("debug", "address")):
         address = value_at(whole, key)
         if isinstance(address, str) and address and not address.startswith("/") and _is_bad_address(address):
@@ -465,21 +554,24 @@ def _find_bad_server(loading: _Loading) -> Iterator[LoadError]:
     port = loading.cri.get("stream_server_port")
     if isinstance(port, str) and _is_bad_address(f":{port}"):
         yield loading.refuse_cri(("stream_server_port",), "and it is no port", what=NO_START)
+
     grpc = _table(whole, "grpc")
-    for name in ("tcp_tls_cert", "tcp_tls_key", "tcp_tls_ca") if grpc.get("tcp_tls_cert") else ():
-        place = str(grpc.get(name) or "")
-        if (place or name == "tcp_tls_key") and (flaw := _find_flaw_of_pem(loading, place)):
-            yield loading.refuse_start(("grpc", name), f"and {place or 'nothing'} {flaw}")
-    places = {name: str(whole.get(name) or "") for name in ("root", "state")}
-    given = {name for name in places if any(word.partition("=")[0] == f"--{name}" for word in words)}
-    if places["root"] and places["root"] == places["state"] and not given:
+    if grpc.get("tcp_tls_cert"):
+        for name in ("tcp_tls_cert", "tcp_tls_key", "tcp_tls_ca"):
+            place = str(grpc.get(name) or "")
+            if (place or name == "tcp_tls_key") and (flaw := _find_flaw_of_pem(loading, place)):
+                yield loading.refuse_start(("grpc", name), f"and {place or 'nothing'} {flaw}")
+
+    root = str(whole.get("root") or "")
+    state = str(whole.get("state") or "")
+    if root and root == state and flags.isdisjoint(("--root", "--state")):
         yield loading.refuse_start(("root",), "and state is the same directory")
 
 
 def _is_bad_address(text: str) -> bool:
-    """Tell whether Go's net.Listen refuses an address for its form; a service may have a name."""
-    found = re.search(r":([^:\]]*)$", text)
-    return found is None or (found[1].isdigit() and int(found[1]) > LAST_PORT)
+    """Tell whether Go's net.Listen refuses the form of an address; a port may be the name of a service."""
+    port = re.search(r":([^:\]]*)$", text)
+    return port is None or (port[1].isdigit() and int(port[1]) > LAST_PORT)
 
 
 _RULES: Final = (
@@ -498,6 +590,6 @@ _RULES: Final = (
 
 
 def _table(tree: Tree, *key: str) -> Tree:
-    """Return a table, an empty one where there is none: containerd itself has checked the types."""
-    found = value_at(tree, key)
-    return found if isinstance(found, Mapping) else {}
+    """Return a table, empty if the tree has none: containerd itself has checked the types."""
+    table = value_at(tree, key)
+    return table if isinstance(table, Mapping) else {}
