@@ -1,7 +1,7 @@
-"""How an engine was started, how its unit will start it again, and why that is not to be asked of it."""
+"""The present start of an engine, its next start by its unit, and the reasons against a restart."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -20,7 +20,7 @@ from installer.model.options import Options, RestartMode
 
 Words = Sequence[str]
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
-# What systemd gives to one process alone: sockets, and whom to tell that it is ready.
+# Variables that systemd gives to a single process: sockets, and the address for its readiness message.
 OF_PROCESS: Final = ("LISTEN_", "NOTIFY_SOCKET", "WATCHDOG_", "INVOCATION_ID", "JOURNAL_STREAM", "MAINPID")
 KILLING: Final = frozenset({"control-group", "mixed"})  # systemd.kill(5); the others leave the shims
 RUN_DIRECTORIES: Final = (PurePosixPath("/run"), PurePosixPath("/var/run"))
@@ -28,7 +28,7 @@ WILDCARDS: Final = frozenset("*?[")
 
 
 def value_of(cmdline: Words, names: Sequence[str]) -> str | None:
-    """Return the value of a flag, "" for one without; None where it is not given."""
+    """Return the value of a flag, "" for a flag without a value; None if the flag is not given."""
     return next(values_of(cmdline, names), None)
 
 
@@ -42,38 +42,52 @@ def values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
 
 
 def flags_of(spec: EngineSpec, start: Started) -> Flags:
-    """Return what flags and variables say of runtimes; a flag wins over a variable."""
-    by = spec.cmdline.runtimes
-    if by is None:
+    """Return the runtimes that flags and variables set; a flag wins over a variable."""
+    names = spec.cmdline.runtimes
+    if names is None:
         return Flags()
-    default = value_of(start.words, (by.default,)) or start.environment.get(by.default_variable, "")
-    values = tuple(values_of(start.words, (by.runtime,)))
-    values = values or (start.environment.get(by.runtime_variable, ""),)
-    pairs = (word.split(by.between) for value in values for word in value.split(","))
-    return Flags(default, {pair[0]: pair[1] for pair in pairs if len(pair) > 1})
+
+    default = value_of(start.words, (names.default,)) or start.environment.get(names.default_variable, "")
+    values = tuple(values_of(start.words, (names.runtime,)))
+    if not values:
+        values = (start.environment.get(names.runtime_variable, ""),)
+
+    runtimes = {}
+    for word in ",".join(values).split(","):
+        pair = word.split(names.between)
+        if len(pair) > 1:
+            runtimes[pair[0]] = pair[1]
+    return Flags(default, runtimes)
 
 
 def path_of(cmdline: Words, names: Sequence[str]) -> PurePosixPath | None:
-    """Return the path that a flag gives; None for one that is relative to who knows what."""
-    named = value_of(cmdline, names)
-    return PurePosixPath(named) if named and named.startswith("/") else None
+    """Return the path that a flag gives; None without one, or for a relative path, whose base is unknown."""
+    path = value_of(cmdline, names)
+    if not path or not path.startswith("/"):
+        return None
+    return PurePosixPath(path)
 
 
 def find_place(host: Host, place: Place, cmdline: Words, config: PurePosixPath) -> PurePosixPath | None:
-    """Return where a flag, or else a key of the config, puts a place; None for none, and a relative one."""
-    value: object = value_of(cmdline, (place.flag,)) if place.flag else None
+    """Return the path that a flag, or a key of the config, sets for a place; None if relative or none."""
+    value: object = None
+    if place.flag:
+        value = value_of(cmdline, (place.flag,))
     if value is None and place.key:
         with suppress(InstallerError):
             value = tree_of(host.read(config), config).get(place.key)
-    return PurePosixPath(value, place.below) if isinstance(value, str) and value.startswith("/") else None
+    if not isinstance(value, str) or not value.startswith("/"):
+        return None
+    return PurePosixPath(value, place.below)
 
 
 def explain_overruling(
     spec: EngineSpec, cmdline: Words, options: Options, whose: str = "it was started"
 ) -> Iterator[InstallerError]:
-    """Yield why a flag, or a VAR=value, stands against what we would write; ``whose`` says which start."""
-    by, name = spec.cmdline, spec.name
-    for names in (by.config, by.drop_ins):
+    """Yield the flags and VAR=value words that conflict with our config; ``whose`` names the start."""
+    flags = spec.cmdline
+    name = spec.name
+    for names in (flags.config, flags.drop_ins):
         path = value_of(cmdline, names)
         if path and not path.startswith("/"):
             problem = f"find the config of {name} ({whose} with {names[0]} {path}, a relative path)"
@@ -81,78 +95,108 @@ def explain_overruling(
                 "start it with the absolute path, or name that with ", Option("config", "PATH", name)
             )
             yield InstallerError(problem, remedy=remedy, code="engine-flags")
-    conflicts = dict(by.conflicts)
-    if by.runtimes is not None and options.set_as_default:
-        conflicts = {by.runtimes.default: "which must not be in its config as well", **conflicts}
-        if value_of(cmdline, (by.runtimes.default_variable,)) not in {None, "", options.runtime_name}:
-            conflicts[by.runtimes.default_variable] = "which wins over its config"
-    found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
-    if found:
-        words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
-        move = f"move {' and '.join(found)} from its command line to its config, and restart it"
+
+    conflicts = dict(flags.conflicts)
+    if flags.runtimes is not None and options.set_as_default:
+        conflicts = {flags.runtimes.default: "which must not be in its config as well", **conflicts}
+        variable = flags.runtimes.default_variable
+        if value_of(cmdline, (variable,)) not in {None, "", options.runtime_name}:
+            conflicts[variable] = "which wins over its config"
+    given = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
+    if given:
+        words = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in given)
+        move = f"move {' and '.join(given)} from its command line to its config, and restart it"
         yield InstallerError(f"configure {name} ({whose} with {words})", remedy=move, code="engine-flags")
 
 
 def read_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Started | None:
-    """Return how the engine that runs was started; None where that is not known.
+    """Return the start of a running engine; None if unknown.
 
-    ``unit`` is its own, where that was read already.
+    ``unit`` is the engine's own unit if the caller has read it.
     """
     process = process_path(host, engine, unit)
-    words = _strings(process / "cmdline") if process else ()
-    if process is None or not words:
+    if process is None:
         return None
-    # Of the unit where that of the process may not be read.
-    environment = _pairs(_strings(process / "environ")) or _pairs(
-        (unit or systemd.look_at_unit(host, engine.unit)).start.environment
-    )
+    words = _strings(process / "cmdline")
+    if not words:
+        return None
+
+    environment = _pairs(_strings(process / "environ"))
+    if not environment:  # perhaps the environment of the process may not be read
+        unit = unit or systemd.look_at_unit(host, engine.unit)
+        environment = _pairs(unit.start.environment)
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_PROCESS)}
     return Started(words[1:], kept, words[0], start_time_of(int(process.name), process.parent))
 
 
 def next_start(host: Host, engine: EngineState, unit: systemd.UnitStart) -> Started | None:
-    """Return how its unit will start an engine, which env or nice may do; None where that is not known."""
+    """Return the start that a unit will give its engine, perhaps by env or nice; None if unknown."""
     try:
         environment = _pairs(unit.environment)
-        for path in unit.environment_files:  # a name, an equals sign, a value, quoted or not, on each line
-            file = host.read(PurePosixPath(path))
-            lines = map(str.strip, file.content.decode(errors="replace").splitlines() if file else ())
-            pairs = _pairs([line for line in lines if line[:1] not in {"#", ";"}])
-            environment |= {name: value.strip().strip("\"'") for name, value in pairs.items()}
+        for path in unit.environment_files:
+            environment |= _read_environment_file(host, PurePosixPath(path))
     except InstallerError:
         return None
+
     words = [*unit.words[:1]]
-    for word in unit.words[1:]:  # as systemd makes them: a variable that is a word may become several words
+    for word in unit.words[1:]:  # as systemd expands them: a variable that is a word may become several words
         if word[:1] == "$" and word[1:].isidentifier():
             words += environment.get(word[1:], "").split()
         else:
-            words.append(VARIABLE.sub(lambda found: environment.get(found[1], ""), word))
+            words.append(_expand(word, environment))
+
     for index, word in enumerate(words):
-        program = word[:1] == "/" or not index
-        if program and " " not in word and PurePosixPath(word).name == engine.spec.process:
+        may_be_program = word[:1] == "/" or index == 0
+        if may_be_program and " " not in word and PurePosixPath(word).name == engine.spec.process:
             return Started(tuple(words[index + 1 :]), environment, word)
     return None
 
 
+def _read_environment_file(host: Host, path: PurePosixPath) -> dict[str, str]:
+    """Return the variables of an EnvironmentFile: a name, an equals sign, a value on each line.
+
+    A value may be quoted.
+    """
+    file = host.read(path)
+    if file is None:
+        return {}
+    lines = [line.strip() for line in file.content.decode(errors="replace").splitlines()]
+    pairs = _pairs([line for line in lines if line[:1] not in {"#", ";"}])
+    return {name: value.strip().strip("\"'") for name, value in pairs.items()}
+
+
+def _expand(word: str, environment: Mapping[str, str]) -> str:
+    """Return a word of a command line with the values of its variables, such as ``${NAME}``."""
+
+    def value_of_variable(reference: re.Match[str]) -> str:
+        return environment.get(reference[1], "")
+
+    return VARIABLE.sub(value_of_variable, word)
+
+
 def drop_flags(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command line but for some flags and their values."""
-    rest = iter(words)
-    for word in rest:
+    """Yield the words of a command line except some flags and their values."""
+    remaining = iter(words)
+    for word in remaining:
         flag, equals, _ = word.partition("=")
         if flag not in flags:
             yield word
         elif not equals:
-            next(rest, "")
+            next(remaining, "")
 
 
 def process_path(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> Path | None:
-    """Return the process of an engine, a directory of /proc; None where it is not seen."""
+    """Return the process of an engine as its directory of /proc; None if the process cannot be seen."""
     if engine.pid is not None:
         return Path("/proc", str(engine.pid))
-    # Without the host's pid namespace systemd tells the number, and the host's own /proc the rest.
-    process = host.local_path(PROC) / str((unit or systemd.look_at_unit(host, engine.unit)).main_pid)
-    # Our own /proc, of another pid namespace, has another process under that number, or none.
-    return process if _strings(process / "comm") == (f"{engine.spec.process}\n",) else None
+
+    # Without the host's pid namespace systemd reports the number; the host's own /proc has the process.
+    proc = host.local_path(PROC)
+    unit = unit or systemd.look_at_unit(host, engine.unit)
+    process = proc / str(unit.main_pid)
+    # Our own /proc, of another pid namespace, has another process under this number, or none.
+    is_engine = _strings(process / "comm") == (f"{engine.spec.process}\n",)
+    return process if is_engine else None
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -160,7 +204,7 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def _strings(here: Path) -> tuple[str, ...]:
-    """Return the strings of a file of /proc; none where it cannot be read."""
+    """Return the strings of a file of /proc; none if the file cannot be read."""
     with suppress(OSError):
         return read_strings(here)
     return ()
@@ -169,9 +213,9 @@ def _strings(here: Path) -> tuple[str, ...]:
 def find_refusals(
     host: Host, engine: EngineState, unit: systemd.UnitStart, process: Path | None
 ) -> Iterator[InstallerError]:
-    """Yield why an engine is not restarted by us; what cannot be looked at from here is no reason.
+    """Yield the reasons not to restart an engine, without conditions that cannot be seen from here.
 
-    ``process`` is its own, a directory of /proc; None where that is not seen.
+    ``process`` is the engine's directory of /proc; None if the process cannot be seen.
     """
 
     def refuse(reason: str, remedy: str, code: Code = "unit-failed") -> InstallerError:
@@ -191,15 +235,18 @@ def find_refusals(
         remedy = f"restart {name} at a time of your choice, or take that out of the unit"
         yield refuse(f"at its next start {name} gives it {move}", remedy, code="restart-moves-engine")
     with suppress(InstallerError):
-        monitors = monitors_in_unit_of(process) if process and unit.kill_mode in KILLING else 0
+        monitors = 0
+        if process and unit.kill_mode in KILLING:
+            monitors = monitors_in_unit_of(process)
         if monitors:
-            live = f"{count(monitors, 'shim')} of live containers {'runs' if monitors == 1 else 'run'} in it"
+            verb = "runs" if monitors == 1 else "run"
+            live = f"{count(monitors, 'shim')} of live containers {verb} in it"
             reason = f"{name} has KillMode={unit.kill_mode}, and {live}: a stop would kill them"
             yield refuse(reason, f"set KillMode=process {override}", code="restart-kills-containers")
 
 
 def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
-    """Yield what is not there that a unit needs to start."""
+    """Yield the missing requirements of a unit's start."""
     if unit.gone:
         yield "its unit file is gone"
     for find in (_find_conditions, _find_files, _find_programs):
@@ -208,33 +255,56 @@ def find_lacks(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
 
 
 def _find_conditions(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
+    """Yield the conditions and assertions of a unit that do not hold."""
     for condition in unit.conditions:
-        path, kind = PurePosixPath(condition.value), condition.setting.removeprefix("Condition")
-        judge = _JUDGES.get(kind.removeprefix("Assert"))
-        # What the service itself has put there may go with it, and come back with it.
-        passing = condition.negated and any(path.is_relative_to(place) for place in RUN_DIRECTORIES)
-        if judge and path.is_absolute() and not passing and judge(host, path) is condition.negated:
+        path = PurePosixPath(condition.value)
+        name = condition.setting.removeprefix("Condition").removeprefix("Assert")
+        holds = _CONDITIONS.get(name)
+        # A file of the service itself in a run directory goes with the service.
+        is_transient = condition.negated and any(path.is_relative_to(above) for above in RUN_DIRECTORIES)
+        if holds and path.is_absolute() and not is_transient and holds(host, path) is condition.negated:
             yield f"{condition} does not hold"
 
 
-_JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
-    "PathExists": lambda host, path: host.kind(path) is not Kind.ABSENT,
-    "PathIsDirectory": lambda host, path: host.kind(path) is Kind.DIRECTORY,
-    "PathIsSymbolicLink": lambda host, path: host.link_target(path) is not None,
-    "DirectoryNotEmpty": lambda host, path: bool(host.names(path)),
-    "FileNotEmpty": lambda host, path: host.size(path) > 0,
+def _exists(host: Host, path: PurePosixPath) -> bool:
+    return host.kind(path) is not Kind.ABSENT
+
+
+def _is_directory(host: Host, path: PurePosixPath) -> bool:
+    return host.kind(path) is Kind.DIRECTORY
+
+
+def _is_link(host: Host, path: PurePosixPath) -> bool:
+    return host.link_target(path) is not None
+
+
+def _has_names(host: Host, path: PurePosixPath) -> bool:
+    return bool(host.names(path))
+
+
+def _has_content(host: Host, path: PurePosixPath) -> bool:
+    return host.size(path) > 0
+
+
+_CONDITIONS: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
+    "PathExists": _exists,
+    "PathIsDirectory": _is_directory,
+    "PathIsSymbolicLink": _is_link,
+    "DirectoryNotEmpty": _has_names,
+    "FileNotEmpty": _has_content,
     "FileIsExecutable": is_program,
 }
 
 
 def _find_files(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
+    """Yield the missing EnvironmentFiles of a unit."""
     for path in unit.needed:
         if not WILDCARDS & {*path} and host.kind(PurePosixPath(path)) is Kind.ABSENT:
             yield f"its EnvironmentFile {path} is not there"
 
 
 def _find_programs(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
-    """Yield which programs are none; where systemd looks for a word is not known here."""
+    """Yield the missing programs of a unit; a bare word is left out, for systemd's search path is unknown."""
     for setting, words in (*unit.before, ("ExecStart", unit.words)):
         program = PurePosixPath("".join(words[:1]))
         if program.is_absolute() and not unit.elsewhere and not is_program(host, program):
@@ -242,34 +312,46 @@ def _find_programs(host: Host, unit: systemd.UnitStart) -> Iterator[str]:
 
 
 def _list_words(engine: EngineState) -> tuple[Sequence[str] | None, Sequence[str] | None]:
-    """Return the words of its command line, and those that its unit will give it; None where not known."""
-    now, later = engine.started, engine.next_start
-    own = now is not None and now.runs(engine.spec.process)
-    return engine.words if own else None, later.words if later else None
+    """Return the words of an engine's start and of its next start; None for unknown words."""
+    present: Sequence[str] | None = None
+    if engine.started is not None and engine.started.runs(engine.spec.process):
+        present = engine.words
+    later = engine.next_start.words if engine.next_start else None
+    return present, later
 
 
 def find_moves(engine: EngineState) -> Iterator[str]:
-    """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
-    (now, later), spec = _list_words(engine), engine.spec
-    # The engine itself tells none of these two.
-    files = {
-        "config": (spec.cmdline.config, spec.config),
-        "drop-ins": (spec.cmdline.drop_ins, spec.drop_ins.directory),
-    }
-    usual = {**{place: str(path) for place, (_, path) in files.items()}, **engine.served.places}
-    flags_of = {**{place: flags for place, (flags, _) in files.items() if flags}, **spec.cmdline.places}
-    for place, flags in flags_of.items() if later is not None else ():
-        was, will = value_of(now or (), flags), value_of(later or (), flags)
-        if (now is None and place in files) or (now is not None and was == will):
+    """Yield the places of an engine that its unit has changed; places set by files are compared elsewhere."""
+    spec = engine.spec
+    present_words, later_words = _list_words(engine)
+    if later_words is None:
+        return
+
+    # The engine itself reports neither of these two places.
+    usual = {"config": str(spec.config), "drop-ins": str(spec.drop_ins.directory)}
+    files = frozenset(usual)
+    usual.update(engine.served.places)
+    flags_by_place = {"config": spec.cmdline.config, "drop-ins": spec.cmdline.drop_ins}
+    flags_by_place = {place: flags for place, flags in flags_by_place.items() if flags}
+    flags_by_place.update(spec.cmdline.places)
+
+    for place, flags in flags_by_place.items():
+        present = value_of(present_words or (), flags)
+        later = value_of(later_words, flags)
+        if present_words is None and place in files:
             continue
-        was, will = was or usual.get(place), will or (usual[place] if place in files else None)
-        if will and not (was and normpath(was) == normpath(will)):
-            runs = was or "what its config says"
-            yield f"{flags[0]} {will}, and it runs with {runs}"
+        if present_words is not None and present == later:
+            continue
+        present = present or usual.get(place)
+        if not later and place in files:
+            later = usual[place]
+        if later and not (present and normpath(present) == normpath(later)):
+            runs = present or "what its config says"
+            yield f"{flags[0]} {later}, and it runs with {runs}"
 
 
 def places_by_files(engine: EngineState) -> frozenset[str]:
-    """Return which places the configs of an engine will give it: those that no flag does, if known."""
+    """Return the places that the configs of an engine will set: the places without a flag, if known."""
     now, later = _list_words(engine)
     words = now if later is None else later
     if words is None:
@@ -279,7 +361,7 @@ def places_by_files(engine: EngineState) -> frozenset[str]:
 
 
 def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
-    """Return why an engine could not be reloaded, before anything is changed; None where it could."""
+    """Return the reason why an engine could not be reloaded, before any change; None if it could."""
     by_signal = engine.spec.reload is ReloadMethod.HUP
     if engine.spec.reload is ReloadMethod.ITSELF or (by_signal and engine.pid is not None):
         return None
@@ -288,8 +370,10 @@ def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
     try:
         state = systemd.read_unit(host, engine.unit)
     except InstallerError as error:
-        return without_unit(engine, error.problem) if by_signal else error
-    # Restarting a unit that is not the one that serves would start a second engine beside it.
+        if by_signal:
+            return without_unit(engine, error.problem)
+        return error
+    # Restarting another unit than the engine's own would start a second engine beside the present one.
     if state.active != "active":
         return without_unit(engine, f"its unit {engine.unit} is {state.active}, so another process answers")
     if by_signal and not state.can_reload:
@@ -300,15 +384,15 @@ def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
 def unit_obstacles(
     host: Host, options: Options, engines: Iterable[EngineState]
 ) -> tuple[InstallerError, ...]:
-    """Return why engines that serve could not be reloaded; nothing where they are not to be."""
+    """Return the reasons why serving engines could not be reloaded; none with --restart-mode none."""
     if options.restart_mode is RestartMode.NONE:
         return ()
-    found = (unit_obstacle(host, engine) for engine in engines if engine.serving)
-    return tuple(obstacle for obstacle in found if obstacle is not None)
+    obstacles = [unit_obstacle(host, engine) for engine in engines if engine.serving]
+    return tuple(obstacle for obstacle in obstacles if obstacle is not None)
 
 
 def without_unit(engine: EngineState, reason: str) -> InstallerError:
-    """Return why an engine cannot be reloaded by its unit."""
+    """Return the error of an engine that cannot be reloaded by its unit."""
     verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
     if engine.pid is not None:
         remedy: str = Remedy(
