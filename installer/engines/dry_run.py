@@ -1,4 +1,4 @@
-"""What an engine has in force with texts in memory, or will have at its next start: its own program tells."""
+"""The dry run: an engine's own program reads texts in memory and prints the settings of the next start."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -57,10 +57,10 @@ UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
 
 
 class Trials:
-    """Asks engines' own programs, in the host's own root, each question once.
+    """Dry runs by the engines' own programs, in the host's own root; each dry run is done once.
 
-    Texts are handed over in memory: no secret gets onto a disk, and a crash leaves nothing. Where a program
-    cannot be run the texts alone have to tell; the running engine is asked afterwards in any case.
+    Texts are passed in memory: no secret is written to a disk, and a crash leaves nothing behind. If a
+    program cannot be run, the texts are read alone; the running engine is asked afterwards in any case.
     """
 
     def __init__(self, host: Host, contents: Texts) -> None:
@@ -70,29 +70,36 @@ class Trials:
         self._known: dict[tuple[str, tuple[tuple[PurePosixPath, str], ...]], EffectiveConfig] = {}
 
     def unvalidated(self, steps: Iterable[Step]) -> Iterator[str]:
-        """Yield the engines that are given a text which their programs have not read, and why."""
+        """Yield the engines whose new texts were not read by their programs, each with the reason."""
         written = {step.engine for step in steps if isinstance(step, WriteConfig)}
         for name, reason in self._unasked.items():
             if name in written:
                 yield f"the config of {name} is not validated: {reason}"
 
     def __call__(self, engine: EngineState, texts: Texts) -> EffectiveConfig:
-        """Return what ``engine`` would have in force with ``texts`` in the place of those that lie there."""
-        there = {path: self._contents.get(path) for path in engine.files} | dict(texts)
-        files = {path: file for path, file in there.items() if file is not None}
-        key = engine.name, tuple((path, files[path].digest) for path in sorted(files))
+        """Return the settings of ``engine`` with ``texts`` in the place of the present texts."""
+        contents = {path: self._contents.get(path) for path in engine.files} | dict(texts)
+        files = {path: file for path, file in contents.items() if file is not None}
+        digests = tuple((path, files[path].digest) for path in sorted(files))
+        key = (engine.name, digests)
         if key not in self._known:
             self._known[key] = self._ask(engine, files)
         return self._known[key]
 
     def _ask(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
-        spec, program = engine.spec, self._program(engine)
+        """Return the settings in force with ``files``, by the engine's program or by the texts alone."""
+        spec = engine.spec
+        program = self._program(engine)
+        given: ConfigFiles | None
         try:
             given = config_files(engine, files)
             by_texts = spec.estimate(given)
         except InstallerError as error:
-            given, by_texts = None, EffectiveConfig({}, "", broken=f"cannot {error.problem}")
-        start, later = engine.started or engine.next_start, engine.next_start
+            given = None
+            by_texts = EffectiveConfig({}, "", broken=f"cannot {error.problem}")
+
+        start = engine.started or engine.next_start
+        later = engine.next_start
         if start and later and spec.reload is ReloadMethod.RESTART:  # systemd may add variables to the unit's
             start = replace(later, environment={**start.environment, **later.environment})
         if spec.make_check is None or engine.hook is not None:
@@ -100,40 +107,51 @@ class Trials:
         if program is None:
             self._unasked[engine.name] = "its program was not found"
             return self._check_load(engine, by_texts, given, start)
+
         check = spec.make_check(given or config_files(engine, files, parsed=False))
         ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
         if ran and refuses and start is None and check.by_start:
-            # It may refuse what comes of flags or an environment that is not known here: then it says the
-            # same of the present config, with which it runs.
+            # The program may refuse because of flags or variables that are not known here: then the program
+            # refuses the present config, with which the engine runs, in the same words.
             present = {path: file for path in engine.files if (file := self._contents.get(path))}
             before = self._run(program, spec.make_check(config_files(engine, present, parsed=False)), None)
-            ran = None if before is None or before.last_line == ran.last_line else ran
+            if before is None or before.last_line == ran.last_line:
+                ran = None
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
             return self._check_load(engine, by_texts, given, start)
         if refuses:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
-        said = by_texts if by_texts.broken or check.says is None else check.says(ran.stdout)
-        # Of two names of one place the engine tells now this one, now that: it resolves links that are there.
-        now, real = engine.served.places, self._resolve
-        moved = {name: will for name, will in said.places.items() if real(will) != real(now.get(name, will))}
+
+        effect = by_texts
         told = check.says is not None and not by_texts.broken
-        return self._check_load(engine, replace(said, places=moved, told=told), given, start, ran.stdout)
+        if check.says is not None and not by_texts.broken:
+            effect = check.says(ran.stdout)
+        # Two names of a place are no move: the engine resolves links, and reports either name.
+        places = engine.served.places
+        moved = {
+            name: path
+            for name, path in effect.places.items()
+            if self._resolve(path) != self._resolve(places.get(name, path))
+        }
+        return self._check_load(engine, replace(effect, places=moved, told=told), given, start, ran.stdout)
 
     def _check_load(
         self,
         engine: EngineState,
-        said: EffectiveConfig,
+        effect: EffectiveConfig,
         given: ConfigFiles | None,
         start: Started | None,
         printed: str = "",
     ) -> EffectiveConfig:
-        """Return what an engine has in force, broken where it would not load what it can read."""
-        if said.fatal or given is None or engine.spec.find_load_errors is None or engine.hook is not None:
-            return said
-        error = next(iter(_find_load_errors(self._host, engine, given, start, printed)), None)
-        return replace(said, broken=error.reason, remedy=error.remedy) if error else said
+        """Return ``effect``, marked as broken if the engine would not load its readable configs."""
+        if effect.fatal or given is None or engine.spec.find_load_errors is None or engine.hook is not None:
+            return effect
+        error = next(_find_load_errors(self._host, engine, given, start, printed), None)
+        if error is None:
+            return effect
+        return replace(effect, broken=error.reason, remedy=error.remedy)
 
     def _resolve(self, path: str) -> PurePosixPath:
         whole = PurePosixPath("/", path)
@@ -142,25 +160,37 @@ class Trials:
         return whole
 
     def _program(self, engine: EngineState) -> PurePosixPath | None:
-        """Return what the engine runs, if it goes by its name: others would take the words differently."""
-        spec, host = engine.spec, self._host
+        """Return the program of an engine if its name is usual: other programs have other words."""
+        spec = engine.spec
+        host = self._host
         if engine.exe is not None:
-            is_its_own = engine.exe.name == spec.process and host.kind(engine.exe) is Kind.FILE
-            return engine.exe if is_its_own else None
-        usual = (spec.program,) if spec.program else tuple(place / spec.process for place in PATH)
-        return next((path for path in usual if host.kind(path) is Kind.FILE), None)
+            is_usual = engine.exe.name == spec.process and host.kind(engine.exe) is Kind.FILE
+            return engine.exe if is_usual else None
+
+        candidates = [directory / spec.process for directory in PATH]
+        if spec.program:
+            candidates = [spec.program]
+        for path in candidates:
+            if host.kind(path) is Kind.FILE:
+                return path
+        return None
 
     def _run(self, program: PurePosixPath, check: Check, start: Started | None) -> Ran | None:
-        """Put the texts where only the program finds them, and run it as its engine is started."""
+        """Put the texts into memory files, and run the program as its engine is started."""
         with ExitStack() as stack:
             places = {path: stack.enter_context(memory_file()) for path in check.paths}
-            for path, text in check.texts(lambda path: places[path].name).items():
+
+            def name_of(path: PurePosixPath) -> str:
+                return places[path].name
+
+            for path, text in check.texts(name_of).items():
                 Path(places[path].name).write_bytes(text.encode())
             for path, texts in check.beside.items():
                 places[path] = stack.enter_context(private_directory(texts))
+
             flags = start.words if start and check.given is not None else ()
             given = drop_flags(flags, check.given or ())
-            words = [places[word].name if isinstance(word, PurePosixPath) else word for word in check.words]
+            words = [name_of(word) if isinstance(word, PurePosixPath) else word for word in check.words]
             ran = run_in(
                 self._host.local_path(ROOT),
                 [str(program), *words, *given, *check.last],
@@ -170,15 +200,18 @@ class Trials:
             )
         if ran is None:
             return None
-        stderr = ran.stderr  # with the names that the host knows, once these are put in
-        # The longest first: /proc/self/fd/1 begins the name of /proc/self/fd/11 too.
-        for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
-            stderr = stderr.replace(place.name, str(path))
+
+        # The error names the host's paths. The longest name is replaced first: the name /proc/self/fd/11
+        # begins with /proc/self/fd/1.
+        stderr = ran.stderr
+        paths_by_name = {place.name: path for path, place in places.items()}
+        for name in sorted(paths_by_name, key=len, reverse=True):
+            stderr = stderr.replace(name, str(paths_by_name[name]))
         return replace(ran, stderr=stderr)
 
 
 class _Reader(NamedTuple):
-    """What load checks may look at on the host: a ``HostReader``."""
+    """The ``HostReader`` of load checks."""
 
     host: Host
 
@@ -201,30 +234,43 @@ class _Reader(NamedTuple):
 def _find_load_errors(
     host: Host, engine: EngineState, files: ConfigFiles, start: Started | None, printed: str = ""
 ) -> Iterator[LoadError]:
-    """Yield why an engine would not load configs; ``printed`` is what its own program makes of them."""
+    """Yield the errors by which an engine would not load configs that its program prints as ``printed``."""
     if engine.spec.find_load_errors is None:
         return
+    # Unknown if another program starts the engine: the other program may change words and variables.
+    words: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
     if start is not None and start.runs(engine.spec.process):
         words = start.words
-        # A unit without a PATH has that of systemd.
+        # A unit without a PATH has systemd's PATH.
         environment = {"PATH": ":".join(map(str, PATH)), **start.environment}
-    else:  # it is started by a program that may change both
-        words, environment = (), {}
     yield from engine.spec.find_load_errors(LoadInput(files, printed, words, environment, _Reader(host)))
 
 
 def refuse_changed(
     host: Host, engine: EngineState, seen: Mapping[PurePosixPath, str], done: Iterable[Step]
 ) -> None:
-    """Raise NotBegunError where an engine would not come up with what was written since the gate was asked.
+    """Refuse the reload of an engine that would not start with texts written since its dry run.
 
-    ``seen`` are the digests of what was read then, ``done`` the steps since. One that is signalled is refused
-    in any case: it is not known what it makes of such a text.
+    A signalled engine is refused for any such text: its effect is not known.
+
+    Args:
+        host: the node.
+        engine: the engine as it was at the dry run.
+        seen: the digests of the texts of the dry run.
+        done: the steps since the dry run.
+
+    Raises:
+        NotBegunError: the engine would not start, or must not be restarted any more.
     """
-    if error := with_start(host, engine).not_restarted:
+    error = with_start(host, engine).not_restarted
+    if error:
         raise NotBegunError(error.problem, remedy=error.remedy, code=error.code)
-    writes = (step for step in done if isinstance(step, WriteConfig))
-    written = {step.path: step.after.digest if step.after else "" for step in writes}
+
+    written = {}
+    for step in done:
+        if isinstance(step, WriteConfig):
+            written[step.path] = step.after.digest if step.after else ""
     try:
         broken = _broken(host, engine, {**seen, **written})
     except InstallerError as error:
@@ -236,13 +282,16 @@ def refuse_changed(
 
 
 def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, str]) -> str:
-    """Return why an engine would not come up, "" where it would or nothing has changed."""
+    """Return the reason why an engine would not start; "" if it would or nothing has changed."""
     now = with_readable_configs(host, engine)
     now = replace(now, files=tuple(dict.fromkeys((*now.files, *engine.files))))
     contents = contents_of(host, now.files)
-    changed = [
-        path for path, file in contents.items() if (file.digest if file else "") != expected.get(path, "")
-    ]
+
+    changed = []
+    for path, file in contents.items():
+        digest = file.digest if file else ""
+        if digest != expected.get(path, ""):
+            changed.append(path)
     changed += sorted(now.unreadable - engine.unreadable)
     if not changed:
         return ""
@@ -251,15 +300,19 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
         return f"another process has just written {names}"
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
-        return ""  # its CRI is off, and was before
+        return ""  # CRI is off now, and was before
     reason = after.fatal or "; ".join(error.problem for error in explain_moved_places(engine, after))
-    return reason and f"it would not come up again, another process has just written {names}: {reason}"
+    if not reason:
+        return ""
+    return f"it would not come up again, another process has just written {names}: {reason}"
 
 
 def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
-    """Return by name why engines that serve would not come up with what lies there."""
-    found: dict[str, str] = {}
-    for engine in (each for each in engines if each.serving is not None):
+    """Return the reasons, by name, why serving engines would not start with the present configs."""
+    reasons: dict[str, str] = {}
+    for engine in engines:
+        if engine.serving is None:
+            continue
         now = with_readable_configs(host, engine)
         try:
             contents = contents_of(host, now.files)
@@ -268,132 +321,173 @@ def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
         except InstallerError as error:
             reason = error.problem
         if reason:
-            found[engine.name] = reason
-    return found
+            reasons[engine.name] = reason
+    return reasons
+
+
+def _has_none(_: Edit) -> bool:
+    """Tell that no edit is in force."""
+    return False
+
+
+def _has_all(_: Edit) -> bool:
+    """Tell that any edit is in force."""
+    return True
 
 
 class Comparison(NamedTuple):
-    """What the configs of an engine come to, beside what was installed."""
+    """The configs of an engine compared with its install."""
 
-    fatal: str = ""  # why it would not start
-    lacks: tuple[str, ...] = ()  # what it would not serve
-    has: Callable[[Edit], bool] = lambda _: False  # whether an edit is in force
-    refused: InstallerError | None = None  # why no install can mend that
-    heals: bool = False  # by an install, what keeps it from starting
-    remedy: str = ""  # what its owner does about that, where it is known
-    waits: InstallerError | None = None  # what it does not have in force before its next start
+    fatal: str = ""  # the reason why the engine would not start
+    lacks: tuple[str, ...] = ()  # the settings of the install that the engine would not have
+    has: Callable[[Edit], bool] = _has_none  # whether an edit is in force
+    refused: InstallerError | None = None  # the reason why no install can repair the lacks
+    heals: bool = False  # whether an install repairs the fatal reason
+    remedy: str = ""  # the owner's remedy of the fatal reason, if known
+    waits: InstallerError | None = None  # a setting that is not in force before the next start
 
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
-    """Compare the configs of an engine with what was installed; raise where one cannot be read."""
+    """Compare the configs of an engine with its install; raise if a config cannot be read."""
     paths = [each.path for each in record.configs if each.engine == row.name and each.written]
-    hook = next(iter(paths), None) if row.config is None else None
+    hook = None
+    if row.config is None:
+        hook = next(iter(paths), None)
     engine = engine_of_row(row)
     if engine.spec.finds or (row.config or hook) is None:
         return Comparison()
     drop_in = next((path for path in paths if path not in {row.config, hook}), engine.spec.drop_ins.usual)
     engine = replace(engine, drop_in=drop_in, hook=hook)
-    started, later, lack = read_start(host, engine), None, ""
+
+    started = read_start(host, engine)
+    later: Started | None = None
+    lack = ""
     if started is None or engine.spec.list_programs:
         unit = systemd.look_at_unit(host, engine.unit).start
         later = next_start(host, engine, unit)
-        if engine.spec.list_programs:  # which its next start looks for, and its own
+        if engine.spec.list_programs:  # the next start needs these programs and the engine's own
             lack = next(find_lacks(host, unit), "")
     engine = with_flags(replace(engine, started=started or later, next_start=later))
     engine = with_configs(host, engine)
     contents = contents_of(host, engine.files)
+
     other_start = engine.flags.default or engine.next_flags.default or _starts_otherwise(started, later)
-    doubtful = lack or engine.unreadable or other_start
-    if hook is None and row.proven == digest_of(contents) and not doubtful:
-        # As its last install has left and proven them; what they name may have gone since.
+    is_doubtful = lack or engine.unreadable or other_start
+    if hook is None and row.proven == digest_of(contents) and not is_doubtful:
+        # The last install has left and verified these texts; files that they name may be gone since.
         files = config_files(engine, contents)
         if next(_find_load_errors(host, engine, files, later or started), None) is None:
-            return Comparison(has=lambda _: True)
+            return Comparison(has=_has_all)
+
     ask = Trials(host, contents)
-    found = ask(engine, contents)
-    # Saved texts do not count: they are of the install, others have edited since.
+    effect = ask(engine, contents)
+    # Saved texts do not count: they are from the install, and others have edited since.
     known = {each.path: None for each in record.configs} | contents
     facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
-    if fatal := lack or found.fatal:
+    fatal = lack or effect.fatal
+    if fatal:
         with suppress(InstallerError):  # a text of ours is not valid any more
             before = ask(engine, files_without_us(engine, facts))
-            return Comparison(fatal, heals=not (lack or before.fatal), remedy=found.remedy)
-        return Comparison(fatal, remedy=found.remedy)
+            return Comparison(fatal, heals=not (lack or before.fatal), remedy=effect.remedy)
+        return Comparison(fatal, remedy=effect.remedy)
     if hook is not None:
-        flagged = engine.started is not None and engine.started.mentions("hooks")
-        unread = [] if flagged else [*explain_unread(host, replace(engine, serving=found))]
-        waits = None if unread else _find_unread_hook(host, engine)
-        return Comparison(lacks=(UNREAD,) * len(unread), refused=next(iter(unread), None), waits=waits)
+        return _compare_hook(host, engine, effect)
+
     inherited, refused = _inherited(row, engine, facts, ask)
     refused = refused or _find_overruling(row, engine)
-    lacks, asked = tuple(_lacking(row, found, inherited)), bool(found.rest_digest)
-    return Comparison("", lacks, lambda edit: asked and _in_force(found, edit), refused)
+    lacks = tuple(_lacking(row, effect, inherited))
+
+    def has(edit: Edit) -> bool:
+        return bool(effect.rest_digest) and _in_force(effect, edit)
+
+    return Comparison(lacks=lacks, has=has, refused=refused)
+
+
+def _compare_hook(host: Host, engine: EngineState, effect: EffectiveConfig) -> Comparison:
+    """Compare the directories in which CRI-O looks for hooks with the place of our hook."""
+    unread: list[InstallerError] = []
+    is_flagged = engine.started is not None and engine.started.mentions("hooks")
+    if not is_flagged:
+        unread += explain_unread(host, replace(engine, serving=effect))
+    if unread:
+        return Comparison(lacks=(UNREAD,) * len(unread), refused=unread[0])
+    return Comparison(waits=_find_unread_hook(host, engine))
 
 
 def _starts_otherwise(started: Started | None, later: Started | None) -> bool:
     """Tell whether a unit gives the next start other words or variables than this start had."""
     if started is None or later is None:
         return False
-    differing = (name for name, value in later.environment.items() if started.environment.get(name) != value)
-    return started.words != later.words or any(differing)
+    if started.words != later.words:
+        return True
+    # A line without a name sets nothing.
+    return any(name and started.environment.get(name) != value for name, value in later.environment.items())
 
 
 def _find_unread_hook(host: Host, engine: EngineState) -> InstallerError | None:
-    """Return why a running engine does not read our hook before its next start; None where it does."""
-    directories = (engine.drop_in_directory,) if engine.drop_in_directory else ()
-    if not is_outdated(host, engine, (*engine.files, *directories)):
-        return None  # it was started with what its configs say
+    """Return the reason why a running engine does not read our hook before its next start; None for none."""
+    paths = [*engine.files]
+    if engine.drop_in_directory:
+        paths.append(engine.drop_in_directory)
+    if not is_outdated(host, engine, paths):
+        return None  # the engine was started with the present configs
     answer = ask_engine(host, engine, timeout_s=ANSWER_S)
     return next(explain_unread(host, replace(engine, serving=answer.serving)), None)
 
 
 def _find_overruling(row: EngineRow, engine: EngineState) -> InstallerError | None:
-    """Return why the unit of an engine, or its start, keeps it from the default that was asked for."""
+    """Return the conflict of an engine's unit, or of its start, with the wanted default; None for none."""
     options = Options(set_as_default=bool(row.default), runtime_name=row.default or RUNTIME_NAME)
     for start, whose in ((engine.next_start, "its unit starts it"), (engine.started, "it was started")):
-        for error in explain_overruling(engine.spec, list_said(start), options, whose):
+        error = next(explain_overruling(engine.spec, list_said(start), options, whose), None)
+        if error is not None:
             return error
     return None
 
 
-def _in_force(found: EffectiveConfig, edit: Edit) -> bool:
-    """Tell whether an engine has in force what an edit has made, but for programs and the default."""
-    if (name := runtime_of(edit.key)) == "":
-        return edit.key[-1:] != (CDI,) or found.cdi is True
-    if name not in found.handlers or edit.after is None:
+def _in_force(effect: EffectiveConfig, edit: Edit) -> bool:
+    """Tell whether the setting of an edit is in force; programs and the default are not compared."""
+    name = runtime_of(edit.key)
+    if not name:
+        return edit.key[-1:] != (CDI,) or effect.cdi is True
+    if name not in effect.handlers or edit.after is None:
         return False
     table: Value = parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
     for part in reversed(edit.key[edit.key.index(RUNTIMES) + 2 :]):
         table = {part: table}
-    handler = found.handlers[name]
+    handler = effect.handlers[name]
     return isinstance(table, Mapping) and handler.shows(Runtime(handler.binary, table))
 
 
 def _inherited(
     row: EngineRow, engine: EngineState, facts: Facts, ask: Ask
 ) -> tuple[Mapping[str, Tree], InstallerError | None]:
-    """Return what an install would have the engine show of our runtimes, or why it could not."""
-    before = ask(engine, texts := files_without_us(engine, facts))
+    """Return the settings that an engine must show of our runtimes after an install, or the error."""
+    texts = files_without_us(engine, facts)
+    before = ask(engine, texts)
     entries = tuple(
         RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes.items()
     )
-    known_by_it = before.rest_digest and not (before.fatal or engine.spec.reload_misreports)
+    is_printed = before.rest_digest and not (before.fatal or engine.spec.reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
         decision = next(iter(engine.spec.draft(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
-    return decision.shown if known_by_it else {}, None
+    if not is_printed:
+        return {}, None
+    return decision.shown, None
 
 
-def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:
+def _lacking(row: EngineRow, effect: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:
+    """Yield the settings of an install that an engine does not have in force."""
     for name, binary in row.runtimes.items():
-        handler = found.handlers.get(name)
+        handler = effect.handlers.get(name)
         if handler is None:
             yield f"the runtime {name} is not defined"
         elif handler.binary != str(binary):
             yield f"the runtime {name} starts {handler.binary or 'something else'}"
         elif not handler.shows(Runtime(handler.binary, inherited.get(name, {}))):
             yield f"the options that the runtime {name} inherits have changed"
-    if row.default and found.default != row.default:
-        yield f"the default runtime is {found.default}, not {row.default}"
+    if row.default and effect.default != row.default:
+        yield f"the default runtime is {effect.default}, not {row.default}"
