@@ -1,4 +1,4 @@
-"""What the running dockerd says it can start, which is not always what daemon.json says."""
+"""Questions to the running dockerd, whose runtimes may differ from daemon.json."""
 
 import json
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NotServedError(InstallerError):
-    """It is not the host's own dockerd that answers Docker's API; ``reason`` says who does."""
+    """Another program than the host's own dockerd answers Docker's API; ``reason`` names the program."""
 
     usual = "engine-unknown"
 
@@ -27,19 +27,24 @@ class NotServedError(InstallerError):
 
 
 class DockerContainer(Struct, frozen=True):
-    """One container, with the runtime that it was created with, be it the default."""
+    """A container of Docker, with the runtime of its creation, the default included."""
 
     id: str
     name: str
     runtime: str
     running: bool
-    restarting: bool = False  # dockerd is about to start it again: it counts as running, too
+    restarting: bool = False  # dockerd is about to start the container again; ``running`` is true, too
 
 
 def ask_info(address: Path, *, timeout_s: float) -> Answer:
-    """Ask dockerd what it serves; raise NotServedError for Podman, the snap, or one that is rootless."""
+    """Ask dockerd for its runtimes and settings.
+
+    Raises:
+        NotServedError: Podman, the dockerd of the snap, or a rootless dockerd answers.
+    """
     with _understood(address, timeout_s) as client:
-        answer, without = client.info(), "takes GPUs by CDI, without a runtime of ours"
+        answer = client.info()
+        without = "takes GPUs by CDI, without a runtime of ours"
         if "Libpod-Api-Version" in client.answer.headers:
             reason = f"Podman answers on {address}, and reads no daemon.json"
             raise NotServedError(reason, remedy=f"; Podman {without}")
@@ -49,12 +54,13 @@ def ask_info(address: Path, *, timeout_s: float) -> Answer:
         if str(answer.get("DockerRootDir", "")).startswith("/var/snap/"):
             reason = f"the dockerd on {address} is that of the snap, which does not see our files"
             raise NotServedError(reason, remedy=", or install Docker from a package")
-        runtimes = {
-            # ``status`` is what the program says of itself, and no setting.
-            name: Runtime(runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"})
-            for name, runtime in answer["Runtimes"].items()
-        }
-        # 20.10 has no such key, nor CDI.
+
+        runtimes = {}
+        for name, runtime in answer["Runtimes"].items():
+            # ``status`` is the program's own report, and no setting.
+            table = {key: value for key, value in runtime.items() if key != "status"}
+            runtimes[name] = Runtime(runtime.get("path") or "", table)
+        # 20.10 has neither this key nor CDI.
         cdi = bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None
         directories = tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ()))
         serving = EffectiveConfig(
@@ -68,9 +74,9 @@ def ask_info(address: Path, *, timeout_s: float) -> Answer:
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
-    """Return how many reloads dockerd has completed since a moment of the wall clock; raises as ``info``."""
+    """Return the number of reloads that dockerd has completed since a moment of the wall clock."""
     window = {"since": f"{moment_s:.9f}", "until": f"{time.time():.9f}"}
-    # One that fails is no event (engine-facts.md#dockerd-reload-event).
+    # A failed reload is no event (engine-facts.md#dockerd-reload-event).
     wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
     with _understood(socket_path, timeout_s) as client:
         # Not by the SDK's events(), which knows no deadline.
@@ -80,8 +86,8 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
 
 
 def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
-    """Return all containers, the stopped ones included; raises as ``info``."""
-    found = []
+    """Return all containers of dockerd, stopped containers included."""
+    containers = []
     with _understood(socket_path, timeout_s) as client:
         from docker.errors import APIError
 
@@ -90,21 +96,31 @@ def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerConta
                 container = client.inspect_container(listed["Id"])
             except APIError:  # removed meanwhile
                 continue
-            name, runtime = container["Name"].lstrip("/"), container["HostConfig"].get("Runtime") or ""
-            running, restarting = bool(container["State"]["Running"]), bool(container["State"]["Restarting"])
-            found.append(DockerContainer(container["Id"], name, runtime, running, restarting))
-    return tuple(found)
+            containers.append(
+                DockerContainer(
+                    name=container["Name"].lstrip("/"),
+                    runtime=container["HostConfig"].get("Runtime") or "",
+                    running=bool(container["State"]["Running"]),
+                    restarting=bool(container["State"]["Restarting"]),
+                    id=container["Id"],
+                )
+            )
+    return tuple(containers)
 
 
 def list_running_names(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the names of the containers that run, those included that are paused or start again."""
+    """Return the names of the running containers, paused and restarting containers included."""
     with _understood(socket_path, timeout_s) as client:
         return tuple(sorted(listed["Names"][0].lstrip("/") for listed in client.containers()))
 
 
 @contextmanager
 def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
-    """Yield who asks, with one deadline for all; whatever goes wrong becomes an InstallerError."""
+    """Yield a client of dockerd with one deadline for all questions.
+
+    Raises:
+        InstallerError: dockerd does not answer, or its answer is not understood.
+    """
     try:
         address.lstat()  # on a node without Docker the SDK is not loaded
         from installer.engines.docker.client import Client
