@@ -245,6 +245,46 @@ def test_annotations_of_all_pods_of_a_node_are_not_kept_at_synchronize() -> None
     assert limited_script(SYNCHRONIZE) == "110\n"
 
 
+READ_SPECIFICATIONS = """
+import sys
+from pathlib import PurePosixPath
+from installer.host.files import Host
+from installer.report.doctor import read
+specs = [*read.read_specifications(Host.under(PurePosixPath(sys.argv[1])))]
+print(len(specs), sum(bool(spec.unreadable) for spec in specs))
+"""
+DEAD_FILE_SYSTEM = """
+import ctypes
+import os
+import sys
+import time
+fd = os.open("/dev/fuse", os.O_RDWR)
+words = f"fd={fd},rootmode=40000,user_id=65534,group_id=65534,allow_other"
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"dead", os.fsencode(sys.argv[1]), b"fuse", 0, words.encode()):
+    sys.exit(os.strerror(ctypes.get_errno()))
+print("mounted", flush=True)
+time.sleep(600)
+"""
+
+
+@only_as_root
+def test_doctor_does_not_wait_for_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
+    dead = tmp_path / "dead"
+    dead.mkdir()
+    directory = tmp_path / "etc/cdi"
+    directory.mkdir(parents=True)
+    (directory / "a.json").write_text('{"hostPath": "/gone"}')
+    (directory / "b.json").write_text('{"hostPath": "/dead/file"}')
+    script = READ_SPECIFICATIONS.replace("print(len", "print([spec.gone for spec in specs], len")
+
+    try:
+        with ready(DEAD_FILE_SYSTEM, str(dead)):
+            assert limited_script(script, tmp_path) == "[('/gone',), ()] 2 0\n"
+    finally:  # once its server has ended, the file system answers with an error
+        subprocess.run(["umount", dead], check=True)
+
+
 RUN = """
 import sys
 from pathlib import Path
@@ -342,22 +382,12 @@ def test_an_answer_of_the_kubernetes_api_without_end_is_left(reader: str) -> Non
     assert "an answer of more than 8 MB" in done.stderr, done.stderr[-500:]
 
 
-READ_SPECIFICATIONS = """
-import sys
-from pathlib import PurePosixPath
-from installer.host.files import Host
-from installer.report.doctor import read
-specs = [*read.read_specifications(Host.under(PurePosixPath(sys.argv[1])))]
-print(len(specs), sum(bool(spec.unreadable) for spec in specs))
-"""
-
-
 def test_doctor_keeps_no_text_of_a_cdi_specification(tmp_path: Path) -> None:
     directory = tmp_path / "etc/cdi"
     directory.mkdir(parents=True)
     for number in range(300):
         with (directory / f"{number:03}.yaml").open("wb") as file:
-            file.truncate(16 << 20 if number < 10 else 3 << 20)
+            file.truncate(16 << 20 if number < 10 else 1 << 20)
 
     # Ten are too long, and the directory has more than are looked at.
     assert limited_script(READ_SPECIFICATIONS, tmp_path) == "257 11\n"

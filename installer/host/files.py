@@ -7,10 +7,13 @@ and an absolute link in a mounted host root must not lead into our own image.
 
 import errno
 import os
+import signal
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from select import select
 from typing import Final, Self, TypeVar
 
 from installer.errors import InstallerError, Option, Remedy
@@ -35,6 +38,7 @@ from installer.watch import lacks_room
 T = TypeVar("T")
 
 MOST_BYTES: Final = 16 << 20  # of a file; any user may have written it
+PIPE_BYTES: Final = 64 << 10
 KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
 READ_ONLY: Final = "read-only"
 NOEXEC: Final = "noexec"
@@ -461,6 +465,37 @@ def is_absent(host: Host, path: PurePosixPath) -> bool:
     with suppress(InstallerError):
         return not host.exists(path)
     return False
+
+
+def find_absent(host: Host, paths: Iterable[PurePosixPath], *, timeout_s: float) -> Iterator[PurePosixPath]:
+    """Yield those of ``paths`` that nothing is at, as far as their file systems answer in time.
+
+    A child looks, and is killed: a user who serves a file system (FUSE), or an NFS server, need not answer.
+    """
+    paths = tuple(paths)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            for number, path in enumerate(paths):
+                if is_absent(host, path):
+                    os.write(writer, b"%d\n" % number)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    content = b""
+    deadline = time.monotonic() + timeout_s
+    with os.fdopen(reader, "rb", 0) as answers:
+        while (left_s := deadline - time.monotonic()) > 0 and select([answers], [], [], left_s)[0]:
+            part = answers.read(PIPE_BYTES)
+            if not part:
+                break
+            content += part
+    os.kill(pid, signal.SIGKILL)
+    # A child that the kernel cannot end yet, for it waits for a disk, is left behind.
+    os.waitpid(pid, os.WNOHANG)
+    for line in content.splitlines():
+        yield paths[int(line)]
 
 
 def is_read_only(host: Host, path: PurePosixPath) -> bool:

@@ -92,7 +92,8 @@ class Spec(Struct, frozen=True):
     version: Version = ()  # as it says
     uvm_majors: frozenset[int] = frozenset()  # of nvidia-uvm's device nodes
     caps: frozenset[int] = frozenset()  # the minors of the MIG device nodes
-    gone: tuple[str, ...] = ()  # the paths of the host in it that nothing stands at
+    paths: tuple[str, ...] = ()  # of the host, that it names
+    gone: tuple[str, ...] = ()  # those of them that nothing stands at
     gpus: frozenset[str] = frozenset()  # the names of its devices of nvidia.com/gpu
     unreadable: str = ""  # why it is out of bounds
 

@@ -26,7 +26,7 @@ from installer.engines.startup import find_lacks, find_moves, path_of, value_of
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host import systemd
-from installer.host.files import Host, is_absent, is_file, text, used_percent
+from installer.host.files import Host, find_absent, is_file, text, used_percent
 from installer.host.kernel import character_devices, kernel_log
 from installer.host.locks import is_held_pidfile
 from installer.host.processes import (
@@ -80,6 +80,7 @@ LIBRARY_VERSION: Final = re.compile(r"^lib-version:\s*(\S{1,60})", re.MULTILINE)
 CTK_VERSION: Final = re.compile(r"\bCLI version\s+(\S{1,60})")
 VERSION: Final = re.compile(r"(?<![\w.])v?((\d{1,5}(?:\.\d{1,5}){1,3})[^\s,]{0,40})")
 PROGRAM_S: Final = 2.0
+PATHS_S: Final = 5.0  # to look at all that CDI specifications name
 ENGINE_S: Final = 3.0
 SHIM: Final = "containerd-shim"
 # The function that the shim of containerd 1.2.1 and 1.2.2 dies in.
@@ -251,14 +252,18 @@ def _read_mig_minors(host: Host) -> Iterator[int]:
 
 def read_specifications(host: Host) -> Iterator[model.Spec]:
     """Yield the CDI specifications that engines would read, ``MOST_SPECS`` of a directory at most."""
+    specs: list[model.Spec] = []
     for directory in SPEC_DIRS:
-        paths = [directory / name for name in _list_names(host, directory)]
-        specs = [path for path in paths if path.suffix in SPEC_SUFFIXES]
-        for path in specs[:MOST_SPECS]:
-            yield _read_specification(host, path)
-        if len(specs) > MOST_SPECS:
-            reason = f"{directory}: cannot look at more than {MOST_SPECS} of {len(specs)} specifications"
-            yield model.Spec(directory, unreadable=reason)
+        names = [directory / name for name in _list_names(host, directory)]
+        paths = [path for path in names if path.suffix in SPEC_SUFFIXES]
+        specs += [_read_specification(host, path) for path in paths[:MOST_SPECS]]
+        if len(paths) > MOST_SPECS:
+            reason = f"{directory}: cannot look at more than {MOST_SPECS} of {len(paths)} specifications"
+            specs.append(model.Spec(directory, unreadable=reason))
+    named = dict.fromkeys(PurePosixPath(path) for spec in specs for path in spec.paths)
+    absent = {str(path) for path in find_absent(host, named, timeout_s=PATHS_S)}
+    for spec in specs:
+        yield replace(spec, gone=tuple(path for path in spec.paths if path in absent))
 
 
 def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
@@ -278,7 +283,7 @@ def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
         version=tuple(int(part) for part in version[1].split(".")) if version else (),
         uvm_majors=frozenset(int(major) for major in system.UVM_MAJOR.findall(content)),
         caps=frozenset(int(minor) for minor in system.CAP.findall(content)),
-        gone=tuple(each for each in paths if is_absent(host, PurePosixPath(each))),
+        paths=tuple(str(PurePosixPath(each)) for each in paths),
         gpus=gpus,
         unreadable=unreadable,
     )
