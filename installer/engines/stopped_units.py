@@ -15,7 +15,7 @@ from installer.engines.startup import KILLING, path_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.processes import PROC, monitors_in_unit_of, unit_of, words_of
+from installer.host.processes import PROC, list_words_in_unit_of, monitors_in_unit_of, unit_of, words_of
 from installer.host.sockets import list_listening
 from installer.model.engine_spec import Api, Monitor
 from installer.model.facts import EngineState, count, list_some
@@ -99,9 +99,12 @@ def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | 
         if monitors:
             shims = f"{count(monitors, 'shim')} of live containers"
             return Loss(f"{shims} (KillMode={stopped.kill_mode})", f"set KillMode=process in {stopped.name}")
-    verb = next((word for word in words[1:] if word in HOLDING), "")
-    if program in CLIENTS and verb:
-        return Loss(f"the container of its {program} {verb}", "stop it first")
+    # A shell or a wrapper may have started the client.
+    for line in list_words_in_unit_of(stopped.process) if stopped.process else ():
+        client = PurePosixPath("".join(line[:1])).name
+        verb = next((word for word in line[1:] if word in HOLDING), "")
+        if client in CLIENTS and verb:
+            return Loss(f"the container of its {client} {verb}", "stop it first")
     return None
 
 

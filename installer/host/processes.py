@@ -189,6 +189,17 @@ def monitors_in_unit_of(process: Path) -> int:
     return count
 
 
+def list_words_in_unit_of(process: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the command lines of all processes in the service of a process, a directory of /proc."""
+    service = ""
+    with suppress(OSError):
+        service = _service_in(read_proc(process / "cgroup"))
+    for other in (process.with_name(str(pid)) for pid in list_pids(process.parent) if service):
+        with suppress(OSError):  # it ended meanwhile
+            if _service_in(read_proc(other / "cgroup")) == service:
+                yield _command_line(other)
+
+
 def words_of(process: Path) -> tuple[str, ...]:
     """Return the command line of a process, a directory of /proc; none if it has ended, or is too long."""
     with suppress(OSError):

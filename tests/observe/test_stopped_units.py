@@ -83,6 +83,13 @@ ENDED = {
         {"containerd.service": _after(RequiredBy="web.service"), "web.service": WEB},
         SAID.format("web.service", "Requires=containerd.service", "the container of its docker run"),
     ),
+    "a docker run of a shell": (
+        {
+            "containerd.service": _after(RequiredBy="web.service"),
+            "web.service": Service("/bin/sh -c docker", beside="/usr/bin/docker run --rm web"),
+        },
+        SAID.format("web.service", "Requires=containerd.service", "the container of its docker run"),
+    ),
     "one that stops with another": (
         {
             "containerd.service": _after(BoundBy="site.service"),
