@@ -246,6 +246,22 @@ def test_a_drop_in_goes_without_the_ledger_and_what_its_owner_imports_stays(
     assert not (site.root / TOOLKIT).is_symlink()
 
 
+@pytest.mark.parametrize("name", ["60-nvidia.conf", "zzz.d/nvidia.toml"])
+def test_a_drop_in_of_crio_goes_without_the_ledger_wherever_below_its_directory_it_is(
+    site: Site, name: str
+) -> None:
+    drop_in = site.root / "etc/crio/crio.conf.d" / name
+    site.install("--drop-in-config", f"crio={drop_in}")
+    assert "nvidia" in drop_in.read_text()
+    lose(site, LEDGER)
+
+    site.install()
+    site.uninstall()
+
+    assert not drop_in.exists()
+    assert not (site.root / TOOLKIT).is_symlink()
+
+
 def test_the_directory_of_another_installer_comes_back_without_the_ledger(site: Site) -> None:
     theirs = site.write(f"{TOOLKIT}/nvidia-container-runtime", "theirs")
     site.install()

@@ -18,7 +18,7 @@ from installer.config_text import Key, Syntax, Tree, Want, leaves, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
-from installer.engines.config_files import copies_of
+from installer.engines.config_files import copies_of, walk
 from installer.engines.containerd.effective import RUNC_TYPE, own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
@@ -276,7 +276,10 @@ def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosix
             directories.append(options.crio_hook.parent)
         for directory in filter(None, directories):
             with suppress(InstallerError):
-                beside = [directory / name for name in host.names(directory)]
+                if directory == engine.drop_ins.directory and not engine.drop_ins.pattern:
+                    beside = list(walk(host, directory))  # CRI-O reads the directories below, too
+                else:
+                    beside = [directory / name for name in host.names(directory)]
                 paths += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
         for path in dict.fromkeys(paths):
             yield engine.name, path

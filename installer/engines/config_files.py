@@ -64,7 +64,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         if spec.drop_ins.pattern:
             named |= set(_matching(host, directory / spec.drop_ins.pattern))
         elif host.kind(directory) is not Kind.ABSENT:
-            named |= set(_walk(host, directory))
+            named |= set(walk(host, directory))
     if spec.drop_ins.imports:
         named |= set(_imports(host, engine.config))
     rendered = spec.rendered(engine.config)
@@ -159,13 +159,13 @@ def _is_unreadable(host: Host, path: PurePosixPath) -> bool:
     return host.kind(path) is not Kind.OTHER or not host.resolve(path).is_relative_to("/dev")
 
 
-def _walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
+def walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
     """Yield the names that CRI-O reads below a directory: all but those of directories, as filepath.Walk."""
     if host.kind(path, last=False) is not Kind.DIRECTORY:  # a link to one is read as a file, also at the top
         yield path
         return
     for name in host.names(path):
-        yield from _walk(host, path / name)
+        yield from walk(host, path / name)
 
 
 def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
