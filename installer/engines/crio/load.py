@@ -57,6 +57,7 @@ IN_DIRECTORIES: Final[tuple[Key, ...]] = (
     ("crio", "version_file_persist"),
     ("crio", "api", "listen"),
 )
+PROC: Final = PurePosixPath("/proc")
 REGISTRIES: Final = PurePosixPath("/etc/containers/registries.conf")
 REGISTRIES_DIR: Final = PurePosixPath("/etc/containers/registries.conf.d")
 OLD_REGISTRIES: Final = "registries"  # the table of version 1
@@ -249,8 +250,8 @@ def _find_bad_directories(start: NextStart) -> Iterator[LoadError]:
         for place in start.texts(*key):
             directory = PurePosixPath(place).parent if key in IN_DIRECTORIES else PurePosixPath(place)
             obstacle = _find_obstacle(start, directory)
-            if obstacle is not None:
-                problem = f"its {key[-1]} {place} cannot be made: {obstacle} is no directory"
+            if obstacle:
+                problem = f"its {key[-1]} {place} cannot be made: {obstacle}"
                 yield _make_error(start, problem, key)
     yield from _find_bad_nri(start)
 
@@ -265,21 +266,26 @@ def _find_bad_nri(start: NextStart) -> Iterator[LoadError]:
         key = ("crio", "nri", name)
         place = start.text(*key)
         path = PurePosixPath(place).parent if name == "nri_listen" else PurePosixPath(place)
-        obstacle = _find_obstacle(start, path) if place else None
-        if obstacle is not None:
-            yield _make_error(start, f"its {name} {place} is below {obstacle}, which is no directory", key)
+        obstacle = _find_obstacle(start, path) if place else ""
+        if obstacle:
+            yield _make_error(start, f"its {name} {place} cannot be made: {obstacle}", key)
 
 
-def _find_obstacle(start: NextStart, path: PurePosixPath) -> PurePosixPath | None:
-    """Return what stands in the place of a directory or of one above it; None where it could be made."""
+def _find_obstacle(start: NextStart, path: PurePosixPath) -> str:
+    """Return why CRI-O cannot make a directory that may be missing; "" if it exists or can be made."""
     if not path.is_absolute():
-        return None
+        return ""
     for each in (path, *path.parents):
         with suppress(InstallerError):
             kind = start.host.kind(each)
-            if kind is not Kind.ABSENT:
-                return None if kind is Kind.DIRECTORY else each
-    return None
+            if kind is Kind.ABSENT and each.is_relative_to(PROC):
+                return f"nobody can make {each}"
+            if kind is Kind.ABSENT:
+                continue
+            if kind is not Kind.DIRECTORY:
+                return f"{each} is no directory"
+            return ""
+    return ""
 
 
 def _find_bad_profiles(start: NextStart) -> Iterator[LoadError]:
