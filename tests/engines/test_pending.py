@@ -28,6 +28,7 @@ OURS = "nvidia-container-runtime"
 UNITS = {
     f"[Service]\nExecStart=\nExecStart={PROGRAM} --config {MINE}": f"gives it --config {MINE}, and it runs with ",
     f"[Service]\nExecStart=\nExecStart=/usr/bin/env GODEBUG=x=1 {PROGRAM} --root /srv/root": "gives it --root /srv/root",
+    f"[Service]\nExecStart=\nExecStart={PROGRAM} --bogus-flag": "flag provided but not defined",
     "[Service]\nKillMode=mixed": "KillMode=mixed",
     "[Unit]\nRefuseManualStop=yes": "RefuseManualStop=yes",
     "[Unit]\nConditionPathExists=/opt/flag": "it again: ConditionPathExists=/opt/flag does not hold)",

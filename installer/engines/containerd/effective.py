@@ -164,6 +164,7 @@ def make_check(files: ConfigFiles) -> Check:
         texts=lambda place: rewrite_imports(files.config, files.texts, trees, place),
         words=("--config", files.config),
         last=("config", "dump"),
+        given=("--config", "-c"),  # the other flags change nothing in a dump, and an unknown flag ends it
         says=_dumped,
     )
 
