@@ -107,7 +107,9 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     if record:
         # The last check knows more than the files, except why an engine would not start: the files tell that.
         down = {line.what for line in files if line.state.startswith(NO_START)}
-        check_lines = [line for line in list_last_check(last_check) if not (line.later and line.what in down)]
+        check_lines = [
+            line for line in list_last_check(last_check, record) if not (line.later and line.what in down)
+        ]
         lines = (*check_lines, *files)
     if record and last_check and last_check.current:  # run keeps an install out, and repairs on request
         files = tuple(_repaired_by_run(line, last_check) for line in files)
@@ -325,7 +327,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     return state, True
 
 
-def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:
+def list_last_check(seen: readiness.LastCheck | None, record: Record) -> Iterator[Line]:
     """Yield the results of the last check."""
     if seen is None:
         return
@@ -335,7 +337,8 @@ def list_last_check(seen: readiness.LastCheck | None) -> Iterator[Line]:
         return
     if seen.problem:
         # A restart that is left to the owner of the engine counts as pending, as without ``run``.
-        waits = seen.code == LEFT_TO_OWNER
+        is_put_off = any(row.restart_due for row in record.engines)
+        waits = seen.code == LEFT_TO_OWNER and not is_put_off
         begin = f"{seen.time}: {PENDING}" if waits else seen.time
         yield Line(LAST_CHECK, f"{begin}: cannot {seen.problem}; {seen.remedy}", good=waits)
     serves = "takes devices by CDI" if seen.by_cdi else "serves our runtimes"

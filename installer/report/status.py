@@ -12,6 +12,7 @@ from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.files import Host
 from installer.lifecycle import installation, readiness
+from installer.model.facts import Record
 from installer.model.files import dumps, says
 from installer.model.options import Options
 
@@ -130,7 +131,8 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         return Exit.FAILED if problems else Exit.OK
     if answer.error is None:
         sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
-        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in installation.list_last_check(answer))
+        for line in installation.list_last_check(answer, Record()):
+            sys.stdout.write(f"{line.what}: {line.state}\n")
     for problem in problems:
         raise problem
     sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")

@@ -63,7 +63,7 @@ class Node:
     def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
         bare = EngineState(
             ENGINES["containerd"], PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
-            version=self.version, exe=PurePosixPath(self.program),
+            version=self.version, exe=PurePosixPath(self.program), stopped=True,  # nothing is started here
         )  # fmt: skip
         engine = with_readable_configs(HOST, bare)
         paths = {*engine.files, *(row.path for row in self.held.configs), *([drop_in] if drop_in else [])}
