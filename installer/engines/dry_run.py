@@ -125,9 +125,10 @@ class Trials:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
 
         effect = by_texts
-        told = check.says is not None and not by_texts.broken
+        told = False
         if check.says is not None and not by_texts.broken:
             effect = check.says(ran.stdout)
+            told = True
         # Two names of a place are no move: the engine resolves links, and reports either name.
         places = engine.served.places
         moved = {
