@@ -22,7 +22,7 @@ from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.model.facts import OWNER, Record, Saved
 from installer.model.files import ANSWER, METRICS, SOCKET, File, Kind, Layout, Meta, Text
 from installer.nri import plan as nri
-from installer.payload.installed import refuse_foreign_ledger, restore_access
+from installer.payload.access import refuse_foreign_ledger, restore_access
 
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
 VERSION: Final = 1  # of the format; all later programs read it

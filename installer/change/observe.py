@@ -59,7 +59,7 @@ from installer.model.facts import (
 )
 from installer.model.files import PATH, VERSIONS, Artifact, File, Kind, Layout
 from installer.model.options import Options, Places, RestartMode
-from installer.payload import installed
+from installer.payload import access
 from installer.payload.files import EXECUTABLES, LINKS
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -154,7 +154,7 @@ class Node(Struct, frozen=True):
         link = host.link_target(layout.toolkit) or ""
         config = host.read(layout.config)
         replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
-        theirs = self.record.toolkit is None and installed.is_foreign_toolkit(host, layout)
+        theirs = self.record.toolkit is None and access.is_foreign_toolkit(host, layout)
         version_names = [name for name in host.names(layout.versions) if not name.startswith(".")]
         kind = host.kind(layout.toolkit, last=False)
         versions = {name: entries(host, layout.version(name)) for name in version_names}
@@ -179,7 +179,7 @@ class Node(Struct, frozen=True):
         options = self.options
         if self.engines:
             yield from served_by_image(host)
-        yield from installed.install_dir_obstacles(host, options.install_dir)
+        yield from access.install_dir_obstacles(host, options.install_dir)
         if not by_cdi:
             yield from unit_obstacles(host, options, self.engines)
         yield from find_moved(host, options, self.contents.values())
@@ -409,10 +409,10 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
 
     source = options.toolkit_source
     sums = sums_of(source)
-    artifacts = installed.read_artifacts(source, sums)
+    artifacts = access.read_artifacts(source, sums)
     interpreters = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
     absent = frozenset(path for path in interpreters if host.kind(path) is not Kind.FILE)
-    version = installed.ask_version(source, sums)
+    version = access.ask_version(source, sums)
     free_bytes = host.free_bytes(options.install_dir)
     driver, notes = driver_root(host, options)
     ldconfig_real = host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE
@@ -531,7 +531,7 @@ def _list_held(host: Host, options: Options, former: Record) -> Record:
 
     Engines copy their root configs, and a link may have led to another path when the config was written.
     """
-    record = installed.drop_foreign(host, options.layout, former)
+    record = access.drop_foreign(host, options.layout, former)
     known = {row.path for row in record.configs}
     configs = []
     for row in record.configs:

@@ -30,7 +30,7 @@ from installer.model.files import File, Meta, dumps
 from installer.model.options import OnExit, Options, RestartMode, Wish
 from installer.model.steps import Part
 from installer.nri import state as plugin_state
-from installer.payload.installed import install_dir_obstacles, refuse_strangers_files
+from installer.payload.access import install_dir_obstacles, refuse_strangers_files
 
 
 def install(options: Options) -> Exit:

@@ -28,7 +28,7 @@ from installer.model.facts import ADOPTED, ConfigRow, Record, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.nri.state import describe_plugin as nri_lines
-from installer.payload import installed
+from installer.payload import access
 from installer.payload.config_toml import edited_keys
 from installer.payload.files import list_programs_in_place
 
@@ -99,7 +99,7 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     ignores = last_check is not None and last_check.current and last_check.ignores
     for _ in range(READS):
         ledger_content = read_record(host, layout)
-        record = installed.drop_foreign(host, layout, ledger_content) if ledger_content else None
+        record = access.drop_foreign(host, layout, ledger_content) if ledger_content else None
         files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
         if read_record(host, layout) == ledger_content:
             break
@@ -154,7 +154,7 @@ def _list_recorded(
     yield from list_last_act(record, undo_goes_on=bool(record.undo_pending) and handover.is_waiting(host))
     if record.toolkit is not None:
         yield from _list_toolkit(host, layout, record, record.toolkit, deep=deep)
-    elif installed.is_foreign_toolkit(host, layout):
+    elif access.is_foreign_toolkit(host, layout):
         yield Line(str(layout.toolkit), THEIRS)
     unclaimed = host.names(layout.unclaimed)
     if unclaimed:
@@ -166,8 +166,8 @@ def _list_recorded(
             yield Line(str(path), "another program's file: it is not written; move it away", good=True)
     for path in list_crowded(host, record.served):
         yield Line(str(path), CROWDED)
-    for path, mode, flaw in installed.list_exposed(host, layout, record):
-        is_ours = installed.is_given_back(layout, record, path)
+    for path, mode, flaw in access.list_exposed(host, layout, record):
+        is_ours = access.is_given_back(layout, record, path)
         remedy = REPAIR if is_ours else f"run chown root {path}; chmod {mode:o} {path}"
         yield Line(str(path), f"{flaw}: {remedy}", later=not is_ours)
     yield from _list_configs(host, layout, record, ignores=ignores)
@@ -206,7 +206,7 @@ def _list_toolkit(
     for path in programs:
         if not host.exists(path):
             yield Line(str(path), "missing: install its package again, or install from another source")
-    damaged = dict(installed.find_damage(host, layout, toolkit, deep=deep))
+    damaged = dict(access.find_damage(host, layout, toolkit, deep=deep))
     runtime = layout.cdi_hook if record.cdi else layout.toolkit / "nvidia-container-runtime"
     if not flaw and not host.exists(runtime):  # the link is as installed, but may lead to nothing
         damaged.setdefault(runtime.name, "missing")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.payload.access import find_artifact
 from installer.payload.files import REQUIRED
-from installer.payload.installed import find_artifact
 from tests.engines.by_cdi import SPECIFICATION, Client, answers
 from tests.engines.cache import locked
 from tests.engines.cri import CriError, Pod

@@ -20,7 +20,7 @@ from installer.lifecycle import install as daemon
 from installer.lifecycle import uninstall
 from installer.model.facts import Record
 from installer.model.options import Options
-from installer.payload.installed import find_artifact, install_dir_obstacles
+from installer.payload.access import find_artifact, install_dir_obstacles
 from tests.engines.cache import PROJECT
 from tests.gpu.bundle import config, python_root, with_device
 from tests.support.waiting import until

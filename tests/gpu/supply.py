@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.payload.access import find_artifact
 from installer.payload.files import LIBRARIES as PAYLOAD_LIBRARIES
 from installer.payload.files import REQUIRED
-from installer.payload.installed import find_artifact
 from tests.engines.images import ARCHIVE
 from tests.engines.payload import mark_payload
 from tests.gpu.image import write_image

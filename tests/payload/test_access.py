@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from installer.host.files import Host
 from installer.model.facts import ADOPTED, OWNER, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
-from installer.payload.files import advise
-from installer.payload.installed import (
+from installer.payload.access import (
     ask_version,
     drop_foreign,
     is_foreign_toolkit,
     list_exposed,
     restore_access,
 )
+from installer.payload.files import advise
 from tests.support.site import Site
 
 LAYOUT = Layout()
