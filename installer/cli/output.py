@@ -18,7 +18,7 @@ from installer.engines.config_edits import syntax_of, text_of
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
-from installer.lifecycle import installation
+from installer.lifecycle import installation_report
 from installer.model.facts import Record
 from installer.model.files import File, dumps, says
 from installer.model.options import Options
@@ -78,12 +78,12 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
         raise
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
-    found = (*installation.list_files(host, options, ledger, deep=False, ignores=False),)
+    found = (*installation_report.list_files(host, options, ledger, deep=False, ignores=False),)
     later = [each for each in found if each.later and each.what in plan.engines]
     # What an install does without a step: it saves copies anew, restores access, goes on without the ledger.
-    repaired = [each for each in found if not plan.steps and installation.REPAIR in each.state]
+    repaired = [each for each in found if not plan.steps and installation_report.REPAIR in each.state]
     acts = [*found] if ledger is None else repaired
-    acts += [] if plan.steps or record.empty else installation.list_last_act(record)
+    acts += [] if plan.steps or record.empty else installation_report.list_last_act(record)
     notes = (f"{each.what}: {each.state}" for each in (*later, *acts))
     validation = Part("validation", notes=(*trials.unvalidated(plan.steps), *notes))
     plan = replace(plan, parts=(*plan.parts, validation))

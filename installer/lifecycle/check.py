@@ -25,7 +25,7 @@ from installer.host.files import Host
 from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
 from installer.lifecycle import drift, readiness
-from installer.lifecycle.installation import read_installation
+from installer.lifecycle.installation_report import read_installation
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.files import Host
-from installer.lifecycle import installation, readiness
+from installer.lifecycle import installation_report, readiness
 from installer.model.facts import Record
 from installer.model.files import dumps, says
 from installer.model.options import Options
@@ -72,7 +72,7 @@ class StatusDocument(Struct, frozen=True):
 def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> Exit:
     """Print what is held, or why ``run`` is not ``ready``; return 0 if all is good, 1 if not, 3 if none."""
     host = Host.under(options.host_root, options.mounts)
-    found = installation.read_installation(host, options, deep=deep)
+    found = installation_report.read_installation(host, options, deep=deep)
     record, seen = found.record, found.last_check
     unfinished = record and not (record.finished or (seen and seen.current))
     if unfinished and locks.is_held_pidfile(host.local_path(options.pid_file)):
@@ -80,7 +80,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
         found = replace(found, lines=tuple(lines))
     reason = found.obstacle
     if not (reason or readiness.is_ready(host, options.ready_file, options.pid_file)):
-        reason = installation.explain_unproven(host, options.pid_file, record, seen)
+        reason = installation_report.explain_unproven(host, options.pid_file, record, seen)
     if ready:
         sys.stdout.write(f"{reason}\n" if reason else "")  # Kubernetes shows it: the event of a failed probe
         return Exit.FAILED if reason else Exit.OK
@@ -131,7 +131,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         return Exit.FAILED if problems else Exit.OK
     if answer.error is None:
         sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
-        for line in installation.list_last_check(answer, Record()):
+        for line in installation_report.list_last_check(answer, Record()):
             sys.stdout.write(f"{line.what}: {line.state}\n")
     for problem in problems:
         raise problem

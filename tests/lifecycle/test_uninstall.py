@@ -17,7 +17,7 @@ from installer.engines import ENGINES
 from installer.engines.trial_containers import MARK
 from installer.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.lifecycle import handover, installation, uninstall
+from installer.lifecycle import handover, installation_report, uninstall
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Options
@@ -155,6 +155,6 @@ def test_nothing_is_removed_that_verify_has_not_written(tmp_path: Path, made: ob
     ],
 )
 def test_what_an_undo_could_not_do_is_a_sentence(left: str, said: str) -> None:
-    (line,) = installation.list_last_act(Record(finished=True, left=left))
+    (line,) = installation_report.list_last_act(Record(finished=True, left=left))
 
-    assert line.state == f"incomplete, cannot {said}: {installation.AGAIN}"
+    assert line.state == f"incomplete, cannot {said}: {installation_report.AGAIN}"

@@ -40,7 +40,7 @@ from installer.host.processes import (
 )
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
-from installer.lifecycle.installation import LAST_CHECK, Installation, Line, read_installation
+from installer.lifecycle.installation_report import LAST_CHECK, Installation, Line, read_installation
 from installer.model.engine_spec import Api, EngineSpec
 from installer.model.facts import EngineState, Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
