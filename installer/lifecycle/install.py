@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from installer.cdi.generate import withdraw_stale
 from installer.change.ledger import Ledger
+from installer.change.lost_ledger import recover
 from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
-from installer.change.unrecorded import recover
 from installer.engines import ENGINES
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError, NotYetError, StoppedError, UndoIncompleteError, UsageError

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import is_foreign, is_ledger_lost, read_record, read_saved
-from installer.change.unrecorded import find_install_dir, find_left_behind, find_lost_specification
+from installer.change.lost_ledger import find_install_dir, find_left_behind, find_lost_specification
 from installer.config_text import Edit
 from installer.config_text.change import list_missing
 from installer.engines import ENGINES

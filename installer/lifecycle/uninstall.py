@@ -16,11 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import Ledger, hold, read_record
+from installer.change.lost_ledger import find_install_dir, find_leftovers, find_lost, find_packages, recover
 from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
 from installer.change.references import find_last_references
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
-from installer.change.unrecorded import find_install_dir, find_leftovers, find_lost, find_packages, recover
 from installer.engines import ENGINES, trial_containers
 from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import Trials

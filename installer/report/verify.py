@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import read_record
-from installer.change.unrecorded import find_install_dir
+from installer.change.lost_ledger import find_install_dir
 from installer.engines import ENGINES, trial_containers
 from installer.engines.config_edits import is_hook
 from installer.engines.containers import find_running_containers

@@ -21,8 +21,8 @@ import pytest
 
 from installer.cdi.specification import named_paths, specification
 from installer.change.ledger import dumps, read_record
+from installer.change.lost_ledger import find_leftovers, find_toolkits
 from installer.change.plan import plan_install, plan_undo
-from installer.change.unrecorded import find_leftovers, find_toolkits
 from installer.cli.app import _call as status
 from installer.cli.demo import CONFIGS
 from installer.config_text.masked import mask

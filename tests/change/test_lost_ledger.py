@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from installer.change.lost_ledger import find_leftovers
 from installer.change.plan import Plan, plan_install, plan_undo
-from installer.change.unrecorded import find_leftovers
 from installer.config_text import Syntax, Want
 from installer.config_text.change import apply
 from installer.engines import ENGINES
