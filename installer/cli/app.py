@@ -20,7 +20,7 @@ from installer.host.events import log
 from installer.host.files import Host, read_json_of_root
 from installer.host.kernel import OWN, allow_files, mount_namespace
 from installer.model.files import ROOT
-from installer.model.options import OPTIONS_SUFFIX, Options, Wish
+from installer.model.options import OPTIONS_SUFFIX, Options, RunRequest
 
 INSPECTING: Final = frozenset(
     {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "timeout", "log_format"}
@@ -174,8 +174,8 @@ def _find_run_beside(pid_file: Path) -> Options | None:
     if not (pid and own and mount_namespace(locks.PROC / str(pid)) == own):
         return None
     file = PurePosixPath(f"{pid_file}{OPTIONS_SUFFIX}")
-    wish = read_json_of_root(Host.under(ROOT), file, Wish)
-    return wish.options if wish is not None else None
+    request = read_json_of_root(Host.under(ROOT), file, RunRequest)
+    return request.options if request is not None else None
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -186,7 +186,7 @@ def run(options: Options) -> Exit:
     """Install, publish readiness, then repair drift until stopped. TERM, INT and QUIT undo everything."""
     from installer.lifecycle import install as daemon
 
-    return daemon.run(Wish(options, nvidia=False, log_format=logging.current_format()))
+    return daemon.run(RunRequest(options, nvidia=False, log_format=logging.current_format()))
 
 
 @_verb

@@ -25,7 +25,7 @@ from installer.host.kernel import allow_files, list_mounts
 from installer.model.engine_spec import Extras, ReloadMethod
 from installer.model.files import ROOT
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
-from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
+from installer.model.options import Cdi, Options, Places, RestartMode, RunRequest, ToolkitConfig
 
 DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
 RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sles", "amzn", "azurelinux"})
@@ -336,7 +336,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
     if line["no-daemon"]:
         return int(daemon.install(options))
-    return int(daemon.run(Wish(options, nvidia=True, log_format=logging.current_format())))
+    return int(daemon.run(RunRequest(options, nvidia=True, log_format=logging.current_format())))
 
 
 def _wrap(indent: str, text: str) -> list[str]:

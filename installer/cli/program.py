@@ -53,24 +53,24 @@ def _act(words: Sequence[str]) -> int:
     """Do one act of a child of ``run``, in the words of ``Supervisor.start``, and return its exit code."""
     from installer.cli import log as logging
     from installer.model.files import loads
-    from installer.model.options import Wish
+    from installer.model.options import RunRequest
     from installer.supervisor import STOPPED
 
     act, path, fds, ends, run_pid, *more = words
     supervision.serve(Path(path), fds, ends, run_pid)
     code: int = Exit.UNDO_INCOMPLETE
     try:
-        wish = loads(Path(path).read_bytes(), Wish)
-        if wish.nvidia and act != "undo":  # the unit that finishes an undo is our own program on the host
+        request = loads(Path(path).read_bytes(), RunRequest)
+        if request.nvidia and act != "undo":  # the unit that finishes an undo is our own program on the host
             from installer.cli import nvidia
 
-            nvidia.speak(wish.log_format)
+            nvidia.speak(request.log_format)
         else:
-            logging.configure(wish.log_format)
+            logging.configure(request.log_format)
         if act == "undo":
             Path(path).unlink()  # a copy of its own
         with internal_errors():
-            code = _find_act(act, wish.options, more)()
+            code = _find_act(act, request.options, more)()
     except StoppedError:
         code = STOPPED
     except InstallerError as error:

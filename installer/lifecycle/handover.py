@@ -25,7 +25,7 @@ from installer.lifecycle.readiness import stamp
 from installer.metrics import snapshot as metrics
 from installer.model.facts import Record
 from installer.model.files import PATH, ROOT, File, Kind, Meta, dumps, loads
-from installer.model.options import InUse, Options, RestartMode, Wish
+from installer.model.options import InUse, Options, RestartMode, RunRequest
 
 UNIT: Final = "toolkit-installer-undo.service"
 MEMORY_BYTES: Final = 128 << 20  # as the pod's limit
@@ -123,12 +123,12 @@ def copy_of_options(options: Options) -> PurePosixPath:
     return options.options_file.with_name(f"{options.options_file.name}.undo")
 
 
-def _run_request(options: Options) -> Wish:
+def _run_request(options: Options) -> RunRequest:
     """Return the options with the log format of ``run``; without a ``run``, in JSON."""
     if not supervision.current_run().pid:
-        return Wish(options, nvidia=False, log_format="json")
-    request = loads(supervision.current_run().options.read_bytes(), Wish)
-    return Wish(options, nvidia=request.nvidia, log_format=request.log_format)
+        return RunRequest(options, nvidia=False, log_format="json")
+    request = loads(supervision.current_run().options.read_bytes(), RunRequest)
+    return RunRequest(options, nvidia=request.nvidia, log_format=request.log_format)
 
 
 def _enter_words(host: Host) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, ope
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.files import File, Meta, dumps
-from installer.model.options import OnExit, Options, RestartMode, Wish
+from installer.model.options import OnExit, Options, RestartMode, RunRequest
 from installer.model.steps import Part
 from installer.nri import state as plugin_state
 from installer.payload.access import install_dir_obstacles, refuse_strangers_files
@@ -64,13 +64,13 @@ def _refuse_install_dir(host: Host, options: Options) -> None:
         raise obstacle
 
 
-def run(wish: Wish) -> NoReturn:
+def run(request: RunRequest) -> NoReturn:
     """Become the supervisor of this node.
 
     Raises:
         InstallerError: the supervisor cannot begin; nothing was changed.
     """
-    options = wish.options
+    options = request.options
     host = Host.under(options.host_root, options.mounts)
     _refuse_install_dir(host, options)
     refuse_strangers_files(host, options)
@@ -88,17 +88,17 @@ def run(wish: Wish) -> NoReturn:
                 write_pid(pidfile, options.pid_file)
                 # A unit that waits to undo the rest of an earlier install sees that this is ours now.
                 ledger.write(replace(ledger.held, pid_file=options.pid_file, undo_pending=""))
-                host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
-                _become_supervisor(host, wish, pidfile, ledger.lock)
+                host.replace(options.options_file, File(dumps(request), Meta(0o600)))
+                _become_supervisor(host, request, pidfile, ledger.lock)
         except InstallerError:
             with as_incomplete_undo():
                 uninstall.remove_readiness(host, options, ledger)
             raise
 
 
-def _become_supervisor(host: Host, wish: Wish, pidfile: Lock, lock: Lock) -> NoReturn:
+def _become_supervisor(host: Host, request: RunRequest, pidfile: Lock, lock: Lock) -> NoReturn:
     """Become the supervisor, which holds the locks of the pidfile and of the ledger."""
-    options = wish.options
+    options = request.options
     locks = [
         (host.local_path(options.pid_file), pidfile.fd),
         (host.local_path(options.layout.home / LOCK), lock.fd),
@@ -114,10 +114,10 @@ def _become_supervisor(host: Host, wish: Wish, pidfile: Lock, lock: Lock) -> NoR
     supervision.become_supervisor(
         locks,
         options_file,
-        most=Exit.FAILED if wish.nvidia else Exit.UNDO_INCOMPLETE,
+        most=Exit.FAILED if request.nvidia else Exit.UNDO_INCOMPLETE,
         kept=" ".join(sidecars),
         left=leftovers,
-        form=wish.log_format,
+        form=request.log_format,
     )
 
 

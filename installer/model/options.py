@@ -282,7 +282,7 @@ class Options(Struct, frozen=True):
         return self.pid_file.with_name(f"{self.pid_file.name}.state")
 
 
-class Wish(Struct, frozen=True):
+class RunRequest(Struct, frozen=True):
     """The options of ``run`` and its log format: read once, and passed to its children."""
 
     options: Options
