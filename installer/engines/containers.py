@@ -21,7 +21,7 @@ from installer.engines.config_edits import text_of, toolkit_runtimes
 from installer.engines.crio.config import CRIO
 from installer.engines.docker import api as dockerd
 from installer.engines.observe import engine_of_row
-from installer.engines.restart import is_held
+from installer.engines.restart import is_socket_activated
 from installer.engines.stopped_units import TASKS
 from installer.errors import InstallerError
 from installer.host.events import log
@@ -151,7 +151,7 @@ def _known_to_docker(
     """Return the containers of a dockerd that answers; of a stopped one they are not known."""
     engine = next((engine for engine in engines if engine.name == row.name), None)
     answers = engine is not None and engine.serving is not None
-    if answers or not is_held(host, ENGINES[row.name], row.socket, row.unit):
+    if answers or not is_socket_activated(host, ENGINES[row.name], row.socket, row.unit):
         with suppress(InstallerError):
             return dockerd.list_containers(host.local_path(row.socket), timeout_s=ASK_S)
     return ()

@@ -24,7 +24,7 @@ from installer.engines.config_files import (
     with_readable_configs,
 )
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
-from installer.engines.restart import ASK_S, ask, is_held
+from installer.engines.restart import ASK_S, ask, is_socket_activated
 from installer.engines.startup import (
     explain_overruling,
     find_place,
@@ -192,7 +192,7 @@ def look_for(spec: EngineSpec, options: Options) -> EngineState:
 def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float = inf) -> EngineState:
     """Ask an engine what it serves, and again for ``awaits_s`` while it restarts itself, and is silent."""
     spec = sought.spec
-    if is_held(host, spec, sought.socket, sought.unit):
+    if is_socket_activated(host, spec, sought.socket, sought.unit):
         return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")
     engine = ask(host, sought, timeout_s=min(ASK_S, options.timeout_s))
     if spec.reload is not ReloadMethod.ITSELF or not host.exists(sought.socket):
@@ -215,7 +215,7 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
     named = options.places.get(engine.name, Places()).socket or row.socket
     others = (named, row.socket, *_sockets(host, row.unit)) if not spec.finds else ()
     for socket in dict.fromkeys(path for path in others if path != engine.socket):
-        if is_held(host, spec, socket, row.unit):
+        if is_socket_activated(host, spec, socket, row.unit):
             continue
         found = ask(host, replace(engine, socket=socket, unit=row.unit), timeout_s=ANSWER_S)
         if (found.serving is not None or found.failed or found.disabled) and found.unit == row.unit:

@@ -30,7 +30,7 @@ POLL_S: Final = 0.01
 GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PREFACE}
 
 
-def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> bool:
+def is_socket_activated(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> bool:
     """Tell whether systemd holds the socket of a stopped engine, and would start it for whoever connects."""
     if spec.api is not Api.DOCKER or not host.exists(socket):
         return False

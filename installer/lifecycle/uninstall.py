@@ -24,7 +24,7 @@ from installer.change.transaction import Context, apply_undo, refuse_obstacles
 from installer.engines import ENGINES, trial_containers
 from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import Trials
-from installer.engines.restart import is_held
+from installer.engines.restart import is_socket_activated
 from installer.errors import (
     Exit,
     InstallerError,
@@ -353,7 +353,7 @@ def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
 
 def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
     spec = ENGINES[made.engine]
-    if not host.exists(made.socket) or is_held(host, spec, made.socket, made.unit):
+    if not host.exists(made.socket) or is_socket_activated(host, spec, made.socket, made.unit):
         problem = f"reach {spec.title} on {made.socket} (it does not run)"
         remedy = f"start it, and remove {made.name} by hand"
         raise InstallerError(problem, remedy=remedy, code="engine-not-answering")

@@ -19,7 +19,7 @@ from installer.engines.config_edits import is_hook
 from installer.engines.containers import find_running_containers
 from installer.engines.dependencies import driver_root
 from installer.engines.observe import engine_of_row
-from installer.engines.restart import is_held
+from installer.engines.restart import is_socket_activated
 from installer.engines.trial_containers import MARK, Exec, Tools, shell_of
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
@@ -119,7 +119,7 @@ def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Pro
     gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
     tools = shell_of(host)
     for row in record.engines:
-        stopped = is_held(host, ENGINES[row.name], row.socket, row.unit)
+        stopped = is_socket_activated(host, ENGINES[row.name], row.socket, row.unit)
         for name, binary in choose_runtimes(options, record, row):
             if stopped:  # a connection would start it again
                 title = ENGINES[row.name].title
