@@ -215,7 +215,7 @@ TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
 }
 
 
-class Deed(Struct, frozen=True):
+class StepDescription(Struct, frozen=True):
     """The description of a step for people, and the step for the undo."""
 
     text: str  # in the imperative
@@ -224,77 +224,77 @@ class Deed(Struct, frozen=True):
     undo: Step | None = None  # None if nothing must be undone, and for a reload, whose undo a plan decides
 
 
-def describe(step: Step) -> Deed:
+def describe(step: Step) -> StepDescription:
     """Return the description of a step for people, and the step for the undo."""
     match step:
         case MakeDirectory() | RemoveDirectory():
             return _describe_directory(step)
         case FindRuntimes(spec):
             text = f"make sure that {spec.title} finds the runtimes"
-            return Deed(text, "runtimes found by the engine", {"engine": spec.name})
+            return StepDescription(text, "runtimes found by the engine", {"engine": spec.name})
         case WriteConfig():
             return _describe_write(step)
         case InstallVersion():
             return _describe_version(step)
         case RemoveVersion(version):
-            return Deed(f"remove toolkit {version}", "toolkit removed", {"version": version})
+            return StepDescription(f"remove toolkit {version}", "toolkit removed", {"version": version})
         case SwitchToolkit():
             return _describe_switch(step)
         case Reload():
             return _describe_reload(step)
         case RemoveToolkit():
-            return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})
+            return StepDescription("remove the toolkit of NVIDIA's installer", "toolkit removed", {})
         case MakeDeviceNodes() | RemoveDeviceNodes():
             return _describe_device_nodes(step)
         case WriteSpecification(cdi):  # has no event: a WriteConfig replaces this step before it is done
-            return Deed(f"generate the CDI specification {cdi.path}", "", {})
+            return StepDescription(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
             text = "make sure that no container runs on the runtimes, and that nothing names their programs"
-            return Deed(text, "no use of our programs found", {})
+            return StepDescription(text, "no use of our programs found", {})
         case _:
             assert_never(step)
 
 
-def _describe_directory(step: MakeDirectory | RemoveDirectory) -> Deed:
+def _describe_directory(step: MakeDirectory | RemoveDirectory) -> StepDescription:
     """Return the description of the making or the removal of a directory."""
     path = step.path
     fields = {"path": str(path)}
     if isinstance(step, MakeDirectory):
-        return Deed(f"make the directory {path}", "directory made", fields, RemoveDirectory(path))
-    return Deed(f"remove the directory {path}", "directory removed", fields, MakeDirectory(path))
+        return StepDescription(f"make the directory {path}", "directory made", fields, RemoveDirectory(path))
+    return StepDescription(f"remove the directory {path}", "directory removed", fields, MakeDirectory(path))
 
 
-def _describe_device_nodes(step: MakeDeviceNodes | RemoveDeviceNodes) -> Deed:
+def _describe_device_nodes(step: MakeDeviceNodes | RemoveDeviceNodes) -> StepDescription:
     """Return the description of the making or the removal of device nodes."""
     paths = ", ".join(str(node.path) for node in step.nodes)
     fields = {"paths": paths}
     if isinstance(step, MakeDeviceNodes):
-        return Deed(
+        return StepDescription(
             f"make the device nodes {paths}", "device nodes made", fields, RemoveDeviceNodes(step.nodes)
         )
-    return Deed(f"remove the device nodes {paths}", "device nodes removed", fields)
+    return StepDescription(f"remove the device nodes {paths}", "device nodes removed", fields)
 
 
-def _describe_version(step: InstallVersion) -> Deed:
+def _describe_version(step: InstallVersion) -> StepDescription:
     """Return the description of the installation or the repair of a payload."""
     size = f"({len(step.files)} files)"
     fields = {"version": step.version}
     if step.repairs:
-        return Deed(f"install toolkit {step.version} anew {size}", "toolkit installed", fields)
+        return StepDescription(f"install toolkit {step.version} anew {size}", "toolkit installed", fields)
     undo = RemoveVersion(step.version)
-    return Deed(f"install toolkit {step.version} {size}", "toolkit installed", fields, undo)
+    return StepDescription(f"install toolkit {step.version} {size}", "toolkit installed", fields, undo)
 
 
-def _describe_reload(step: Reload) -> Deed:
+def _describe_reload(step: Reload) -> StepDescription:
     """Return the description of a reload or a restart, by the engine's method."""
     act, event = TAKES_UP[step.spec.reload]
     text = act.format(step.spec.title)
     if step.present:
         text += " and verify that it serves the runtimes"
-    return Deed(text, event, {"engine": step.spec.name})
+    return StepDescription(text, event, {"engine": step.spec.name})
 
 
-def _describe_write(step: WriteConfig) -> Deed:
+def _describe_write(step: WriteConfig) -> StepDescription:
     """Return the description of the change of a config."""
     if step.before is None:
         text = f"create {step.path}"
@@ -305,21 +305,25 @@ def _describe_write(step: WriteConfig) -> Deed:
     event = "config written" if step.after else "config removed"
     fields = {"engine": step.engine, "path": str(step.path)}
     if step.unwanted:
-        return Deed(text, event, fields)
-    return Deed(text, event, fields, replace(step, before=step.after, after=step.before))
+        return StepDescription(text, event, fields)
+    return StepDescription(text, event, fields, replace(step, before=step.after, after=step.before))
 
 
-def _describe_switch(step: SwitchToolkit) -> Deed:
+def _describe_switch(step: SwitchToolkit) -> StepDescription:
     """Return the description of a change of ``<install-dir>/toolkit``."""
     if step.before is None and step.after is None:
-        return Deed("remove the previous toolkit of another installer", "previous toolkit removed", {})
+        return StepDescription(
+            "remove the previous toolkit of another installer", "previous toolkit removed", {}
+        )
     back = SwitchToolkit(step.after, step.before) if step.before != step.after else None
     if step.after is None:
-        return Deed("restore the toolkit of another installer", "previous toolkit restored", {}, back)
+        return StepDescription(
+            "restore the toolkit of another installer", "previous toolkit restored", {}, back
+        )
     if not step.after:
-        return Deed("remove the link toolkit", "toolkit link removed", {}, back)
+        return StepDescription("remove the link toolkit", "toolkit link removed", {}, back)
     event = "toolkit link changed" if step.before else "toolkit link created"
-    return Deed(f"point toolkit to {step.after}", event, {"target": step.after}, back)
+    return StepDescription(f"point toolkit to {step.after}", event, {"target": step.after}, back)
 
 
 TRY_AGAIN: Final = "run toolkit-installer uninstall again"

@@ -29,12 +29,12 @@ from installer.model.facts import (
 from installer.model.files import File
 from installer.model.options import Cdi, Mode, Options
 from installer.model.steps import (
-    Deed,
     FindRuntimes,
     InstallVersion,
     MakeDeviceNodes,
     Reload,
     RemoveDeviceNodes,
+    StepDescription,
     WriteConfig,
     describe,
 )
@@ -123,10 +123,12 @@ def test_nodes_that_are_absent_are_made_and_go_again() -> None:
     assert made in plan.steps
     assert final_of(plan).nodes == (NODE, absent)
     fields = {"paths": "/d/dev/nvidia-uvm"}
-    assert describe(made) == Deed(
+    assert describe(made) == StepDescription(
         "make the device nodes /d/dev/nvidia-uvm", "device nodes made", fields, gone
     )
-    assert describe(gone) == Deed("remove the device nodes /d/dev/nvidia-uvm", "device nodes removed", fields)
+    assert describe(gone) == StepDescription(
+        "remove the device nodes /d/dev/nvidia-uvm", "device nodes removed", fields
+    )
 
 
 @pytest.mark.parametrize(

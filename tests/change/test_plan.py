@@ -219,7 +219,7 @@ def test_a_config_is_held_that_said_what_is_wanted_before_our_install_and_not_si
 def test_where_toolkit_points_is_told_and_goes_back(
     before: str | None, after: str | None, text: str, event: str, *, comes_back: bool
 ) -> None:
-    deed = describe(SwitchToolkit(before, after))
+    description = describe(SwitchToolkit(before, after))
 
-    assert (deed.text, deed.event) == (text, event)
-    assert deed.undo == (SwitchToolkit(after, before) if comes_back else None)
+    assert (description.text, description.event) == (text, event)
+    assert description.undo == (SwitchToolkit(after, before) if comes_back else None)
