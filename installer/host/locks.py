@@ -326,7 +326,7 @@ def _holds(pid: int, status: os.stat_result, proc: Path, *, inherited: bool = Fa
     return False
 
 
-def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
+def is_pidfile_locked(here: Path, proc: Path = PROC) -> bool:
     """Tell whether ``here`` is root's pidfile, locked by the process of root's with the pid in it."""
     return _find_holder(here, proc) is not None
 

@@ -21,7 +21,7 @@ from installer.engines.reloading import PENDING
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
-from installer.host.locks import is_held_pidfile
+from installer.host.locks import is_pidfile_locked
 from installer.lifecycle import handover, readiness
 from installer.lifecycle.drift import RECONCILE
 from installer.model.facts import ADOPTED, ConfigRow, Record, ToolkitRow
@@ -394,7 +394,7 @@ def explain_unproven(
     host: Host, pid_file: PurePosixPath, record: Record | None, seen: readiness.LastCheck | None
 ) -> str:
     """Return why a node without any obstacle is not ready."""
-    waits = is_held_pidfile(host.local_path(pid_file))
+    waits = is_pidfile_locked(host.local_path(pid_file))
     if record is None:
         remedy = "run is at work, see its log" if waits else "use install or run"
         return f"nothing is installed: {remedy}"

@@ -14,7 +14,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, read_json_of_root
 from installer.host.kernel import boot_id
-from installer.host.locks import is_held_pidfile
+from installer.host.locks import is_pidfile_locked
 from installer.host.supervision import own_pid
 from installer.model.facts import Record
 from installer.model.files import File, Kind, dumps
@@ -63,7 +63,7 @@ def _is_ours(host: Host, path: PurePosixPath) -> bool:
 def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
     """Tell whether readiness was published in this boot, by the process that holds the pidfile."""
     ready = read_json_of_root(host, path, Ready)
-    if ready is None or ready.boot_id != boot_id() or not is_held_pidfile(host.local_path(pid_file)):
+    if ready is None or ready.boot_id != boot_id() or not is_pidfile_locked(host.local_path(pid_file)):
         return False
     file = host.read(pid_file)
     return file is not None and file.content.strip() == str(ready.pid).encode()

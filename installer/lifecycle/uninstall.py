@@ -452,7 +452,7 @@ def _serves(host: Host, options: Options) -> bool:
         record = read_record(host, options.layout)
         if record is not None and record.pid_file:
             files.add(record.pid_file)
-    return any(locks.is_held_pidfile(host.local_path(path)) for path in files)
+    return any(locks.is_pidfile_locked(host.local_path(path)) for path in files)
 
 
 def _never() -> bool:

@@ -45,7 +45,7 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
     state = state or UNSEEN
     reason = f" ({state['problem']})" if state["problem"] else ""
     lock = host.local_path(nri.lock)
-    if not locks.is_held_pidfile(lock):
+    if not locks.is_pidfile_locked(lock):
         last = f"has ended{reason}, last seen at {state['since']}" if state["since"] else "does not run"
         remedy = "start run again, or uninstall" if beside_run else "start it again"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
@@ -69,12 +69,12 @@ def is_registered(host: Host, nri: Nri) -> bool:
     """Tell whether an engine has registered the plugin, and the plugin runs."""
     state = read_state(host, nri.state) or UNSEEN
     lock = host.local_path(nri.lock)
-    return state["registered"] and locks.is_held_pidfile(lock)
+    return state["registered"] and locks.is_pidfile_locked(lock)
 
 
 def remove_plugin(host: Host, nri: Nri) -> None:
     """Remove the files of a plugin that was killed; a running plugin removes its files itself."""
-    if locks.is_held_pidfile(host.local_path(nri.lock)):
+    if locks.is_pidfile_locked(host.local_path(nri.lock)):
         return
     with suppress(InstallerError):
         if read_state(host, nri.state) is not None:

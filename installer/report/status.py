@@ -75,7 +75,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     found = installation_report.read_installation(host, options, deep=deep)
     record, seen = found.record, found.last_check
     unfinished = record and not (record.finished or (seen and seen.current))
-    if unfinished and locks.is_held_pidfile(host.local_path(options.pid_file)):
+    if unfinished and locks.is_pidfile_locked(host.local_path(options.pid_file)):
         lines = [replace(each, state=WORKS) if each.what == "unfinished" else each for each in found.lines]
         found = replace(found, lines=tuple(lines))
     reason = found.obstacle
@@ -111,7 +111,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
 def alive(options: Options) -> Exit:
     """Return 0 where ``run`` holds its pidfile, else 1."""
     host = Host.under(options.host_root, options.mounts)
-    return Exit.OK if locks.is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
+    return Exit.OK if locks.is_pidfile_locked(host.local_path(options.pid_file)) else Exit.FAILED
 
 
 def reconcile(options: Options, *, as_json: bool) -> Exit:

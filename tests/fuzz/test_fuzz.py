@@ -38,7 +38,7 @@ from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host
 from installer.host.kernel import list_mounts
-from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
+from installer.host.locks import holders, is_pidfile_locked, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.host.systemd import Unit
 from installer.host.trees import read_noted_digests, sums_of
@@ -163,7 +163,7 @@ def _locks(directory: Path) -> Reader:
             (directory / "locks").write_bytes(locks)
             (directory / "7/fdinfo/3").write_bytes(locks)
             (directory / "7/status").write_bytes(process)
-            found.append(is_held_pidfile(pidfile, directory))
+            found.append(is_pidfile_locked(pidfile, directory))
         found.append(not holders(pidfile.stat(), directory))
         return found
 

@@ -15,7 +15,7 @@ from installer.errors import InstallerError, LockedError
 from installer.host import locks
 from installer.host.files import Host
 from installer.host.kernel import is_roots
-from installer.host.locks import is_held_pidfile, lock_directory, lock_pidfile, remove_pidfile, write_pid
+from installer.host.locks import is_pidfile_locked, lock_directory, lock_pidfile, remove_pidfile, write_pid
 from tests.support.neighbours import NOBODY, locking, only_as_root, orphaned
 from tests.support.tree import USUAL, Aspect, tree
 
@@ -194,7 +194,7 @@ def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_hold
     if said.strip():  # any user can make the table so long that it is not read to its end
         (tmp_path / "locks").write_text("")
 
-    assert is_held_pidfile(pidfile, tmp_path)
+    assert is_pidfile_locked(pidfile, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -210,15 +210,15 @@ def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_hold
     ],
 )
 def test_a_pidfile_that_run_does_not_hold_is_not_alive(tmp_path: Path, held: dict[str, Any]) -> None:
-    assert not is_held_pidfile(_pidfile(tmp_path, **held), tmp_path)
+    assert not is_pidfile_locked(_pidfile(tmp_path, **held), tmp_path)
 
 
 def test_a_pidfile_seems_held_where_nobody_can_know_and_not_where_it_is_not_there(tmp_path: Path) -> None:
     pidfile = _pidfile(tmp_path, "")
     (tmp_path / "locks").unlink()
 
-    assert is_held_pidfile(pidfile, tmp_path)
-    assert not is_held_pidfile(tmp_path / "absent")
+    assert is_pidfile_locked(pidfile, tmp_path)
+    assert not is_pidfile_locked(tmp_path / "absent")
 
 
 @only_as_root
@@ -229,7 +229,7 @@ def test_who_may_not_look_is_told_to_be_root(host: Host, tmp_path: Path, mode: i
         above.chmod(mode)
     os.seteuid(NOBODY)
     try:
-        assert is_held_pidfile(pidfile)
+        assert is_pidfile_locked(pidfile)
         with pytest.raises(InstallerError, match=r"cannot find the process that holds .*; run as root"):
             locks.send(pidfile, SIGHUP)
     finally:

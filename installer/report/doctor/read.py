@@ -28,7 +28,7 @@ from installer.errors import InstallerError
 from installer.host import systemd
 from installer.host.files import Host, find_absent, is_file, text, used_percent
 from installer.host.kernel import character_devices, kernel_log
-from installer.host.locks import is_held_pidfile
+from installer.host.locks import is_pidfile_locked
 from installer.host.processes import (
     HostProcess,
     can_see_host,
@@ -133,7 +133,7 @@ def read_node(host: Host, options: Options) -> model.Node:
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
         configured=configured,
         system=besides,
-        run_waits=is_held_pidfile(host.local_path(options.pid_file)),
+        run_waits=is_pidfile_locked(host.local_path(options.pid_file)),
         sees_host=can_see_host(host),
     )
 
