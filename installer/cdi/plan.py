@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import withdraw, without_us
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine_spec import Version
+from installer.model.engine import Version
 from installer.model.facts import (
     OWNER,
     CdiRow,

@@ -30,13 +30,7 @@ from installer.engines.config_edits import (
     without_us,
 )
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine_spec import (
-    EffectiveConfig,
-    ReloadMethod,
-    RuntimeEntry,
-    find_disturbances,
-    is_ours,
-)
+from installer.model.engine import EffectiveConfig, ReloadMethod, RuntimeEntry, find_disturbances, is_ours
 from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, Saved
 from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options, RestartMode
@@ -168,7 +162,7 @@ def _refuse_silent(accepted: Accepted) -> Iterator[InstallerError]:
 
 def _refuse_options(engine: EngineState, options: Options) -> Iterator[InstallerError]:
     """Yield an error if an engine that looks for the toolkit by itself would not find it."""
-    finds = engine.spec.finds
+    finds = engine.spec.built_in_runtime
     if not finds:
         return
     asked = (options.install_dir, options.runtime_name, options.set_as_default)
@@ -373,7 +367,7 @@ def _find_still_served(undo: _Undo, candidate: UndoCandidate) -> InstallerError 
     """Return an error if an engine without a reload may still start programs of ours."""
     row = undo.row
     engine = undo.engine
-    if candidate.reload is not None or engine.spec.finds:
+    if candidate.reload is not None or engine.spec.built_in_runtime:
         return None
     if engine.stopped or engine.crashing or engine.failed or engine.disabled:
         return None
@@ -479,7 +473,7 @@ def _draft_candidate(undo: _Undo, *, demoted: bool) -> UndoCandidate:
         notes=tuple(notes),
         demoted=demoted,
     )
-    if engine.hook is None and not engine.spec.finds:
+    if engine.hook is None and not engine.spec.built_in_runtime:
         texts = read_present(engine, facts)
         ask = partial(undo.ask, undo.engine_without_us)
         predicted = ask({**texts, **candidate.texts})

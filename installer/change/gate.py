@@ -30,7 +30,7 @@ from installer.engines.config_edits import (
     withdraw,
 )
 from installer.errors import InstallerError, NotYetError
-from installer.model.engine_spec import (
+from installer.model.engine import (
     Decision,
     EffectiveConfig,
     ReloadMethod,
@@ -124,11 +124,11 @@ def choose_texts(
     if request.row is not None and engine.serving is None:
         files = replace(files, serving=_read_inherited(request, present_texts))
 
-    first = next(iter(spec.draft(files, entries, options.extras)))
+    first = next(iter(spec.propose(files, entries, options.extras)))
     first_changes = _find_changes(request, first)
     plainest = _make_candidate(request, first, first_changes)
     unvalidated = _accept(request, plainest)
-    if spec.finds:
+    if spec.built_in_runtime:
         return unvalidated
     if not unvalidated.steps and _is_in_force(request, plainest):
         return unvalidated
@@ -144,7 +144,7 @@ def choose_texts(
     now = ask(engine, present_texts)
 
     refusals: list[InstallerError] = []
-    for decision in spec.draft(replace(files, before=before), entries, options.extras):
+    for decision in spec.propose(replace(files, before=before), entries, options.extras):
         changes = first_changes
         if decision.files != first.files:  # else a text of megabytes would be edited twice
             changes = _find_changes(request, decision)
@@ -381,8 +381,8 @@ def _plan_reload(request: _Request, candidate: Candidate, after: EffectiveConfig
     engine = request.engine
     decision = candidate.decision
     present = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in request.entries)
-    if engine.spec.finds:
-        present = tuple(entry for entry in request.entries if entry.name == engine.spec.finds)
+    if engine.spec.built_in_runtime:
+        present = tuple(entry for entry in request.entries if entry.name == engine.spec.built_in_runtime)
     names = {entry.name for entry in present}
 
     absent = []
@@ -437,7 +437,7 @@ def _list_unwanted_defaults(
     """Return our runtimes that may not be the engine's default after the reload."""
     engine = request.engine
     facts = request.facts
-    if engine.spec.finds:
+    if engine.spec.built_in_runtime:
         return frozenset()
     # dockerd keeps a default that its file does not name any more. An engine that is restarted keeps none:
     # only an unfinished install of ours counts, since the owner may have prepared a start of his own.

@@ -23,7 +23,7 @@ from installer.engines.containerd.effective import RUNC_TYPE, own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.engine_spec import is_ours
+from installer.model.engine import is_ours
 from installer.model.facts import (
     ADOPTED,
     OWNER,
@@ -262,7 +262,7 @@ def find_toolkits(host: Host, options: Options) -> Named:
 def _list_configs(host: Host, options: Options) -> Iterator[tuple[str, PurePosixPath]]:
     """Yield the configs that engines may read, with their engines: root configs, drop-ins and hooks."""
     for engine in ENGINES.values():
-        if engine.finds:
+        if engine.built_in_runtime:
             continue
         place = options.places.get(engine.name, Places())
         config = place.config or engine.config

@@ -42,7 +42,7 @@ from installer.host import unit_jobs
 from installer.host.files import Host, entries, is_file, text
 from installer.host.processes import PROC, HostProcess, list_root_processes, read_command_line, unit_of
 from installer.host.trees import digests_below, sums_of
-from installer.model.engine_spec import EngineSpec, ReloadMethod
+from installer.model.engine import Engine, ReloadMethod
 from installer.model.facts import (
     OWNER,
     CdiFacts,
@@ -88,7 +88,7 @@ MOST_FILES: Final = 4096  # the host reads up to 16 MiB of each
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime(?:-hook)?["'.]""")
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # The engines by process. Of several with one process the first counts: the others derive from it.
-ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.marks}
+ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if not engine.config_markers}
 
 
 class Node(Struct, frozen=True):
@@ -281,7 +281,7 @@ class Node(Struct, frozen=True):
             if not self._is_known(process, spec, unit, words):
                 yield from self._search_engine(spec, unit or f"pid {process.pid}", words)
 
-    def _search_engine(self, spec: EngineSpec, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
+    def _search_engine(self, spec: Engine, unit: str, words: tuple[str, ...]) -> Iterator[Reference]:
         """Yield the programs that the engine of a unit reads in configs, or gets by flags."""
         host = self.host
         runs = f"{spec.title} of {unit} runs and"
@@ -298,7 +298,7 @@ class Node(Struct, frozen=True):
                 for program in list_programs(file, path):
                     yield Reference(f"{runs} reads {path}, which names", program, remedy)
 
-    def _is_known(self, process: HostProcess, spec: EngineSpec, unit: str, words: Sequence[str]) -> bool:
+    def _is_known(self, process: HostProcess, spec: Engine, unit: str, words: Sequence[str]) -> bool:
         """Tell whether a process is an engine of the ledger, or one that finds the toolkit by itself."""
         for engine in self.engines:
             is_same = engine.pid == process.pid
@@ -310,7 +310,7 @@ class Node(Struct, frozen=True):
 
     def _search_path(self) -> Iterator[Reference]:
         """Yield the programs in PATH that lead to ours: engines or people start them by a mere name."""
-        patterns = (*chain.from_iterable(engine.starts for engine in ENGINES.values()), *PROGRAMS)
+        patterns = (*chain.from_iterable(engine.started_programs for engine in ENGINES.values()), *PROGRAMS)
         wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
         # containerd looks in the directory of its own program, too.
         beside_engines = [(engine.exe.parent,) for engine in self.engines if engine.exe]

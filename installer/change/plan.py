@@ -21,7 +21,7 @@ from installer.config_text import flatten
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
-from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
+from installer.model.engine import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import (
     OWNER,
     Container,
@@ -437,8 +437,12 @@ def _check_undo(facts: Facts, options: Options) -> Part:
     for engine in facts.engines:
         spec = engine.spec
         # Without its default runtime no pod would start any more, that of the next installer included.
-        if spec.finds and engine.serving is not None and engine.serving.default == spec.finds:
-            problem = f"remove the toolkit of {engine.title} (its default runtime is {spec.finds})"
+        if (
+            spec.built_in_runtime
+            and engine.serving is not None
+            and engine.serving.default == spec.built_in_runtime
+        ):
+            problem = f"remove the toolkit of {engine.title} (its default runtime is {spec.built_in_runtime})"
             remedy = f"start {engine.title} without --default-runtime, then {TRY_AGAIN}"
             obstacles.append(InstallerError(problem, remedy=remedy, code="runtime-needed"))
     for row in facts.held.configs:
@@ -533,7 +537,7 @@ def _roll_back_engine(
     """
     writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
     before = engine.serving
-    if reload is None or before is None or engine.spec.finds:
+    if reload is None or before is None or engine.spec.built_in_runtime:
         return writes
     entries = (*reload.present, *reload.absent)
     present: list[RuntimeEntry] = []

@@ -15,7 +15,7 @@ from installer.config_text import Key, Tree, flatten, leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import RUNTIMES, tree_of
 from installer.errors import InstallerError
-from installer.model.engine_spec import BINARY_NAMES, OUR_BINARIES
+from installer.model.engine import BINARY_NAMES, OUR_BINARIES
 from installer.model.facts import ConfigRow, Facts, Reference
 from installer.model.files import File, Layout
 from installer.model.options import Options
@@ -65,7 +65,7 @@ def find_last_references(facts: Facts, options: Options) -> Iterator[InstallerEr
     for engine in facts.engines:
         row = facts.held.engine(engine.name)
         # An engine that looks for the toolkit by itself will not find it at its next start.
-        if row is None or engine.spec.finds:
+        if row is None or engine.spec.built_in_runtime:
             continue
         named_before_us: set[str] = set()
         for config in facts.held.configs:
@@ -164,8 +164,6 @@ def list_programs(file: File | None, path: PurePosixPath) -> Iterator[str]:
                     yield word
         # CRI-O looks for a program by the name of its runtime if the config names no program.
         for engine in ENGINES.values():
-            if not engine.read_runtimes:
-                continue
             for name, program in engine.read_runtimes(tree).items():
                 if not program and "/" not in name:
                     yield name

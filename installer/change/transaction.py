@@ -37,7 +37,7 @@ from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
-from installer.model.engine_spec import ReloadMethod
+from installer.model.engine import ReloadMethod
 from installer.model.facts import OWNER, Failure, Record, names_of
 from installer.model.files import File, Layout, Meta
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe

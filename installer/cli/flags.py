@@ -155,7 +155,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         for name in ("config", "drop-in-config", "socket")
     )
     configs, drop_ins, _ = places
-    if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
+    if written := [name for name in (*configs, *drop_ins) if ENGINES[name].built_in_runtime]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
     if without := [name for name in drop_ins if not ENGINES[name].drop_ins.takes_ours]:
         problem = f"use --drop-in-config for {ENGINES[without[0]].title}"

@@ -22,7 +22,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point, resolve_local
 from installer.host.kernel import allow_files, list_mounts
-from installer.model.engine_spec import Extras, ReloadMethod
+from installer.model.engine import Extras, ReloadMethod
 from installer.model.files import ROOT
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, RunRequest, ToolkitConfig
@@ -70,7 +70,7 @@ def options_from(line: CommandLine) -> Options:
         ),
         cdi=cdi,
         runtime_name=line["runtime-name"] or "nvidia",
-        set_as_default=line["set-as-default"] and not ENGINES[next(iter(places))].finds,
+        set_as_default=line["set-as-default"] and not ENGINES[next(iter(places))].built_in_runtime,
         places=places,
         crio_hook=hook,
         restart_mode=RestartMode.NONE if line[RESTART].lower() == "none" else RestartMode.AUTO,
@@ -348,7 +348,7 @@ def _wrap(indent: str, text: str) -> list[str]:
 def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
     """Yield what is taken otherwise than NVIDIA's tool would take it."""
     spec, mode = ENGINES[line["runtime"]], line[RESTART].lower() if line.given(RESTART) else ""
-    if line["set-as-default"] and any(ENGINES[name].finds for name in options.engines):
+    if line["set-as-default"] and any(ENGINES[name].built_in_runtime for name in options.engines):
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if line["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"

@@ -1,4 +1,4 @@
-"""The engines: one row each, at the end of its own file.
+"""The engines: each is a class in its own file, and a line of the table here.
 
 Imports host, model and config_text. Begin with observe.py, then dry_run.py and restart.py.
 """
@@ -6,20 +6,25 @@ Imports host, model and config_text. Begin with observe.py, then dry_run.py and 
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.engines.containerd.config import CONTAINERD, K3S, RKE2
-from installer.engines.crio.config import CRIO
-from installer.engines.docker.config import DOCKER
-from installer.engines.k0s import K0S
-from installer.engines.microk8s import MICROK8S
+from installer.engines.containerd.engine import Containerd
+from installer.engines.crio.engine import Crio
+from installer.engines.docker.engine import Docker
+from installer.engines.k0s import K0s
+from installer.engines.k3s import K3s, Rke2
+from installer.engines.microk8s import MicroK8s
+from installer.model.engine import Engine
 
-ENGINES: Final = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO, K3S, RKE2, K0S, MICROK8S)}
+CONTAINERD: Final = Containerd()  # also the program below Docker and the Kubernetes distributions
+ALL: Final[tuple[Engine, ...]] = (Docker(), CONTAINERD, Crio(), K3s(), Rke2(), K0s(), MicroK8s())
+ENGINES: Final = {engine.name: engine for engine in ALL}
 
 
 def list_generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:
     """Return the engines that write their config themselves and have such a config or socket."""
-    return tuple(
-        engine.name
-        for engine in ENGINES.values()
-        if engine.process == process
-        if any(mark in str(path) for mark in engine.marks for path in (config, socket))
-    )
+    names = []
+    for engine in ALL:
+        paths = (str(config), str(socket))
+        has_marker = any(marker in path for marker in engine.config_markers for path in paths)
+        if engine.process == process and has_marker:
+            names.append(engine.name)
+    return tuple(names)

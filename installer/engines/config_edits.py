@@ -13,7 +13,7 @@ from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.engine_spec import ConfigFiles, EffectiveConfig, FileWants, Flags, ReloadMethod, is_ours
+from installer.model.engine import ConfigFiles, EffectiveConfig, FileWants, Flags, ReloadMethod, is_ours
 from installer.model.facts import ConfigRow, EngineState, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
@@ -31,7 +31,7 @@ Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
     """Return the settings that texts define by themselves: an ``Ask`` that runs no program."""
-    return engine.spec.estimate(config_files(engine, texts))
+    return engine.spec.predict(config_files(engine, texts))
 
 
 def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> ConfigFiles:
@@ -249,7 +249,7 @@ def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     """Return the edits of a row with their present keys: the engine's own tools may have moved them."""
     if row.syntax is None:  # a file written whole, perhaps of no engine
         return row.edits
-    return ENGINES[row.engine].relocate(row.edits, tree_of(now, row.path))
+    return ENGINES[row.engine].relocate_edits(row.edits, tree_of(now, row.path))
 
 
 def group_of(key: Key, name: str) -> str:

@@ -16,7 +16,7 @@ from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES
 from installer.host.programs import can_be_started
-from installer.model.engine_spec import EngineSpec
+from installer.model.engine import Engine
 from installer.model.facts import ConfigRow, EngineState
 from installer.model.files import PATH, File, Kind
 from installer.model.options import Places
@@ -56,7 +56,7 @@ def _with_own_name(host: Host, engine: EngineState, named: PurePosixPath) -> Eng
 def with_configs(host: Host, engine: EngineState) -> EngineState:
     """Return an engine with the configs that it reads; raise where its root file is not valid."""
     spec = engine.spec
-    if spec.finds:
+    if spec.built_in_runtime:
         return replace(engine, files=())
     named: set[PurePosixPath] = set()
     directory = _find_drop_in_directory(engine)
@@ -67,7 +67,7 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
             named |= set(walk(host, directory))
     if spec.drop_ins.imports:
         named |= set(_imports(host, engine.config))
-    rendered = spec.rendered(engine.config)
+    rendered = spec.find_generated_config(engine.config)
     named -= {rendered}
     beside = {path for path in named if host.kind(path) is Kind.FILE}
     if engine.drop_in is not None:
@@ -132,7 +132,7 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
 def _find_gone(host: Host, engine: EngineState, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
     """Yield the programs that an engine starts, as it runs and as its configs say, and that are none."""
     starts = [each for each in (engine.next_start, engine.started) if each and each.runs(engine.spec.process)]
-    if engine.spec.list_programs is None or not (starts or engine.serving):
+    if not engine.spec.looks_up_programs or not (starts or engine.serving):
         return
     named: list[tuple[object, bool]] = [(one.monitor, True) for one in engine.served.handlers.values()]
     for path in (engine.config, *paths):
@@ -198,13 +198,13 @@ def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
     yield from (path for path in found if host.exists(path))  # also a link that leads nowhere, which is fatal
 
 
-def usual_configs(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
+def usual_configs(host: Host, spec: Engine) -> tuple[PurePosixPath, ...]:
     """Return the configs of an engine at its usual place, whether it runs or not."""
     usual = replace(EngineState.usual(spec), drop_in=None)
     return (*with_readable_configs(host, usual).files, *copies_of(host, spec))
 
 
-def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
+def copies_of(host: Host, spec: Engine) -> tuple[PurePosixPath, ...]:
     """Return the files that are there, none of its configs, and may take the place of its root file."""
     if spec.copies is None:
         return ()
@@ -217,7 +217,7 @@ def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
 def explain_unread_root(host: Host, engine: EngineState, places: Places) -> Iterator[InstallerError]:
     """Yield why an engine would not read the root file that ``--config`` names, as far as its start tells."""
     named, spec, start = places.config, engine.spec, engine.started or engine.next_start
-    if named is None or spec.finds or engine.hook is not None:
+    if named is None or spec.built_in_runtime or engine.hook is not None:
         return
     if start is None or not start.runs(spec.process):
         return
@@ -326,7 +326,7 @@ def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPat
 
 def list_targets(engine: EngineState) -> Iterator[PurePosixPath]:
     """Yield the files that an install may write for an engine."""
-    if engine.spec.finds:
+    if engine.spec.built_in_runtime:
         return
     if engine.hook is not None:
         yield engine.hook

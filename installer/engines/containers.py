@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, toolkit_runtimes
-from installer.engines.crio.config import CRIO
 from installer.engines.docker import api as dockerd
 from installer.engines.observe import engine_of_row
 from installer.engines.restart import is_socket_activated
@@ -28,7 +27,7 @@ from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.processes import read_monitor
 from installer.host.programs import can_be_started
-from installer.model.engine_spec import OUR_BINARIES, Api, Monitor
+from installer.model.engine import OUR_BINARIES, Api, Monitor
 from installer.model.facts import Container, EngineRow, EngineState, Record
 from installer.model.files import PATH, Kind, Layout
 
@@ -41,6 +40,7 @@ USUAL: Final = ("runc", "crun")
 NOTICED_S: Final = 0.5  # CRI-O watches its hooks; meanwhile it may be writing a bundle with ours
 CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
+CRIO: Final = next(each.name for each in ENGINES.values() if each.monitor is Monitor.CONMON)
 SHIMS: Final = tuple(each for each in ENGINES.values() if each.monitor is Monitor.SHIM)
 NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespace}
 ANNOTATED: Final = "io.kubernetes.cri-o."
@@ -292,7 +292,7 @@ def list_crio_containers(
         binary = binary or spec.find_hook(leads, ("poststart", "poststop"))
         if binary is not None:
             pod = annotations.pod or name[:SHORT_ID]
-            yield Container(CRIO.name, name, f"{annotations.pod_namespace}/{pod}", binary)
+            yield Container(CRIO, name, f"{annotations.pod_namespace}/{pod}", binary)
 
 
 def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:

@@ -17,7 +17,7 @@ from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_
 from installer.engines.crio.config import read_effective as crio_effect
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError, StatusError, ask_http, call_grpc, connectable
-from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
+from installer.model.engine import Answer, EffectiveConfig, Runtime
 from installer.model.protobuf import Schema, unpack
 
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"

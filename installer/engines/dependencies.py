@@ -8,15 +8,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import ENGINES
-from installer.engines.containerd.config import CONTAINERD
+from installer.engines import CONTAINERD, ENGINES
 from installer.engines.startup import find_place, path_of, read_start, value_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
 from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, mount_point_of, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
-from installer.model.engine_spec import Api, EngineSpec, Monitor, Place, Runtime
+from installer.model.engine import Api, Engine, Monitor, Place, Runtime
 from installer.model.facts import EngineState
 from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, ROOT, Kind
 from installer.model.options import AUTO, Options
@@ -196,9 +195,9 @@ def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> Non
             raise InstallerError(problem, remedy=remedy, code="toolkit-not-visible")
 
 
-def specs_for(name: str) -> tuple[EngineSpec, ...]:
+def specs_for(name: str) -> tuple[Engine, ...]:
     """Return the row of an engine, and that of the one that runs its containers for it."""
-    return tuple(ENGINES[each] for each in (name, ENGINES[name].uses) if each)
+    return tuple(ENGINES[each] for each in (name, ENGINES[name].lower_engine) if each)
 
 
 def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:
@@ -231,7 +230,7 @@ def is_suse(host: Host) -> bool:
 
 def without_cri(host: Host, beside: Collection[str]) -> str:
     """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
-    served = next((each for each in beside if ENGINES[each].uses), "")
+    served = next((each for each in beside if ENGINES[each].lower_engine), "")
     usual = f", it serves {ENGINES[served].title}" if served else ""
     image = IMAGES.get(read_os_release(host).get("ID", ""))
     return f"its CRI is switched off{f': {image[0]}' if image else usual}"

@@ -35,7 +35,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, is_program, memory_file, private_directory, run_in
 from installer.host.sockets import is_dead
-from installer.model.engine_spec import (
+from installer.model.engine import (
     Check,
     ConfigFiles,
     EffectiveConfig,
@@ -93,7 +93,7 @@ class Trials:
         given: ConfigFiles | None
         try:
             given = config_files(engine, files)
-            by_texts = spec.estimate(given)
+            by_texts = spec.predict(given)
         except InstallerError as error:
             given = None
             by_texts = EffectiveConfig({}, "", broken=f"cannot {error.problem}")
@@ -102,20 +102,22 @@ class Trials:
         later = engine.next_start
         if start and later and spec.reload is ReloadMethod.RESTART:  # systemd may add variables to the unit's
             start = replace(later, environment={**start.environment, **later.environment})
-        if spec.make_check is None or engine.hook is not None:
+        if engine.hook is not None or not spec.has_dry_run:
             return self._check_load(engine, by_texts, given, start)
         if program is None:
             self._unasked[engine.name] = "its program was not found"
             return self._check_load(engine, by_texts, given, start)
 
-        check = spec.make_check(given or config_files(engine, files, parsed=False))
+        check = spec.describe_dry_run(given or config_files(engine, files, parsed=False))
         ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
         if ran and refuses and start is None and check.by_start:
             # The program may refuse because of flags or variables that are not known here: then the program
             # refuses the present config, with which the engine runs, in the same words.
             present = {path: file for path in engine.files if (file := self._contents.get(path))}
-            before = self._run(program, spec.make_check(config_files(engine, present, parsed=False)), None)
+            before = self._run(
+                program, spec.describe_dry_run(config_files(engine, present, parsed=False)), None
+            )
             if before is None or before.last_line == ran.last_line:
                 ran = None
         if ran is None:
@@ -147,7 +149,7 @@ class Trials:
         printed: str = "",
     ) -> EffectiveConfig:
         """Return ``effect``, marked as broken if the engine would not load its readable configs."""
-        if effect.fatal or given is None or engine.spec.find_load_errors is None or engine.hook is not None:
+        if effect.fatal or given is None or engine.hook is not None or not engine.spec.has_dry_run:
             return effect
         error = next(_find_load_errors(self._host, engine, given, start, printed), None)
         if error is None:
@@ -236,8 +238,6 @@ def _find_load_errors(
     host: Host, engine: EngineState, files: ConfigFiles, start: Started | None, printed: str = ""
 ) -> Iterator[LoadError]:
     """Yield the errors by which an engine would not load configs that its program prints as ``printed``."""
-    if engine.spec.find_load_errors is None:
-        return
     # Unknown if another program starts the engine: the other program may change words and variables.
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -355,7 +355,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     if row.config is None:
         hook = next(iter(paths), None)
     engine = engine_of_row(row)
-    if engine.spec.finds or (row.config or hook) is None:
+    if engine.spec.built_in_runtime or (row.config or hook) is None:
         return Comparison()
     drop_in = next((path for path in paths if path not in {row.config, hook}), engine.spec.drop_ins.usual)
     engine = replace(engine, drop_in=drop_in, hook=hook)
@@ -363,10 +363,10 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     started = read_start(host, engine)
     later: Started | None = None
     lack = ""
-    if started is None or engine.spec.list_programs:
+    if started is None or engine.spec.looks_up_programs:
         unit = systemd.look_at_unit(host, engine.unit).start
         later = next_start(host, engine, unit)
-        if engine.spec.list_programs:  # the next start needs these programs and the engine's own
+        if engine.spec.looks_up_programs:  # the next start needs these programs and the engine's own
             lack = next(find_lacks(host, unit), "")
     engine = with_flags(replace(engine, started=started or later, next_start=later))
     engine = with_configs(host, engine)
@@ -472,7 +472,7 @@ def _inherited(
     is_printed = before.rest_digest and not (before.fatal or engine.spec.reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
-        decision = next(iter(engine.spec.draft(files, entries, Extras())))
+        decision = next(iter(engine.spec.propose(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
     if not is_printed:

@@ -1,23 +1,25 @@
 """k0s: it makes the config of its containerd of drop-ins that it watches, and restarts that by itself."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, Want, leaves, table
+from installer.config_text import Edit, Syntax, Tree, Want, leaves, table
 from installer.config_text.change import apply, parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
+from installer.engines.containerd.engine import Containerd
 from installer.errors import InstallerError
-from installer.model.engine_spec import (
+from installer.model.engine import (
     Check,
     CommandLine,
     ConfigFiles,
     Decision,
     DropIns,
+    EffectiveConfig,
     Extras,
     Place,
     ReloadMethod,
@@ -44,7 +46,7 @@ DEFAULTS: Final[Tree] = {
 }
 
 
-def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def _propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
 
     Raises InstallerError where that is not there, or is another's and does not take the drop-in.
@@ -58,7 +60,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         root = effective.merge(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
         # k0s merges as containerd 2 does.
         files = replace(files, trees={**files.trees, files.config: root}, version=(2,))
-    found = containerd.draft(files, entries, extras)
+    found = containerd.propose(files, entries, extras)
     ways = [each for each in found if {file.path for file in each.files} == {files.drop_in}]
     if not ways:
         raise InstallerError(
@@ -69,7 +71,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     yield from ways
 
 
-def make_check(files: ConfigFiles) -> Check:
+def _describe_dry_run(files: ConfigFiles) -> Check:
     """Return how containerd is asked, with what k0s would make of its drop-ins."""
     config, texts = files.config, files.texts
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
@@ -78,16 +80,7 @@ def make_check(files: ConfigFiles) -> Check:
         wants = [Want(key, value) for key, value in leaves(read[config])]
         root, _ = apply("", wants, Syntax.TOML, name=str(config))
         texts = {config: root, **{path: texts[path] for path in read if path != config}}
-    return effective.make_check(replace(files, texts=texts))
-
-
-def refuses(drop_in: Tree) -> str:
-    """Return what a k0s from 1.36 on does not start for (internal/pkg/sysinfo/probes/containerd.go)."""
-    if drop_in.get("version", DROP_IN_SCHEMA) != DROP_IN_SCHEMA:
-        return f"is of version {drop_in['version']}, which k0s refuses from 1.36 on"
-    plugins = drop_in.get("plugins")
-    old = isinstance(plugins, Mapping) and effective.V2_PLUGIN in plugins
-    return f"names {effective.V2_PLUGIN}, which k0s refuses from 1.36 on" if old else ""
+    return effective.describe_dry_run(replace(files, texts=texts))
 
 
 def _merges(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
@@ -107,30 +100,57 @@ def _merge_drop_ins(
     return {config: {**root, "imports": [str(path) for path in rest]}, **rest}
 
 
-K0S: Final = replace(
-    containerd.CONTAINERD,
-    name="k0s",
-    title="k0s",
-    config=PurePosixPath("/etc/k0s/containerd.toml"),
-    # Ours is named as in k0s's own documentation for the GPU Operator.
-    drop_ins=DropIns(usual=DIRECTORY / "nvidia.toml", directory=DIRECTORY, pattern=NAMES, imports=True),
-    socket=PurePosixPath("/run/k0s/containerd.sock"),
-    unit="k0sworker.service",
-    program=PurePosixPath("/var/lib/k0s/bin/containerd"),
-    cmdline=CommandLine(config=("--config", "-c")),
-    state=Place(PurePosixPath("/run/k0s/containerd"), "--state", "state"),
-    data=None,
-    reload=ReloadMethod.ITSELF,
-    draft=draft,
-    make_check=make_check,
-    estimate=lambda files: effective.estimate(
-        replace(files, trees=_merge_drop_ins(files.config, files.trees))
-    ),
-    relocate=lambda edits, _: edits,
-    # It waits 3 s for more changes, ends containerd, and starts it 5 s later (component.go, supervisor.go).
-    marks=("/k0s/",),
-    units=("k0sworker.service", "k0scontroller.service"),
-    start_s=20.0,
-    makes=MERGED,
-    refuses=refuses,
-)
+class K0s(Containerd):
+    """k0s: it watches drop-ins, makes the config of its containerd of them, and restarts that by itself."""
+
+    __slots__ = ()
+
+    name = "k0s"
+    title = "k0s"
+    config = PurePosixPath("/etc/k0s/containerd.toml")
+    # Our drop-in is named as in k0s's own documentation for the GPU Operator.
+    drop_ins = DropIns(usual=DIRECTORY / "nvidia.toml", directory=DIRECTORY, pattern=NAMES, imports=True)
+    config_markers = ("/k0s/",)
+    units = ("k0sworker.service", "k0scontroller.service")
+    # k0s waits 3 s for more changes, ends containerd, and starts it 5 s later (component.go, supervisor.go).
+    start_s = 20.0
+    generated_config = MERGED
+    program = PurePosixPath("/var/lib/k0s/bin/containerd")
+    unit = "k0sworker.service"
+    socket = PurePosixPath("/run/k0s/containerd.sock")
+    cmdline = CommandLine(config=("--config", "-c"))
+    reload = ReloadMethod.ITSELF
+    state = Place(PurePosixPath("/run/k0s/containerd"), "--state", "state")
+    data = None
+
+    def propose(
+        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+    ) -> Iterable[Decision]:
+        """Return the candidates that have our runtimes in the drop-in alone: k0s writes the root file.
+
+        Raises:
+            InstallerError: the root file is not there, or is another's and does not take the drop-in.
+        """
+        return _propose(files, entries, extras)
+
+    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+        """Return the config in force, with what k0s makes of its drop-ins."""
+        merged = _merge_drop_ins(files.config, files.trees)
+        return effective.predict(replace(files, trees=merged))
+
+    def describe_dry_run(self, files: ConfigFiles) -> Check:
+        """Return the dry run by containerd, with what k0s would make of its drop-ins."""
+        return _describe_dry_run(files)
+
+    def relocate_edits(self, edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
+        """Return the edits as they are: nobody migrates a drop-in of k0s."""
+        return edits
+
+    def explain_refused_drop_in(self, drop_in: Tree) -> str:
+        """Return why k0s from 1.36 on does not start (internal/pkg/sysinfo/probes/containerd.go)."""
+        if drop_in.get("version", DROP_IN_SCHEMA) != DROP_IN_SCHEMA:
+            return f"is of version {drop_in['version']}, which k0s refuses from 1.36 on"
+        plugins = drop_in.get("plugins")
+        if isinstance(plugins, Mapping) and effective.V2_PLUGIN in plugins:
+            return f"names {effective.V2_PLUGIN}, which k0s refuses from 1.36 on"
+        return ""

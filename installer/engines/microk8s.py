@@ -1,7 +1,7 @@
 """MicroK8s: the template that it makes the config of its containerd of at each start."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -12,12 +12,15 @@ from installer.config_text import Syntax, Tree, Want, leaves
 from installer.config_text.change import parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
+from installer.engines.containerd.engine import Containerd
 from installer.errors import InstallerError
-from installer.model.engine_spec import (
+from installer.model.engine import (
+    Check,
     CommandLine,
     ConfigFiles,
     Decision,
     DropIns,
+    EffectiveConfig,
     Extras,
     FileWants,
     Place,
@@ -42,7 +45,7 @@ SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, 
 VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
-def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def _propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the template; raise where it is not there."""
     if files.config not in files.trees:
         raise InstallerError(
@@ -51,7 +54,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         )
     template = files.trees[files.config]
     values = _guess_values(template, files.rendered)
-    for decision in containerd.draft(_render(files), entries, extras):
+    for decision in containerd.propose(_render(files), entries, extras):
         worded = (
             _put_in_template(file, template, values) if file.path == files.config else file
             for file in decision.files
@@ -103,27 +106,43 @@ def _put_in_template(file: FileWants, template: Tree, values: Mapping[str, str])
     return replace(file, wants=tuple(map(worded, file.wants)))
 
 
-MICROK8S: Final = replace(
-    containerd.CONTAINERD,
-    name="microk8s",
-    title="MicroK8s",
-    config=ARGS / TEMPLATE,
-    drop_ins=DropIns(imports=True),
-    socket=PurePosixPath("/var/snap/microk8s/common/run/containerd.sock"),
-    unit="snap.microk8s.daemon-containerd.service",
-    program=PurePosixPath("/snap/microk8s/current/bin/containerd"),
-    cmdline=CommandLine(config=()),  # it is given the file that is rendered
-    state=Place(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state"),
-    data=None,
-    draft=draft,
-    make_check=lambda files: effective.make_check(_render(files)),
-    estimate=lambda files: effective.estimate(_render(files)),
-    # It waits for a default route at its start.
-    marks=("/microk8s/",),
-    units=("snap.microk8s.daemon-containerd.service",),
-    start_s=60.0,
-    makes=RENDERED,
-    needs_root=True,
+class MicroK8s(Containerd):
+    """MicroK8s: at each start it makes the config of its containerd of a template, which is edited."""
+
+    __slots__ = ()
+
+    name = "microk8s"
+    title = "MicroK8s"
+    config = ARGS / TEMPLATE
+    drop_ins = DropIns(imports=True)
+    config_markers = ("/microk8s/",)
+    units = ("snap.microk8s.daemon-containerd.service",)
+    start_s = 60.0  # it waits for a default route at its start
+    generated_config = RENDERED
+    needs_root_file = True
     # A refresh copies the data of the snap, a revert takes the older copy again.
-    copies=DATA / "*/args" / TEMPLATE,
-)
+    copies = DATA / "*/args" / TEMPLATE
+    program = PurePosixPath("/snap/microk8s/current/bin/containerd")
+    unit = "snap.microk8s.daemon-containerd.service"
+    socket = PurePosixPath("/var/snap/microk8s/common/run/containerd.sock")
+    cmdline = CommandLine(config=())  # containerd is given the generated config
+    state = Place(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state")
+    data = None
+
+    def propose(
+        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+    ) -> Iterable[Decision]:
+        """Return the candidates that have our runtimes in the template.
+
+        Raises:
+            InstallerError: the template is not there.
+        """
+        return _propose(files, entries, extras)
+
+    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+        """Return the config in force, as MicroK8s would generate it."""
+        return effective.predict(_render(files))
+
+    def describe_dry_run(self, files: ConfigFiles) -> Check:
+        """Return the dry run by containerd with the config that MicroK8s would generate."""
+        return effective.describe_dry_run(_render(files))

@@ -43,7 +43,7 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
-from installer.model.engine_spec import Api, EngineSpec, Flags, ReloadMethod, is_ours
+from installer.model.engine import Api, Engine, Flags, ReloadMethod, is_ours
 from installer.model.facts import EngineRow, EngineState, Record, Started
 from installer.model.options import Options, Places
 
@@ -61,7 +61,7 @@ class RunningEngines(Struct, frozen=True):
     refused: Mapping[str, InstallerError]  # by name, why configs are not known
 
 
-def list_asked(options: Options) -> tuple[EngineSpec, ...]:
+def list_asked(options: Options) -> tuple[Engine, ...]:
     """Return the engines to look at: the ones named, or all for ``auto``."""
     return tuple(ENGINES[name] for name in (ENGINES if options.auto else options.engines))
 
@@ -85,7 +85,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         engine = locate(host, engine, moved, options) if moved else engine
         # One that is only what keeps another from answering is not looked for.
         silent = engine.serving is None and not (engine.failed or name in record.served)
-        waiting = (each for each in engines if each.serving is None and each.spec.uses == name)
+        waiting = (each for each in engines if each.serving is None and each.spec.lower_engine == name)
         if options.auto and (engine.stopped or engine.disabled or (silent and any(waiting))):
             reason = without_cri(host, [each.name for each in engines]) if engine.disabled else engine.another
             notes += [f"left {name} alone: {reason}"] if reason else []
@@ -93,7 +93,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
         if engine.another:
             raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
         engine, _ = with_process(host, engine, places)
-        if spec.finds and engine.unit not in spec.units:
+        if spec.built_in_runtime and engine.unit not in spec.units:
             if not engine.unit:
                 refuse_unknown(host, engine)
             continue  # its sibling, on the same socket
@@ -108,7 +108,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             if not (record.finished and row is not None and not row.pending):
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
                 engine = replace(engine, outdated=is_outdated(host, engine, ours))
-            if not spec.marks:
+            if not spec.config_markers:
                 refuse_generated(engine)
             engines.append(with_configs(host, engine))
         except InstallerError as error:  # what is wrong with the others is reported as well
@@ -177,7 +177,7 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
     return with_start(host, replace(engine, build=build, state=state), unit), unit
 
 
-def look_for(spec: EngineSpec, options: Options) -> EngineState:
+def look_for(spec: Engine, options: Options) -> EngineState:
     """Return where an engine is looked for: where the operator says, else at its usual places."""
     places, usual = options.places.get(spec.name, Places()), EngineState.usual(spec)
     return replace(
@@ -213,7 +213,7 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
         return engine
     # It may have another address now: that which is named, or one that the process of the unit listens on.
     named = options.places.get(engine.name, Places()).socket or row.socket
-    others = (named, row.socket, *_sockets(host, row.unit)) if not spec.finds else ()
+    others = (named, row.socket, *_sockets(host, row.unit)) if not spec.built_in_runtime else ()
     for socket in dict.fromkeys(path for path in others if path != engine.socket):
         if is_socket_activated(host, spec, socket, row.unit):
             continue
@@ -318,8 +318,8 @@ def drop_unused(
     A Docker of the ledger may be stopped.
     """
     specs = (*(each.spec for each in engines), *(ENGINES[row.name] for row in record.engines))
-    user = next((spec for spec in specs if spec.uses), None)
-    beside = next((each for each in engines if user and each.name == user.uses), None)
+    user = next((spec for spec in specs if spec.lower_engine), None)
+    beside = next((each for each in engines if user and each.name == user.lower_engine), None)
     if user is None or beside is None or record.engine(beside.name) is not None:
         return engines, ()
     if any(map(is_ours, beside.served.binaries.values())) or host.names(PurePosixPath("/var/lib/kubelet")):

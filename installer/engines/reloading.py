@@ -24,7 +24,7 @@ from installer.engines.config_edits import (
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotYetError
-from installer.model.engine_spec import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
+from installer.model.engine import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
 from installer.model.facts import ConfigRow, EngineState, Facts, Record, Saved, list_some
 from installer.model.files import File
 from installer.model.steps import Planned, Reload, Step, WriteConfig
@@ -336,7 +336,7 @@ def explain_refusals(
     """
     if not any(isinstance(step, Reload) for step in steps):
         return
-    if engine.spec.needs_root and facts.contents.get(engine.config) is None:
+    if engine.spec.needs_root_file and facts.contents.get(engine.config) is None:
         yield InstallerError(
             f"restart {engine.title} ({engine.unit} would not start it again: {engine.config} is not there)",
             remedy=f"correct {engine.unit}, or what it needs, then run again",

@@ -21,7 +21,7 @@ from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.engine_spec import Api, EngineSpec, ReloadMethod
+from installer.model.engine import Api, Engine, ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.steps import Reload, WriteConfig
 
@@ -30,7 +30,7 @@ POLL_S: Final = 0.01
 GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PREFACE}
 
 
-def is_socket_activated(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> bool:
+def is_socket_activated(host: Host, spec: Engine, socket: PurePosixPath, unit: str) -> bool:
     """Tell whether systemd holds the socket of a stopped engine, and would start it for whoever connects."""
     if spec.api is not Api.DOCKER or not host.exists(socket):
         return False
@@ -195,7 +195,7 @@ def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> boo
     return stopped
 
 
-def limit_s(spec: EngineSpec, patience: Patience) -> float:
+def limit_s(spec: Engine, patience: Patience) -> float:
     """Return how many seconds an engine has to serve what is wanted."""
     return patience.start_s if patience.hurried else max(patience.start_s, spec.start_s)
 

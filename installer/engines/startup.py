@@ -13,7 +13,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import PROC, monitors_in_unit_of, read_strings, start_time_of
 from installer.host.programs import is_program
-from installer.model.engine_spec import EngineSpec, Flags, Place, ReloadMethod
+from installer.model.engine import Engine, Flags, Place, ReloadMethod
 from installer.model.facts import EngineState, Started, count
 from installer.model.files import Kind
 from installer.model.options import Options, RestartMode
@@ -41,7 +41,7 @@ def values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
             yield value if equals else next(words, "")
 
 
-def flags_of(spec: EngineSpec, start: Started) -> Flags:
+def flags_of(spec: Engine, start: Started) -> Flags:
     """Return the runtimes that flags and variables set; a flag wins over a variable."""
     names = spec.cmdline.runtimes
     if names is None:
@@ -82,7 +82,7 @@ def find_place(host: Host, place: Place, cmdline: Words, config: PurePosixPath) 
 
 
 def explain_overruling(
-    spec: EngineSpec, cmdline: Words, options: Options, whose: str = "it was started"
+    spec: Engine, cmdline: Words, options: Options, whose: str = "it was started"
 ) -> Iterator[InstallerError]:
     """Yield the flags and VAR=value words that conflict with our config; ``whose`` names the start."""
     flags = spec.cmdline

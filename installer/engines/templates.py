@@ -15,7 +15,7 @@ from msgspec import Struct
 from installer.engines.containerd.effective import V3_PLUGIN
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.engine_spec import EngineSpec, Version
+from installer.model.engine import Engine, Version
 from installer.model.facts import EngineState
 from installer.model.files import DEFAULT_INSTALL_DIR, Kind, Layout
 
@@ -30,7 +30,7 @@ PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime
 
 
 def find_template(
-    host: Host, spec: EngineSpec, config: PurePosixPath, version: Version | None
+    host: Host, spec: Engine, config: PurePosixPath, version: Version | None
 ) -> PurePosixPath | None:
     """Return the template that takes the place of an engine's own at its next start; None for none."""
     for name, plugin in spec.templates.items():
@@ -50,7 +50,7 @@ class TemplateFlaw(Struct, frozen=True):
 
 
 def find_template_flaw(
-    host: Host, spec: EngineSpec, config: PurePosixPath, version: Version | None
+    host: Host, spec: Engine, config: PurePosixPath, version: Version | None
 ) -> TemplateFlaw | None:
     """Return what a template lacks by which an engine will make ``config``; None where that is nothing."""
     path: PurePosixPath | None = None
@@ -61,11 +61,11 @@ def find_template_flaw(
         text = file.content.decode(errors="replace") if file else ""
     if path is None or may_define_ours(text):
         return None
-    table = f'plugins."{spec.templates[path.name]}".containerd.runtimes.{spec.finds}'
+    table = f'plugins."{spec.templates[path.name]}".containerd.runtimes.{spec.built_in_runtime}'
     lines = f'[{table}] with runtime_type = "io.containerd.runc.v2"'
     lines += f' and [{table}.options] with BinaryName = "{PROGRAM}"'
     return TemplateFlaw(
-        f"its template {path} defines no runtime {spec.finds} that starts {PROGRAM}",
+        f"its template {path} defines no runtime {spec.built_in_runtime} that starts {PROGRAM}",
         f'add {lines} there, or put {{{{ template "base" . }}}} in the place of its own copy of that',
     )
 
@@ -75,7 +75,7 @@ def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError
     spec = engine.spec
     flaw = find_template_flaw(host, spec, engine.config, engine.version)
     if flaw is not None:
-        problem = f"have {spec.title} serve {spec.finds} by a restart ({flaw.reason})"
+        problem = f"have {spec.title} serve {spec.built_in_runtime} by a restart ({flaw.reason})"
         remedy = f"{flaw.remedy}, then run again"
         yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
 

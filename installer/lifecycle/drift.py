@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.reloading import in_progress
 from installer.errors import InstallerError
 from installer.model import steps
-from installer.model.engine_spec import ReloadMethod
+from installer.model.engine import ReloadMethod
 from installer.model.facts import Record, count
 from installer.model.options import Drift
 from installer.payload.plan import THEIRS

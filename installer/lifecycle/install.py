@@ -25,7 +25,7 @@ from installer.lifecycle import readiness, uninstall
 from installer.lifecycle.check import Watch, Work, check_node, conclude_install
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
-from installer.model.engine_spec import Api
+from installer.model.engine import Api
 from installer.model.files import File, Meta, dumps
 from installer.model.options import OnExit, Options, RestartMode, RunRequest
 from installer.model.steps import Part

@@ -243,7 +243,9 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
         spec = ENGINES[name]
         flaw = find_template_flaw(host, spec, spec.config, engine.version)
         if flaw is not None:
-            yield Line(name, f"{NOT_AFTER} {spec.finds} ({flaw.reason}): {flaw.remedy}", later=True)
+            yield Line(
+                name, f"{NOT_AFTER} {spec.built_in_runtime} ({flaw.reason}): {flaw.remedy}", later=True
+            )
     groups: dict[str, list[ConfigRow]] = {}
     for row in record.configs:
         groups.setdefault(row.engine, []).append(row)

@@ -40,7 +40,7 @@ from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
-from installer.model.engine_spec import Api, ReloadMethod
+from installer.model.engine import Api, ReloadMethod
 from installer.model.facts import EngineRow, Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import InUse, OnExit, Options, RestartMode

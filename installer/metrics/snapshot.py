@@ -19,7 +19,7 @@ from installer.errors import InstallerError
 from installer.host import supervision
 from installer.host.events import log_failures
 from installer.host.files import Host, read_json_of_root
-from installer.model.engine_spec import ReloadMethod
+from installer.model.engine import ReloadMethod
 from installer.model.facts import EngineRow, Record
 from installer.model.files import ANSWER, METRICS, SOCKET, File, Layout, Meta, dumps
 from installer.model.options import Drift, Options

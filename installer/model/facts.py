@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from installer.config_text import Edit, Syntax
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig, EngineSpec, Flags
+from installer.model.engine import EffectiveConfig, Engine, Flags
 from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, File, Kind, Meta
 
 T = TypeVar("T")
@@ -219,7 +219,7 @@ class Started(Struct, frozen=True):
 class EngineState(Struct, frozen=True):
     """One engine as observed: its places, by the paths of the host, and the running engine's answers."""
 
-    spec: EngineSpec
+    spec: Engine
     config: PurePosixPath
     drop_in: PurePosixPath | None
     hook: PurePosixPath | None
@@ -264,7 +264,7 @@ class EngineState(Struct, frozen=True):
     creating: tuple[str, ...] = ()  # containers in state CREATED, for --restart-mode when-idle
 
     @classmethod
-    def usual(cls, spec: EngineSpec) -> Self:
+    def usual(cls, spec: Engine) -> Self:
         """Return an engine at its usual places, before any observation."""
         return cls(
             spec=spec,

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from installer.errors import UsageError
-from installer.model.engine_spec import Extras
+from installer.model.engine import Extras
 from installer.model.files import ANSWER, DEFAULT_INSTALL_DIR, METRICS, ROOT, RUN_DIR, SOCKET, Layout
 from installer.model.nri import Nri
 

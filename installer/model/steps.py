@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig, EngineSpec, ReloadMethod, Runtime, RuntimeEntry
+from installer.model.engine import EffectiveConfig, Engine, ReloadMethod, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi
@@ -30,7 +30,7 @@ class RemoveDirectory(Struct, frozen=True):
 class FindRuntimes(Struct, frozen=True):
     """Check that the engine finds ``binaries`` at the paths that its config will name."""
 
-    spec: EngineSpec
+    spec: Engine
     binaries: tuple[PurePosixPath, ...]
 
 
@@ -83,7 +83,7 @@ class Neighbour(Struct, frozen=True):
 class Reload(Struct, frozen=True):
     """Make a running engine read its config; verify that the engine serves ``present`` and not ``absent``."""
 
-    spec: EngineSpec
+    spec: Engine
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
     demoted: frozenset[str] = frozenset()  # the engine's default runtime must be none of these

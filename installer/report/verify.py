@@ -26,7 +26,7 @@ from installer.host.files import Host
 from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
 from installer.lifecycle.uninstall import Made, record_made, remove_made
-from installer.model.engine_spec import Api
+from installer.model.engine import Api
 from installer.model.facts import EngineRow, Record, count
 from installer.model.files import dumps
 from installer.model.options import Options

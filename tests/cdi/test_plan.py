@@ -9,7 +9,7 @@ from installer.cdi import plan as cdi
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
 from installer.lifecycle.drift import Drifted
-from installer.model.engine_spec import EffectiveConfig
+from installer.model.engine import EffectiveConfig
 from installer.model.facts import (
     OWNER,
     CdiFacts,

@@ -15,7 +15,7 @@ from installer.cli.flags import DEFAULT_HOOK
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.engines.restart import parse_version
-from installer.model.engine_spec import EffectiveConfig, EngineSpec, Runtime
+from installer.model.engine import EffectiveConfig, Engine, Runtime
 from installer.model.facts import (
     CdiFacts,
     DriverFacts,
@@ -73,7 +73,9 @@ class Case(Struct, frozen=True):
             engine.socket,
             engine.unit,
             version=parse_version(self.said["engine_version"]) if "engine_version" in self.said else None,
-            rendered=disk.get(rendered) if (rendered := engine.rendered(engine.config)) else None,
+            rendered=disk.get(rendered)
+            if (rendered := engine.find_generated_config(engine.config))
+            else None,
         )
         paths = {*found.files, found.config, *(row.path for row in held.configs)}
         paths |= {path for path in (drop_in, found.hook) if path is not None}
@@ -182,7 +184,7 @@ def _tree(root: Path) -> Disk:
 
 
 def _files(
-    disk: Disk, engine: EngineSpec, config: PurePosixPath, drop_in: PurePosixPath | None
+    disk: Disk, engine: Engine, config: PurePosixPath, drop_in: PurePosixPath | None
 ) -> Iterator[PurePosixPath]:
     yield config
     beside = {drop_in} if drop_in else set()
@@ -204,7 +206,7 @@ def _files(
             beside |= {
                 path for path in disk if path.parent == full.parent and fnmatchcase(path.name, full.name)
             }
-    yield from sorted(beside - {config, engine.rendered(config)})
+    yield from sorted(beside - {config, engine.find_generated_config(config)})
 
 
 def artifacts() -> tuple[Artifact, ...]:

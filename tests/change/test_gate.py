@@ -13,7 +13,7 @@ from installer.config_text import Syntax
 from installer.engines import ENGINES
 from installer.engines.config_edits import Texts, texts_alone
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig, Flags, Runtime, find_disturbances
+from installer.model.engine import EffectiveConfig, Flags, Runtime, find_disturbances
 from installer.model.facts import EngineState, Facts, Record
 from installer.model.files import File
 from installer.model.options import RestartMode

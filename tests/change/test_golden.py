@@ -13,7 +13,7 @@ from installer.config_text.change import undo
 from installer.engines import ENGINES
 from installer.engines.config_edits import read_present, text_of, texts_alone
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig
+from installer.model.engine import EffectiveConfig
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.options import Options, RestartMode
 from tests.change.golden import (

@@ -16,7 +16,7 @@ from installer.config_text import Syntax, Want
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, tree_of
-from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.engine import EffectiveConfig, Runtime
 from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
@@ -174,10 +174,10 @@ def _is_all_told(case: golden.Case) -> bool:
     """Tell whether all in the texts that names us is ours; what the default was, and a hook, nobody can tell."""
     named = any(b"nvidia" in file.content for file in case.before.values() if file)
     untold = named or any(case.said.get(word) for word in ("set_as_default", "hook", "refused"))
-    return not (untold or ENGINES[case.engine].finds)
+    return not (untold or ENGINES[case.engine].built_in_runtime)
 
 
-@pytest.mark.parametrize("engine", [name for name, spec in ENGINES.items() if not spec.finds])
+@pytest.mark.parametrize("engine", [name for name, spec in ENGINES.items() if not spec.built_in_runtime])
 def test_an_engine_whose_configs_say_all_of_it_is_left_alone_where_the_ledger_is_lost(engine: str) -> None:
     for case in golden.cases(engine):
         # Without us it would have no runc, and no default but that.

@@ -11,7 +11,7 @@ from installer.config_text import Syntax, Want
 from installer.engines import ENGINES
 from installer.engines.config_edits import change_config
 from installer.errors import Exit
-from installer.model.engine_spec import EffectiveConfig, FileWants, RuntimeEntry
+from installer.model.engine import EffectiveConfig, FileWants, RuntimeEntry
 from installer.model.facts import EngineRow, Facts, Failure, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Copy, File, Kind, Text
 from installer.model.options import Drift, Listen, Options, RestartMode, ToolkitConfig

@@ -12,7 +12,7 @@ from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
-from installer.model.engine_spec import ReloadMethod
+from installer.model.engine import ReloadMethod
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.config_text import Value
 from installer.engines import ENGINES
 from installer.engines.reloading import AT_NEXT_START
-from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.engine import EffectiveConfig, Runtime
 from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node
 from installer.report.doctor.verb import CHECKS, FUNCTIONS, Finding, judge_node

@@ -16,7 +16,7 @@ from installer.config_text import Value
 from installer.engines.docker.config import DockerdModel, Refused, has_same_runtimes
 from installer.engines.restart import parse_version
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig, Flags
+from installer.model.engine import EffectiveConfig, Flags
 from installer.model.files import File
 from tests.engines.dockerds import Dockerd, dockerd_of
 from tests.engines.roots import Roots

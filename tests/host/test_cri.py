@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.engines.cri import CREATED, ask_status, list_ids
 from installer.engines.trial_containers import Tools, cri_container
 from installer.errors import InstallerError
-from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
+from installer.model.engine import Answer, EffectiveConfig, Runtime
 from installer.model.protobuf import read_fields
 from tests.host.servers import answer, either, engine, hang, message, serving
 from tests.support.cri import (

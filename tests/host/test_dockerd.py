@@ -14,7 +14,7 @@ import pytest
 from installer.engines.docker.api import NotServedError, ask_info
 from installer.engines.trial_containers import remove_containers
 from installer.errors import InstallerError
-from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.engine import EffectiveConfig, Runtime
 from tests.host.servers import answer, hang, serving
 
 DEBIAN_12: dict[str, Any] = {

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from installer.engines import ENGINES, config_files
 from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.dry_run import Trials
-from installer.engines.k0s import DIRECTORY, K0S, MERGED
+from installer.engines.k0s import DIRECTORY, MERGED
 from installer.host.files import Host
-from installer.model.engine_spec import EffectiveConfig
+from installer.model.engine import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from installer.model.options import Places
 from installer.model.steps import WriteConfig, describe
@@ -19,6 +19,7 @@ from tests.support.files import put
 from tests.support.tree import tree
 
 CRIO, CONTAINERD, MICROK8S = (EngineState.usual(ENGINES[name]) for name in ("crio", "containerd", "microk8s"))
+K0S = ENGINES["k0s"]
 IMPORTED, DROPPED = PurePosixPath("/etc/containerd/conf.d/a.toml"), PurePosixPath("/etc/crio/crio.conf.d")
 
 

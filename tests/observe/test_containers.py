@@ -12,7 +12,7 @@ from installer.engines import ENGINES
 from installer.engines.containers import find_in_use
 from installer.engines.stopped_units import TASKS
 from installer.host.files import Host
-from installer.model.engine_spec import EffectiveConfig, Runtime
+from installer.model.engine import EffectiveConfig, Runtime
 from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow
 from installer.model.files import Layout
 from tests.host.servers import serving

@@ -12,7 +12,7 @@ from installer.engines.config_edits import config_files as files_of
 from installer.engines.crio.next_start import read_printed
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
-from installer.model.engine_spec import EffectiveConfig
+from installer.model.engine import EffectiveConfig
 from installer.model.facts import EngineState, Started
 from tests.support.files import put
 
@@ -160,7 +160,7 @@ PRINTED = """\
 def test_default_driver_and_built_in_runtime_of_the_next_start_are_those_that_crio_prints(
     printed: str, default: str, driver: str
 ) -> None:
-    check = ENGINES["crio"].make_check
+    check = ENGINES["crio"].describe_dry_run
     assert check is not None
     running = replace(CRIO, serving=EffectiveConfig({}, "crun"))
     says = check(files_of(running, {})).says

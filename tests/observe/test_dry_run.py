@@ -16,7 +16,7 @@ from installer.engines.dry_run import Trials, compare_configs, find_refusals, re
 from installer.engines.reloading import explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
-from installer.model.engine_spec import EffectiveConfig
+from installer.model.engine import EffectiveConfig
 from installer.model.facts import ConfigRow, EngineRow, EngineState, Record, Started
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig

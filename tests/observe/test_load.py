@@ -8,7 +8,7 @@ import pytest
 from installer.config_text import Syntax
 from installer.config_text.change import parse
 from installer.engines.containerd.load import find_load_errors
-from installer.model.engine_spec import ConfigFiles, LoadInput, Version
+from installer.model.engine import ConfigFiles, LoadInput, Version
 from installer.model.files import File, Kind
 
 CONFIG, IMPORTED = (

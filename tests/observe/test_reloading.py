@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.config_text import Tree
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import digest_of
-from installer.model.engine_spec import EffectiveConfig, Extras, Runtime, RuntimeEntry
+from installer.model.engine import EffectiveConfig, Extras, Runtime, RuntimeEntry
 from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
 from installer.model.files import File, Layout
 from installer.model.steps import Reload, WriteConfig

@@ -6,7 +6,7 @@ from installer.change.plan import entries_for
 from installer.config_text import Syntax, Value
 from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
-from installer.model.engine_spec import ConfigFiles, Decision, EffectiveConfig, Extras, RuntimeEntry
+from installer.model.engine import ConfigFiles, Decision, EffectiveConfig, Extras, RuntimeEntry
 from installer.model.options import Options
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -33,7 +33,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     row = ENGINES[engine]
     files = {str(row.config): texts} if isinstance(texts, str) else texts
     syntax = Syntax.JSON if row.config.suffix == ".json" else Syntax.TOML
-    decisions = row.draft(
+    decisions = row.propose(
         ConfigFiles(
             row.config,
             PurePosixPath(drop_in) if drop_in else row.drop_ins.usual,

@@ -5,14 +5,12 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want, leaves, spellings, table, text
 from installer.engines.containerd.effective import (
     BUILT_IN,
     CDI,
     DEFAULT,
-    FLAGS,
     OLD_DEFAULT,
     OLD_TABLE,
     PLUGIN_IDS,
@@ -22,31 +20,20 @@ from installer.engines.containerd.effective import (
     V3_PLUGIN,
     Config,
     binary_of,
-    estimate,
     list_imports,
     major,
-    make_check,
     merge,
     own_import,
-    relocate,
     schema_of,
     understand,
 )
-from installer.engines.containerd.load import find_load_errors
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine_spec import (
-    Api,
-    CdiSupport,
-    CommandLine,
+from installer.model.engine import (
     ConfigFiles,
     Decision,
-    DropIns,
     EffectiveConfig,
-    EngineSpec,
     Extras,
     FileWants,
-    Place,
-    ReloadMethod,
     RuntimeEntry,
     is_oci,
     is_ours,
@@ -61,7 +48,7 @@ ANNOTATIONS: Final = "container_annotations"
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 
 
-def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
 
     In each place they take over the options of the default runtime: as texts tell, then as it reports. Raises
@@ -319,76 +306,3 @@ def _says(runtime: Tree, key: Key) -> bool:
         names = {name.lower(): child for name, child in value.items()} if isinstance(value, Mapping) else {}
         value = names.get(part.lower())
     return value is not None
-
-
-CONTAINERD: Final = EngineSpec(
-    name="containerd",
-    title="containerd",
-    config=PurePosixPath("/etc/containerd/config.toml"),
-    drop_ins=DropIns(is_imported=True, imports=True),
-    socket=PurePosixPath("/run/containerd/containerd.sock"),
-    unit="containerd.service",
-    process="containerd",
-    api=Api.CRI,
-    cmdline=FLAGS,
-    state=Place(PurePosixPath("/run/containerd"), "--state", "state"),
-    data=Place(PurePosixPath("/var/lib/containerd"), "--root", "root"),
-    reload=ReloadMethod.RESTART,
-    default_key=DEFAULT,
-    needs_handler_since=(2,),
-    draft=draft,
-    make_check=make_check,
-    find_load_errors=find_load_errors,
-    estimate=estimate,
-    relocate=relocate,
-    cdi=CdiSupport(
-        "containerd 2.0 has CDI on unless its config says enable_cdi = false, 1.7 if it is true; restart it",
-        reads=(
-            ((2, 3), (1, 1, 0)),
-            ((2, 1), (1, 0, 0)),
-            ((2, 0), (0, 8, 0)),
-            ((1, 7, 16), (0, 7, 0)),
-            ((0,), (0, 5, 0)),
-        ),
-    ),
-    nri_name="containerd",
-)
-
-
-# At each start they look for the toolkit by themselves and write their config (engine-facts.md#k3s-start).
-K3S: Final = replace(
-    CONTAINERD,
-    name="k3s",
-    title="k3s",
-    config=PurePosixPath("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
-    drop_ins=DropIns(),
-    socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
-    unit="k3s.service",
-    cmdline=CommandLine(config=("--config", "-c")),
-    state=Place(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
-    data=None,
-    default_key="",
-    needs_handler_since=(),
-    draft=lambda *_: (Decision((), ("runc", "crun")),),
-    make_check=None,
-    find_load_errors=None,
-    estimate=lambda _: EffectiveConfig({}, ""),
-    marks=("/rancher/", "/k3s/"),
-    finds="nvidia",
-    templates={"config-v3.toml.tmpl": V3_PLUGIN, "config.toml.tmpl": V2_PLUGIN},
-    inputs=(PurePosixPath("/etc/rancher/k3s/config.yaml"), PurePosixPath("/etc/rancher/k3s/registries.yaml")),
-    units=("k3s.service", "k3s-agent.service"),
-    start_s=120.0,
-)
-RKE2: Final = replace(
-    K3S,
-    name="rke2",
-    title="RKE2",
-    config=PurePosixPath("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
-    inputs=(
-        PurePosixPath("/etc/rancher/rke2/config.yaml"),
-        PurePosixPath("/etc/rancher/rke2/registries.yaml"),
-    ),
-    unit="rke2-server.service",
-    units=("rke2-server.service", "rke2-agent.service"),
-)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Key, Syntax, Tree, Want, leaves, table, text, value_at, wrong_type
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
-from installer.model.engine_spec import NAMELESS, Check, CommandLine, ConfigFiles, EffectiveConfig, Runtime
+from installer.model.engine import NAMELESS, Check, CommandLine, ConfigFiles, EffectiveConfig, Runtime
 
 # By schema: the plugin that has the runtimes, which later schemas keep.
 PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
@@ -156,7 +156,7 @@ def merge(under: Tree, over: Tree) -> Tree:
     return both
 
 
-def make_check(files: ConfigFiles) -> Check:
+def describe_dry_run(files: ConfigFiles) -> Check:
     """Return how containerd is asked: for what it has in force with all files that it would read."""
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in files.texts.items()}
     return Check(
@@ -234,7 +234,7 @@ def drop_unasked(runtime: Tree) -> Tree:
     return {name: value for name, value in said if (name.lower().replace("_", ""), value) not in UNASKED}
 
 
-def estimate(files: ConfigFiles) -> EffectiveConfig:
+def predict(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run."""
     config = understand(ConfigFiles(files.config, None, files.trees, files.version))
     runtimes = dict(config.runtimes)

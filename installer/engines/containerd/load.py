@@ -24,7 +24,7 @@ from installer.engines.containerd.effective import (
     parse_dump,
 )
 from installer.errors import InstallerError
-from installer.model.engine_spec import LoadError, LoadInput, Version, is_ours
+from installer.model.engine import LoadError, LoadInput, Version, is_ours
 from installer.model.files import Kind
 
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"

@@ -9,26 +9,17 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want, flatten, leaves, table, text
-from installer.engines.crio.load import find_built_in, find_load_errors
+from installer.engines.crio.load import find_built_in
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine_spec import (
-    Api,
-    CdiSupport,
+from installer.model.engine import (
     Check,
-    CommandLine,
     ConfigFiles,
     Decision,
-    DropIns,
     EffectiveConfig,
-    EngineSpec,
     Extras,
     FileWants,
-    Monitor,
-    Place,
-    ReloadMethod,
     Runtime,
     RuntimeEntry,
-    RuntimeFlags,
     is_oci,
     is_ours,
     low_level_words,
@@ -68,7 +59,7 @@ PRINTED_RUNTIME: Final = re.compile(
 PRINTED_CGROUP_DRIVER: Final = re.compile(r'^(?:# )?cgroup_manager = "(.+)"$', re.MULTILINE)
 
 
-def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
+def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
     """Yield what CRI-O's drop-in, or its hook file, should say; raise where CRI-O would not read that so."""
     runtimes, default = _merge(files)
     if default not in {*runtimes, *BUILT_IN, *(entry.name for entry in entries)}:
@@ -107,7 +98,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
     yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level, shown=moved)
 
 
-def estimate(files: ConfigFiles) -> EffectiveConfig:
+def predict(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run."""
     known, default = _merge(files)
     # The texts alone: what it serves beside them its next start does not have.
@@ -151,7 +142,7 @@ def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
         yield from ((one.get("runtime_path"), False), (one.get(MONITOR), True))
 
 
-def make_check(files: ConfigFiles) -> Check:
+def describe_dry_run(files: ConfigFiles) -> Check:
     """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
     config, texts = files.config, files.texts
     place = files.drop_in_directory or (files.drop_in.parent if files.drop_in else DIRECTORY)
@@ -169,7 +160,7 @@ def make_check(files: ConfigFiles) -> Check:
 
 def _understand(files: ConfigFiles, printed: str) -> EffectiveConfig:
     """Return what the texts have in force, with what ``crio config`` prints of files, variables and flags."""
-    effective = replace(estimate(files), places=dict(PLACE.findall(printed)))
+    effective = replace(predict(files), places=dict(PLACE.findall(printed)))
     built_in = {*PRINTED_RUNTIME.findall(printed)} - effective.handlers.keys() - {*effective.ignored}
     handlers = {**dict.fromkeys(sorted(built_in), Runtime()), **effective.handlers}
     effective = replace(effective, handlers=handlers)
@@ -336,45 +327,3 @@ def read_runtimes(tree: Tree) -> dict[str, str]:
     """Return the runtimes that a file names, with their programs."""
     runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
     return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
-
-
-CRIO: Final = EngineSpec(
-    name="crio",
-    title="CRI-O",
-    config=PurePosixPath("/etc/crio/crio.conf"),
-    drop_ins=DropIns(usual=DIRECTORY / "99-nvidia.toml", directory=DIRECTORY),
-    socket=PurePosixPath("/var/run/crio/crio.sock"),
-    unit="crio.service",
-    process="crio",
-    api=Api.CRI,
-    cmdline=CommandLine(
-        config=CONFIG_FLAGS,
-        drop_ins=DROP_IN_FLAGS,
-        places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
-        # engine-facts.md#crio-flags
-        runtimes=RuntimeFlags(
-            "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
-        ),
-    ),
-    state=Place(STATE, "", ""),
-    monitor=Monitor.CONMON,
-    reload=ReloadMethod.RESTART,
-    default_key=DEFAULT,
-    needs_handler_since=(),
-    draft=draft,
-    make_check=make_check,
-    find_load_errors=find_load_errors,
-    estimate=estimate,
-    hook_dir=PurePosixPath(HOOK_DIR),
-    reload_misreports=True,
-    read_runtimes=read_runtimes,
-    list_programs=list_programs,
-    starts=(*BUILT_IN, CONMON, CONMON_RS, PINNS),
-    finishes_calls=True,
-    cdi=CdiSupport(
-        "CRI-O passes such devices on from 1.28 on",
-        reads=(((1, 35), (1, 1, 0)), ((1, 34), (1, 0, 0)), ((1, 30), (0, 7, 0)), ((0,), (0, 6, 0))),
-        hands_over=(1, 28),  # earlier ones only read files
-    ),
-    nri_name="cri-o",
-)

@@ -15,7 +15,7 @@ from typing import Final
 from installer.config_text import Key, Tree
 from installer.engines.crio.next_start import RUNTIMES, NextStart
 from installer.errors import InstallerError
-from installer.model.engine_spec import LoadError, LoadInput, Version, is_ours
+from installer.model.engine import LoadError, LoadInput, Version, is_ours
 from installer.model.files import Kind
 
 CGROUP_MANAGERS: Final = ("systemd", "cgroupfs")

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from installer.config_text import Key, Tree, Value, value_at
-from installer.model.engine_spec import HostReader, LoadInput
+from installer.model.engine import HostReader, LoadInput
 
 RUNTIMES: Final[Key] = ("crio", "runtime", "runtimes")
 # What `--runtimes` says of a runtime, divided by colons, and of how many parts it takes at least.

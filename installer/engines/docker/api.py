@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from installer.errors import InstallerError
-from installer.model.engine_spec import Answer, EffectiveConfig, Runtime
+from installer.model.engine import Answer, EffectiveConfig, Runtime
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client

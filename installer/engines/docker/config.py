@@ -9,25 +9,17 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value, Want, spellings, table, text
 from installer.config_text.change import apply, parse
-from installer.engines.docker.load import find_load_errors
 from installer.errors import InstallerError
-from installer.model.engine_spec import (
-    Api,
-    CdiSupport,
+from installer.model.engine import (
     Check,
-    CommandLine,
     ConfigFiles,
     Decision,
     EffectiveConfig,
-    EngineSpec,
     Extras,
     FileWants,
     Flags,
-    Place,
-    ReloadMethod,
     Runtime,
     RuntimeEntry,
-    RuntimeFlags,
     is_oci,
     low_level_words,
     refuse_taken_name,
@@ -245,7 +237,7 @@ def read_field(entry: Tree, word: str) -> Value:
     return entry[names[-1]] if names else None
 
 
-def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield what daemon.json should say; raise where it holds what dockerd would refuse or die of later."""
     path = files.config
     tree = files.trees.get(path, {})
@@ -272,14 +264,14 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     )
 
 
-def estimate(files: ConfigFiles) -> EffectiveConfig:
+def predict(files: ConfigFiles) -> EffectiveConfig:
     """Return what the text alone tells: what a start with it comes to."""
     text = files.texts.get(files.config)
     file = None if text is None else File(text.encode(), Meta())
     return DockerdModel(files.config, files.version, files.flags).start(file)
 
 
-def make_check(files: ConfigFiles) -> Check:
+def describe_dry_run(files: ConfigFiles) -> Check:
     """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
     return Check(
         paths=(files.config,),
@@ -326,40 +318,3 @@ def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
                 binary = next((shim[word] for word in spellings(shim, "binaryname")), None)
             if is_oci(name, binary):
                 yield binary
-
-
-DOCKER: Final = EngineSpec(
-    name="docker",
-    title="Docker",
-    config=PurePosixPath("/etc/docker/daemon.json"),
-    socket=PurePosixPath("/var/run/docker.sock"),
-    unit="docker.service",
-    process="dockerd",
-    pidfile=PurePosixPath("/var/run/docker.pid"),
-    api=Api.DOCKER,
-    cmdline=CommandLine(
-        config=CONFIG_FLAGS,
-        runtimes=RuntimeFlags("--default-runtime", "--add-runtime", "="),
-        # It loses the runtimes of its flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
-        conflicts={"--add-runtime": "which each reload with runtimes in its config undoes"},
-    ),
-    # The containerd that dockerd starts where the node has none.
-    state=Place(
-        PurePosixPath("/run/docker/containerd/daemon"), "--exec-root", "exec-root", "containerd/daemon"
-    ),
-    namespace="moby",
-    data=Place(PurePosixPath("/var/lib/docker"), "--data-root", "data-root"),
-    reload=ReloadMethod.HUP,
-    default_key=DEFAULT,
-    draft=draft,
-    make_check=make_check,
-    uses="containerd",
-    # The last is that of `docker run --gpus`.
-    starts=("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook"),
-    estimate=estimate,
-    find_load_errors=find_load_errors,
-    cdi=CdiSupport(
-        "Docker 28.2 has CDI switched on, 25 with features.cdi = true in daemon.json, restarted",
-        reads=(((26, 1), None), ((0,), (0, 6, 0))),
-    ),
-)

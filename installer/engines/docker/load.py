@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.model.engine_spec import HostReader, LoadError, LoadInput
+from installer.model.engine import HostReader, LoadError, LoadInput
 from installer.model.files import Kind
 
 PLUGINS: Final = "authorization-plugins"

@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from installer.config_text import Tree, value_at
-from installer.engines.containerd.config import CONTAINERD
+from installer.engines import CONTAINERD
 from installer.engines.containerd.effective import RUNC_TYPE
-from installer.model.engine_spec import EffectiveConfig, is_ours
+from installer.model.engine import EffectiveConfig, is_ours
 from installer.model.facts import CdiRow, EngineState, list_some
 
 Version = tuple[int, ...]

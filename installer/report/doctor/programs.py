@@ -8,10 +8,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from installer.engines import ENGINES
-from installer.engines.containerd.config import CONTAINERD
+from installer.engines import CONTAINERD, ENGINES
 from installer.engines.reloading import AT_NEXT_START, PENDING
-from installer.model.engine_spec import Api, is_ours
+from installer.model.engine import Api, is_ours
 from installer.model.facts import count
 from installer.payload.files import advise
 from installer.report.doctor import model

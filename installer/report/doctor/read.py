@@ -41,7 +41,7 @@ from installer.host.processes import (
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation_report import LAST_CHECK, Installation, Line, read_installation
-from installer.model.engine_spec import Api, EngineSpec
+from installer.model.engine import Api, Engine
 from installer.model.facts import EngineState, Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
@@ -316,13 +316,13 @@ def _read_system(host: Host, seen: Sequence[HostProcess], record: Record, option
 def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
     """Yield the units of engines with the file in their directory that they do not start with."""
     for engine in ENGINES.values():
-        if engine.drop_ins.directory is None or not engine.marks:
+        if engine.drop_ins.directory is None or not engine.config_markers:
             continue
         for name in _list_names(host, engine.drop_ins.directory):
             path = engine.drop_ins.directory / name
             with suppress(InstallerError):
                 tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_ins.pattern) else {}
-                if reason := engine.refuses(tree):
+                if reason := engine.explain_refused_drop_in(tree):
                     yield from ((unit, f"{path} {reason}") for unit in engine.units)
 
 
@@ -429,19 +429,19 @@ def read_engines(
     return tuple(exam for exam in exams if exam is not None)
 
 
-def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam | None:
+def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | None:
     sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ENGINE_S)
     engine = ask_for(host, sought, asked, awaits_s=0)
     if engine.stopped and not engine.another:
         return None  # the process is another one's, or about to end
     engine, unit = with_process(host, engine, options.places.get(spec.name, Places()))
-    if spec.finds and engine.unit not in spec.units:
+    if spec.built_in_runtime and engine.unit not in spec.units:
         return None  # its sibling, on the same socket
     engine = with_readable_configs(host, engine)
     contents, trees, invalid = _read_configs(host, engine.files)
     on_disk, unable = None, ""
     with suppress(InstallerError):
-        on_disk = None if spec.finds or engine.another else Trials(host, contents)(engine, {})
+        on_disk = None if spec.built_in_runtime or engine.another else Trials(host, contents)(engine, {})
     try:  # what keeps an engine that answers from starting containers
         if engine.serving:
             monitor = MONITORS[spec.monitor][0] if engine.pid else ""
@@ -454,10 +454,14 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> model.EngineExam
     lacks = (f"{engine.unit} would not start it again: {lack}" for lack in find_lacks(host, unit.start))
     moves = (f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine))
     flaws = [*lacks, *moves]
-    wanted = spec.finds in engine.served.handlers or host.exists(options.layout.toolkit) or _has_gpu(host)
+    wanted = (
+        spec.built_in_runtime in engine.served.handlers
+        or host.exists(options.layout.toolkit)
+        or _has_gpu(host)
+    )
     template = find_template_flaw(host, spec, engine.config, engine.version) if wanted else None
     if template is not None:
-        flaws.append(f"after its next start it does not serve {spec.finds}: {template.reason}")
+        flaws.append(f"after its next start it does not serve {spec.built_in_runtime}: {template.reason}")
     return model.EngineExam(
         **asdict(engine),
         on_disk=on_disk,

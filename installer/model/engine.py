@@ -1,8 +1,10 @@
-"""The row of an engine, the types of its functions, and the config that an engine has in force."""
+"""What an engine is, the types of its methods, and the config that an engine has in force."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -381,18 +383,14 @@ class LoadError(Struct, frozen=True):
     remedy: str  # the one act of the engine's owner, in the imperative
 
 
-def _keep_edits(edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
-    """Return the edits as they are: the tools of most engines move no keys."""
-    return edits
+class Engine(ABC):
+    """An engine: its places, and the functions in which it differs from other engines.
 
+    Derived classes stand in ``engines``, one file each. They have no state: an observed engine is an
+    ``EngineState``. All methods are pure.
+    """
 
-def _refuse_nothing(_tree: Tree) -> str:
-    """Return "": most engines start with any drop-in."""
-    return ""
-
-
-class EngineSpec(Struct, frozen=True, kw_only=True):
-    """The row of an engine: all differences from other engines."""
+    __slots__ = ()
 
     name: str
     title: str  # in a sentence
@@ -402,38 +400,20 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     drop_ins: DropIns = DropIns()
     hook_dir: PurePosixPath | None = None  # of OCI hooks
     default_key: str  # the last part of the key that names the default runtime
-    # The candidates for configs that serve our runtimes, the plainest first; an error if there is none.
-    draft: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
-    # The config in force by the files' texts alone; an error for a value of a type that the engine refuses.
-    estimate: Callable[[ConfigFiles], EffectiveConfig]
-    # The dry run by the engine's own program.
-    make_check: Callable[[ConfigFiles], Check] | None = None
-    # The load check: the reasons for which the engine would not load a config that its program accepts. The
-    # running engine does not count here, nor does a config that the program itself refuses.
-    find_load_errors: Callable[[LoadInput], Iterable[LoadError]] | None = None
-    # The runtimes that a text names, with their programs: "" is looked up by the runtime's name.
-    read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
-    # The programs that the engine looks up at its start but not in a dry run: paths, or names in its PATH;
-    # the second field tells whether the engine runs the program at once.
-    list_programs: Callable[[Tree], Iterable[tuple[Value, bool]]] | None = None
-    # Edits with the keys to which the engine's own tools have moved them.
-    relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = _keep_edits
 
     # For an engine that generates a config at each start.
-    marks: tuple[str, ...] = ()  # parts of paths that only this engine has; () for an engine without
+    config_markers: tuple[str, ...] = ()  # parts of paths that only this engine has; () for an engine without
     # The runtime that the engine finds by itself: nothing is edited. "" if texts make the generated config.
-    finds: str = ""
+    built_in_runtime: str = ""
     # The owner's templates of the generated config, beside it, the preferred first, with their CRI plugins.
-    templates: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, str] = MappingProxyType({})
     inputs: tuple[PurePosixPath, ...] = ()  # further inputs of the generated config
     units: tuple[str, ...] = ()  # the engine is part of one of these units
     start_s: float = 0.0  # the least time to wait for a start
-    makes: PurePosixPath | None = None  # the generated config: beside the root file, or an absolute path
-    needs_root: bool = False  # the engine does not start without its root file
+    generated_config: PurePosixPath | None = None  # beside the root file, or an absolute path
+    needs_root_file: bool = False  # the engine does not start without its root file
     # The pattern of files that may replace the root file: the root file of another revision of a snap.
     copies: PurePosixPath | None = None
-    # The releases that do not start with a drop-in, with the reason; "" if all start.
-    refuses: Callable[[Tree], str] = _refuse_nothing
 
     # Its process and its socket.
     process: str
@@ -443,10 +423,12 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     api: Api
     pidfile: PurePosixPath | None = None  # written at each start; for an engine whose socket systemd holds
     cmdline: CommandLine
-    uses: str = ""  # the engine that runs this engine's containers
+    lower_engine: str = ""  # the engine that runs this engine's containers
     # Patterns of programs that the engine starts though no config names them. The default is containerd's:
     # io.containerd.gpu.v2 is containerd-shim-gpu-v2, which any client may ask for.
-    starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
+    started_programs: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
+    has_dry_run: bool = True  # its program tells, without a start, what texts bring into force
+    looks_up_programs: bool = False  # at its start, but not in a dry run: see ``list_programs``
 
     # Its reload.
     reload: ReloadMethod
@@ -469,15 +451,70 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     cdi: CdiSupport
     nri_name: str = ""  # the engine's name towards an NRI plugin; "" for an engine without NRI
 
+    @abstractmethod
+    def propose(
+        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+    ) -> Iterable[Decision]:
+        """Return the candidates for configs that serve our runtimes, the plainest first.
+
+        Raises:
+            InstallerError: there is no candidate.
+        """
+
+    @abstractmethod
+    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+        """Return the config in force by the files' texts alone.
+
+        Raises:
+            InstallerError: a value has a type that the engine refuses.
+        """
+
+    @abstractmethod
+    def describe_dry_run(self, files: ConfigFiles) -> Check:
+        """Return the dry run by the engine's own program, for an engine with ``has_dry_run``."""
+
+    def find_load_errors(self, _load: LoadInput) -> Iterable[LoadError]:
+        """Return the reasons for which the engine would not load a config that its program accepts.
+
+        The running engine does not count here, nor does a config that the program itself refuses.
+        """
+        return ()
+
+    def read_runtimes(self, _tree: Tree) -> Mapping[str, str]:
+        """Return the runtimes of a text that the engine may look up by name, with their programs or ""."""
+        return {}
+
+    def list_programs(self, _tree: Tree) -> Iterable[tuple[Value, bool]]:
+        """Return the programs that the engine looks up at its start but not in a dry run.
+
+        Each is a path, or a name in its PATH; the second field tells whether the engine runs the program at
+        once.
+        """
+        return ()
+
+    def relocate_edits(self, edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
+        """Return edits with the keys to which the engine's own tools have moved them in a text."""
+        return edits
+
+    def explain_refused_drop_in(self, _drop_in: Tree) -> str:
+        """Return why some releases of the engine do not start with a drop-in; "" if all start."""
+        return ""
+
     def needs_handler(self, version: Version | None) -> bool:
         """Tell whether this version cannot use a container after the handler is removed from the config."""
         since = self.needs_handler_since
         return since is not None and (not version or version >= since)
 
-    def rendered(self, config: PurePosixPath) -> PurePosixPath | None:
+    def find_generated_config(self, config: PurePosixPath) -> PurePosixPath | None:
         """Return the config that the engine generates, given the root file; None if none is generated."""
-        return self.makes and config.parent / self.makes
+        if self.generated_config is None:
+            return None
+        return config.parent / self.generated_config
 
     def is_copy(self, path: PurePosixPath) -> bool:
         """Tell whether a file is no config of the engine, but may replace the root file."""
         return self.copies is not None and path != self.config and path.match(str(self.copies))
+
+    def __repr__(self) -> str:
+        """Return the name: a repr without an address is part of digests."""
+        return self.name

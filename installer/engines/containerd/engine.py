@@ -1,0 +1,79 @@
+"""containerd as an engine, and what Kubernetes distributions that bring their own containerd derive from."""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from installer.config_text import Edit, Tree
+from installer.engines.containerd import config as containerd_config
+from installer.engines.containerd import effective, load
+from installer.model.engine import (
+    Api,
+    CdiSupport,
+    Check,
+    ConfigFiles,
+    Decision,
+    DropIns,
+    EffectiveConfig,
+    Engine,
+    Extras,
+    LoadError,
+    LoadInput,
+    Place,
+    ReloadMethod,
+    RuntimeEntry,
+    Version,
+)
+
+
+class Containerd(Engine):
+    """containerd: it reads its config at its start alone, so it is restarted."""
+
+    __slots__ = ()
+
+    name = "containerd"
+    title = "containerd"
+    config = PurePosixPath("/etc/containerd/config.toml")
+    drop_ins = DropIns(is_imported=True, imports=True)
+    default_key = effective.DEFAULT
+    process = "containerd"
+    unit = "containerd.service"
+    socket = PurePosixPath("/run/containerd/containerd.sock")
+    api = Api.CRI
+    cmdline = effective.FLAGS
+    reload = ReloadMethod.RESTART
+    state = Place(PurePosixPath("/run/containerd"), "--state", "state")
+    data: Place | None = Place(PurePosixPath("/var/lib/containerd"), "--root", "root")
+    needs_handler_since: Version | None = (2,)
+    cdi = CdiSupport(
+        "containerd 2.0 has CDI on unless its config says enable_cdi = false, 1.7 if it is true; restart it",
+        reads=(
+            ((2, 3), (1, 1, 0)),
+            ((2, 1), (1, 0, 0)),
+            ((2, 0), (0, 8, 0)),
+            ((1, 7, 16), (0, 7, 0)),
+            ((0,), (0, 5, 0)),
+        ),
+    )
+    nri_name = "containerd"
+
+    def propose(
+        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+    ) -> Iterable[Decision]:
+        """Return the candidates for config.toml, or for a drop-in if this containerd merges drop-ins."""
+        return containerd_config.propose(files, entries, extras)
+
+    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+        """Return the config in force by the root file and its imports."""
+        return effective.predict(files)
+
+    def describe_dry_run(self, files: ConfigFiles) -> Check:
+        """Return ``containerd config dump`` with the texts of all files that containerd would read."""
+        return effective.describe_dry_run(files)
+
+    def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
+        """Return the reasons for which CRI would not load, though ``config dump`` accepts the texts."""
+        return load.find_load_errors(given)
+
+    def relocate_edits(self, edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
+        """Return edits with the keys that ``containerd config migrate`` has given to them."""
+        return effective.relocate(edits, tree)

@@ -1,0 +1,93 @@
+"""CRI-O as an engine."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+from installer.config_text import Tree, Value
+from installer.engines.crio import config as crio_config
+from installer.engines.crio import load
+from installer.model.engine import (
+    Api,
+    CdiSupport,
+    Check,
+    CommandLine,
+    ConfigFiles,
+    Decision,
+    DropIns,
+    EffectiveConfig,
+    Engine,
+    Extras,
+    LoadError,
+    LoadInput,
+    Monitor,
+    Place,
+    ReloadMethod,
+    RuntimeEntry,
+    RuntimeFlags,
+)
+
+
+class Crio(Engine):
+    """CRI-O: it is restarted, because after a reload it reports what it does not serve."""
+
+    __slots__ = ()
+
+    name = "crio"
+    title = "CRI-O"
+    config = PurePosixPath("/etc/crio/crio.conf")
+    drop_ins = DropIns(usual=crio_config.DIRECTORY / "99-nvidia.toml", directory=crio_config.DIRECTORY)
+    hook_dir = PurePosixPath(crio_config.HOOK_DIR)
+    default_key = crio_config.DEFAULT
+    process = "crio"
+    unit = "crio.service"
+    socket = PurePosixPath("/var/run/crio/crio.sock")
+    api = Api.CRI
+    cmdline = CommandLine(
+        config=crio_config.CONFIG_FLAGS,
+        drop_ins=crio_config.DROP_IN_FLAGS,
+        places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
+        # engine-facts.md#crio-flags
+        runtimes=RuntimeFlags(
+            "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
+        ),
+    )
+    started_programs = (*crio_config.BUILT_IN, crio_config.CONMON, crio_config.CONMON_RS, crio_config.PINNS)
+    looks_up_programs = True
+    reload = ReloadMethod.RESTART
+    reload_misreports = True
+    finishes_calls = True
+    state = Place(crio_config.STATE, "", "")
+    monitor = Monitor.CONMON
+    needs_handler_since = ()
+    cdi = CdiSupport(
+        "CRI-O passes such devices on from 1.28 on",
+        reads=(((1, 35), (1, 1, 0)), ((1, 34), (1, 0, 0)), ((1, 30), (0, 7, 0)), ((0,), (0, 6, 0))),
+        hands_over=(1, 28),  # earlier ones only read files
+    )
+    nri_name = "cri-o"
+
+    def propose(
+        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+    ) -> Iterable[Decision]:
+        """Return the candidate for our drop-in with whole runtime tables, or for our OCI hook."""
+        return crio_config.propose(files, entries, extras)
+
+    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+        """Return the config in force by the root file and the drop-ins, in the order of their names."""
+        return crio_config.predict(files)
+
+    def describe_dry_run(self, files: ConfigFiles) -> Check:
+        """Return ``crio config`` with the root file and all drop-ins."""
+        return crio_config.describe_dry_run(files)
+
+    def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
+        """Return the reasons for which CRI-O validates and ends at its start, unlike ``crio config``."""
+        return load.find_load_errors(given)
+
+    def read_runtimes(self, tree: Tree) -> Mapping[str, str]:
+        """Return the runtimes of a text: CRI-O looks for a program by the runtime's name."""
+        return crio_config.read_runtimes(tree)
+
+    def list_programs(self, tree: Tree) -> Iterable[tuple[Value, bool]]:
+        """Return the runtimes and monitors of a text: CRI-O looks for these programs at its start."""
+        return crio_config.list_programs(tree)

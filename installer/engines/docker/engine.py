@@ -1,0 +1,78 @@
+"""Docker as an engine."""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from installer.engines.docker import config as docker_config
+from installer.engines.docker import load
+from installer.model.engine import (
+    Api,
+    CdiSupport,
+    Check,
+    CommandLine,
+    ConfigFiles,
+    Decision,
+    EffectiveConfig,
+    Engine,
+    Extras,
+    LoadError,
+    LoadInput,
+    Place,
+    ReloadMethod,
+    RuntimeEntry,
+    RuntimeFlags,
+)
+
+
+class Docker(Engine):
+    """Docker: dockerd takes runtimes of daemon.json up on SIGHUP, and its containers go on."""
+
+    __slots__ = ()
+
+    name = "docker"
+    title = "Docker"
+    config = PurePosixPath("/etc/docker/daemon.json")
+    default_key = docker_config.DEFAULT
+    process = "dockerd"
+    unit = "docker.service"
+    socket = PurePosixPath("/var/run/docker.sock")
+    api = Api.DOCKER
+    pidfile = PurePosixPath("/var/run/docker.pid")
+    cmdline = CommandLine(
+        config=docker_config.CONFIG_FLAGS,
+        runtimes=RuntimeFlags("--default-runtime", "--add-runtime", "="),
+        # It loses the runtimes of its flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
+        conflicts={"--add-runtime": "which each reload with runtimes in its config undoes"},
+    )
+    lower_engine = "containerd"
+    # The last is that of `docker run --gpus`.
+    started_programs = ("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook")
+    reload = ReloadMethod.HUP
+    # The containerd that dockerd starts where the node has none.
+    state = Place(
+        PurePosixPath("/run/docker/containerd/daemon"), "--exec-root", "exec-root", "containerd/daemon"
+    )
+    namespace = "moby"
+    data = Place(PurePosixPath("/var/lib/docker"), "--data-root", "data-root")
+    cdi = CdiSupport(
+        "Docker 28.2 has CDI switched on, 25 with features.cdi = true in daemon.json, restarted",
+        reads=(((26, 1), None), ((0,), (0, 6, 0))),
+    )
+
+    def propose(
+        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+    ) -> Iterable[Decision]:
+        """Return the candidate for daemon.json."""
+        return docker_config.propose(files, entries, extras)
+
+    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+        """Return the config that a start with daemon.json brings into force."""
+        return docker_config.predict(files)
+
+    def describe_dry_run(self, files: ConfigFiles) -> Check:
+        """Return ``dockerd --validate`` with the flags of the running dockerd."""
+        return docker_config.describe_dry_run(files)
+
+    def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
+        """Return the reasons for which dockerd ends at a reload that ``--validate`` accepts."""
+        return load.find_load_errors(given)
