@@ -1,4 +1,4 @@
-"""What was read on a node, plain values that are empty where they could not be read; what a check says."""
+"""The facts that ``doctor`` reads on a node, and the verdict of a check; unreadable facts are empty."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -20,7 +20,7 @@ PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))  
 
 
 class Level(StrEnum):
-    """What a check comes to; NONE where it does not apply, or cannot be made from here."""
+    """The result of a check; NONE if the check does not apply, or cannot be made from here."""
 
     OK = "ok"
     WARN = "warn"
@@ -29,10 +29,16 @@ class Level(StrEnum):
 
 
 class Verdict(Struct, frozen=True):
-    """What one check found on one node; ``remedy`` is what to do here, "" where that of the check fits."""
+    """The verdict of one check on one node.
+
+    Attributes:
+        level: The result.
+        text: The observation, as a sentence.
+        remedy: The act that helps on this node; "" for the remedy in the table of checks.
+    """
 
     level: Level
-    found: str
+    text: str
     remedy: str = ""
 
 
@@ -43,13 +49,22 @@ none: Final = partial(Verdict, Level.NONE)
 list_words: Final = partial(list_some, most=4)
 
 
-def judge(wrong: Sequence[str], problem: str, fine: str, level: Callable[[str], Verdict] = bad) -> Verdict:
-    """Return ``problem`` and the first few of what is ``wrong``, or that all is well if nothing is."""
-    return level(problem + list_words(wrong)) if wrong else ok(fine)
+def judge(flaws: Sequence[str], problem: str, fine: str, level: Callable[[str], Verdict] = bad) -> Verdict:
+    """Return a verdict on flaws.
+
+    Args:
+        flaws: The flaws; the text names the first few.
+        problem: The text in front of the flaws.
+        fine: The text of a verdict without a flaw.
+        level: Makes the verdict on the flaws.
+    """
+    if flaws:
+        return level(problem + list_words(flaws))
+    return ok(fine)
 
 
 def spell_version(version: Version) -> str:
-    """Return a version as people write it."""
+    """Return a version as people write versions."""
     return ".".join(map(str, version))
 
 
@@ -63,10 +78,10 @@ class DeviceNode(Struct, frozen=True):
 
 
 class Driver(Struct, frozen=True):
-    """The kernel's side of the driver, and its libraries."""
+    """The kernel's side of the driver, and the driver's libraries."""
 
-    gpus: Mapping[str, str] = field(default_factory=dict)  # what drives each, by its address on the PCI bus
-    switches: int = 0  # how many NVSwitches there are
+    gpus: Mapping[str, str] = field(default_factory=dict)  # the driver of each GPU, by the PCI address
+    switches: int = 0  # the number of NVSwitches
     modules: frozenset[str] = frozenset()
     version: str = ""  # of the loaded module
     root: PurePosixPath = ROOT
@@ -81,129 +96,146 @@ class Driver(Struct, frozen=True):
 
     @property
     def loaded(self) -> bool:
-        """Whether the kernel module is there."""
+        """Whether the kernel module is loaded."""
         return "nvidia" in self.modules
 
 
 class Spec(Struct, frozen=True):
-    """A CDI specification: what counts here of its text, which may be long."""
+    """The facts from a CDI specification; the text itself may be long."""
 
     path: PurePosixPath
-    version: Version = ()  # as it says
+    version: Version = ()  # as the specification declares
     uvm_majors: frozenset[int] = frozenset()  # of nvidia-uvm's device nodes
     caps: frozenset[int] = frozenset()  # the minors of the MIG device nodes
-    paths: tuple[str, ...] = ()  # of the host, that it names
-    gone: tuple[str, ...] = ()  # those of them that nothing stands at
-    gpus: frozenset[str] = frozenset()  # the names of its devices of nvidia.com/gpu
-    unreadable: str = ""  # why it is out of bounds
+    paths: tuple[str, ...] = ()  # the named paths of the host
+    gone: tuple[str, ...] = ()  # the named paths without a file
+    gpus: frozenset[str] = frozenset()  # the names of the devices of nvidia.com/gpu
+    unreadable: str = ""  # the reason why the file was not read
 
 
 class Toolkit(Struct, frozen=True):
-    """A toolkit of NVIDIA's on the node, as its own programs tell; () where one does not say its version."""
+    """A toolkit of NVIDIA's on the node; versions are () if the program does not say its version."""
 
     directory: PurePosixPath
     library: Version = ()  # of libnvidia-container
     cli: Version = ()  # of nvidia-container-cli
     ctk: Version = ()  # of nvidia-ctk
-    config: Tree | None = None  # its config.toml, None without one that can be read
+    config: Tree | None = None  # config.toml, None if absent or unreadable
     config_path: PurePosixPath = ROOT
-    starts: PurePosixPath | None = None  # where its programs are, if it leads to those of another
+    starts: PurePosixPath | None = None  # the directory of another toolkit, if the programs are links to its
 
     def value(self, *key: str) -> object:
-        """Return a value of config.toml, None where it is not there."""
+        """Return a value of config.toml, None if absent."""
         return value_at(self.config, key)
 
 
 class Process(Struct, frozen=True):
-    """A process of root's whose program counts here, as that program tells about itself."""
+    """A process of root with a program of interest, and the facts that the program tells about itself."""
 
     pid: int
     name: str
-    program: str = ""  # its path
+    program: str = ""  # the path of the program
     deleted: bool = False  # the file was replaced or removed since the start
     version: Version = ()
-    label: str = ""  # its name and version as it spells it
-    nil_pointer: bool = False  # it has the function that the shims of containerd 1.2.1 and 1.2.2 die in
+    label: str = ""  # name and version, as the program spells its version
+    nil_pointer: bool = False  # the shims of containerd 1.2.1 and 1.2.2 die in a function of this program
 
 
 class EngineExam(EngineState, frozen=True):
-    """One engine that runs, and what is examined besides."""
+    """A running engine, and the facts that only ``doctor`` reads."""
 
-    on_disk: EffectiveConfig | None = None  # what its configs come to by its own program; None if not asked
-    trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # its configs
-    invalid: str = ""  # why a config is none
-    next_flaw: str = ""  # why its unit would not start it again, or with another config
-    unit_state: str = ""  # "" where systemd does not tell
-    has_hook: bool | None = None  # NVIDIA's hook is in the PATH that dockerd was started with
-    unable: str = ""  # what keeps it from starting containers
+    on_disk: EffectiveConfig | None = (
+        None  # the effect of the configs by the engine's program; None: not asked
+    )
+    trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # the parsed configs
+    invalid: str = ""  # the reason why a config cannot be parsed
+    next_flaw: str = ""  # why the unit would not start the engine again, or with another config
+    unit_state: str = ""  # "" if systemd does not tell
+    has_hook: bool | None = None  # NVIDIA's hook is in the PATH of the running dockerd
+    unable: str = ""  # the reason why the engine cannot start containers
 
     @property
     def label(self) -> str:
-        """Its name and version, as far as it tells."""
+        """The engine's name and, if known, version."""
         return f"{self.name} {spell_version(self.version or ())}".strip()
 
     @property
     def programs(self) -> Mapping[str, str]:
-        """What its runtimes start, by a path or by a name in its PATH; "" where that is open."""
-        return {
-            name: one.binary or ("runc" if RUNC_TYPE in one.table.values() else "")
-            for name, one in self.served.handlers.items()
-        }
+        """The program of each runtime, by a path or by a name in the engine's PATH; "" if not known."""
+        programs: dict[str, str] = {}
+        for name, handler in self.served.handlers.items():
+            default = "runc" if RUNC_TYPE in handler.table.values() else ""
+            programs[name] = handler.binary or default
+        return programs
 
     @property
     def nvidia_runtimes(self) -> tuple[str, ...]:
-        """The names of the runtimes that it serves by a program of NVIDIA's."""
+        """The names of the served runtimes whose program is NVIDIA's."""
         return tuple(name for name, binary in self.served.binaries.items() if is_ours(binary))
 
     @property
     def is_containerd(self) -> bool:
-        """Whether it is a containerd, be it that of a distribution."""
+        """Whether the engine is a containerd, be it the containerd of a distribution."""
         return self.spec.process == CONTAINERD.process
 
 
 class System(Struct, frozen=True):
-    """The node besides driver, toolkit and engines."""
+    """The node's facts besides driver, toolkit and engines."""
 
     cgroup2: bool = False
     tegra: bool = False
     selinux_enforcing: bool = False
     devices_for_containers: bool = False  # a boolean of SELinux lets containers use the driver's nodes
     apparmor_profiles: frozenset[str] = frozenset()
-    inotify: tuple[int, int] = (0, 0)  # how many instances root's processes hold, and how many they may
-    # By a path in a file system, how many percent of it and of its inodes are used: -1 without a limit.
+    inotify: tuple[int, int] = (0, 0)  # the instances of root's processes, and their limit
+    # The used percentage of a file system and of its inodes, by a path in it; -1 without a limit.
     spaces: Mapping[PurePosixPath, tuple[int, int]] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=dict)  # "active/sub/result" of those that exist
-    kubelet_cgroups: str = ""  # its cgroup driver
-    refused: Mapping[str, str] = field(default_factory=dict)  # by unit, the file that it does not start with
+    units: Mapping[str, str] = field(default_factory=dict)  # "active/sub/result" of the present units
+    kubelet_cgroups: str = ""  # the kubelet's cgroup driver
+    refused: Mapping[str, str] = field(default_factory=dict)  # by unit, the file that its engine refuses
 
 
 class Node(Struct, frozen=True):
-    """Everything that is judged."""
+    """The facts of a node for all checks."""
 
     driver: Driver = Driver()
     specs: tuple[Spec, ...] = ()
     toolkits: tuple[Toolkit, ...] = ()
     engines: tuple[EngineExam, ...] = ()
     processes: tuple[Process, ...] = ()
-    runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)  # what runc and crun say, by path
-    programs: frozenset[str] = frozenset()  # those that configs name and that are there
-    hooks: Mapping[PurePosixPath, str] = field(
+    runc: Mapping[str, tuple[Version, str]] = field(
         default_factory=dict
-    )  # by OCI hook, the program that it starts
+    )  # version and label of runc and crun, by path
+    programs: frozenset[str] = frozenset()  # the present programs among the programs that configs name
+    hooks: Mapping[PurePosixPath, str] = field(default_factory=dict)  # the program of each OCI hook
     installed: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
-    unwatched: str = ""  # when a run that has ended without an undo last checked the node
+    unwatched: str = ""  # the time of the last check by a run that has ended without an undo
     exempt: frozenset[str] = frozenset()  # engines that need no runtime: below Docker, or with our hook
-    by_cdi: CdiRow | None = None  # the last install was one of CDI alone
-    plugin: tuple[tuple[str, bool], ...] = ()  # how an NRI plugin of ours is, and whether that is good
+    by_cdi: CdiRow | None = None  # the last install was for CDI alone
+    plugin: tuple[tuple[str, bool], ...] = ()  # the states of our NRI plugin, and whether each is good
     configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # unit and state, by engine
     system: System = System()
-    run_waits: bool = False  # it keeps an install out, and repairs when it is asked
+    run_waits: bool = False  # a waiting run keeps an install out, and repairs on request
     sees_host: bool = True  # the host's processes are in view
 
 
-Judge = Callable[[Node], Verdict]
+Check = Callable[[Node], Verdict]
 
 
-def given(holds: Callable[[Node], object], reason: str) -> Callable[[Judge], Judge]:
-    """Make a check that does not apply, for ``reason``, but where ``holds``."""
-    return lambda judge: lambda node: judge(node) if holds(node) else none(reason)
+def given(applies: Callable[[Node], object], reason: str) -> Callable[[Check], Check]:
+    """Limit a check to nodes to which the check applies.
+
+    Args:
+        applies: Returns a true value for a node to which the check applies.
+        reason: The text of the verdict on other nodes.
+    """
+
+    def decorate(check: Check) -> Check:
+        def check_if_applicable(node: Node) -> Verdict:
+            if applies(node):
+                return check(node)
+            return none(reason)
+
+        return check_if_applicable
+
+    return decorate

@@ -68,7 +68,7 @@ def judge_engines(node: Node, find_flaw: FindFlaw, fine: str, level: Level = bad
     return judge(flaws, "", fine, level)
 
 
-def by_engine(fine: str | Callable[[Node], str], level: Level = bad) -> Callable[[FindFlaw], model.Judge]:
+def by_engine(fine: str | Callable[[Node], str], level: Level = bad) -> Callable[[FindFlaw], model.Check]:
     """Turn a check of an engine into a check of the node.
 
     Args:
@@ -76,7 +76,7 @@ def by_engine(fine: str | Callable[[Node], str], level: Level = bad) -> Callable
         level: Makes the verdict on the flaws.
     """
 
-    def decorate(find_flaw: FindFlaw) -> model.Judge:
+    def decorate(find_flaw: FindFlaw) -> model.Check:
         def check(node: Node) -> Verdict:
             text = fine(node) if callable(fine) else fine
             return judge_engines(node, find_flaw, text, level)
@@ -255,7 +255,7 @@ def check_cgroup_driver(node: Node) -> Verdict:
 
     verdict = judge_engines(node, find_other_driver, f"all use {kubelet}")
     if verdict.level is model.Level.BAD:
-        return bad(f"the kubelet uses {kubelet}, {verdict.found}")
+        return bad(f"the kubelet uses {kubelet}, {verdict.text}")
     return verdict
 
 

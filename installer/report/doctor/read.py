@@ -1,6 +1,7 @@
-"""A node as ``doctor`` judges it: reads only, each question with an end, what fails is left open.
+"""Read a node for ``doctor``.
 
-Of programs, only those that root alone can have written are started.
+Nothing is changed, each read has a limit, and a failed read leaves its fact empty. Only programs that root
+alone can have written are started.
 """
 
 import re
@@ -41,7 +42,7 @@ from installer.host.processes import (
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation_report import LAST_CHECK, Installation, Line, read_installation
-from installer.model.engine import Api, Engine
+from installer.model.engine import Api, EffectiveConfig, Engine
 from installer.model.facts import EngineState, Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
@@ -74,18 +75,18 @@ CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b"
 CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
 RUNTIME: Final = "nvidia-container-runtime"
 CLI: Final = "nvidia-container-cli"
-# 1.0 has one line "version: 1.0.0"; later ones tell themselves and their library apart.
+# 1.0 has one line "version: 1.0.0"; later versions name the program and the library separately.
 CLI_VERSION: Final = re.compile(r"^(?:cli-)?version:\s*(\S{1,60})", re.MULTILINE)
 LIBRARY_VERSION: Final = re.compile(r"^lib-version:\s*(\S{1,60})", re.MULTILINE)
 CTK_VERSION: Final = re.compile(r"\bCLI version\s+(\S{1,60})")
 VERSION: Final = re.compile(r"(?<![\w.])v?((\d{1,5}(?:\.\d{1,5}){1,3})[^\s,]{0,40})")
 PROGRAM_S: Final = 2.0
-PATHS_S: Final = 5.0  # to look at all that CDI specifications name
+PATHS_S: Final = 5.0  # for all paths in CDI specifications
 ENGINE_S: Final = 3.0
 SHIM: Final = "containerd-shim"
 # The function that the shim of containerd 1.2.1 and 1.2.2 dies in.
 NIL_POINTER: Final = b"(*execProcess).pidv"
-# By the name of the program: how it is asked for its version.
+# The flag that prints the version, by the name of the program.
 VERSION_FLAGS: Final[Mapping[str, str]] = {
     **dict.fromkeys((SHIM, f"{SHIM}-runc-v1", f"{SHIM}-runc-v2"), "-v"),
     **{engine.process: "--version" for engine in ENGINES.values()},
@@ -97,24 +98,36 @@ DOCKER_HOOK: Final = "nvidia-container-runtime-hook"
 
 
 def read_node(host: Host, options: Options) -> model.Node:
-    """Return everything that is judged; nothing is written, locked, started or signalled."""
+    """Return the facts for all checks; nothing is written, locked, started or signalled."""
     try:
         installation = read_installation(host, options)
     except InstallerError as error:
-        installation = Installation(None, None, (Line("status", str(error), good=False),), ())
+        line = Line("status", str(error), good=False)
+        installation = Installation(record=None, last_check=None, files=(line,), lines=())
     record = installation.record or Record()
     processes = tuple(list_root_processes(host, unread=True))
     toolkits = tuple(read_toolkits(host, options))
-    named = {name: places for name, places in options.places.items() if places.socket}
-    sockets = {row.name: Places(socket=row.socket) for row in record.engines}
-    besides = _read_system(host, processes, record, options)
-    configured = {row.name: (row.unit, besides.units.get(row.unit, "")) for row in record.engines}
-    active = [name for name, (_, state) in configured.items() if state.startswith("active/running")]
-    asked = replace(options, places={**options.places, **sockets, **named})
-    engines = read_engines(host, asked, processes, active)
-    used = {exam.name for exam in drop_unused(host, record, engines)[0]}
+    node_system = _read_system(host, processes, record, options)
+
+    configured: dict[str, tuple[str, str]] = {}
+    active: list[str] = []
+    for row in record.engines:
+        state = node_system.units.get(row.unit, "")
+        configured[row.name] = (row.unit, state)
+        if state.startswith("active/running"):
+            active.append(row.name)
+    engines = read_engines(host, _add_sockets(options, record), processes, active)
+    used, _ = drop_unused(host, record, engines)
+    needs_runtime = {exam.name for exam in used}
     hooked = {row.engine for row in record.configs if is_hook(row)}
     hooks = read_hooks(host, engines)
+
+    unwatched = ""
+    for line in installation.lines:
+        if line.what == LAST_CHECK and line.good:
+            unwatched = line.state
+            break
+
     return model.Node(
         driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
         specs=tuple(read_specifications(host)),
@@ -125,38 +138,52 @@ def read_node(host: Host, options: Options) -> model.Node:
         programs=_find_programs(host, toolkits, engines, hooks.values()),
         hooks=hooks,
         installed=tuple((line.what, line.state, line.good) for line in installation.files),
-        unwatched=next(
-            (each.state for each in installation.lines if each.what == LAST_CHECK and each.good), ""
-        ),
-        exempt=frozenset(exam.name for exam in engines) - used | hooked,
+        unwatched=unwatched,
+        exempt=frozenset(exam.name for exam in engines) - needs_runtime | hooked,
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
         configured=configured,
-        system=besides,
+        system=node_system,
         run_waits=is_pidfile_locked(host.local_path(options.pid_file)),
         sees_host=can_see_host(host),
     )
 
 
+def _add_sockets(options: Options, record: Record) -> Options:
+    """Return the options with the sockets in the ledger for engines without a socket in the options."""
+    places = dict(options.places)
+    for row in record.engines:
+        named = options.places.get(row.name)
+        if named is None or not named.socket:
+            places[row.name] = Places(socket=row.socket)
+    return replace(options, places=places)
+
+
 def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Toolkit, ...]) -> PurePosixPath:
-    """Return where the toolkit looks for the driver: as its config says, else where there is one."""
+    """Return the root in which the toolkit looks for the driver: by its config, or else the driver's root."""
     for toolkit in toolkits:
         root = toolkit.value("nvidia-container-cli", "root")
         if isinstance(root, str) and root.startswith("/"):
             return PurePosixPath(root)
     usual = PurePosixPath(driver_root(host, options)[0])
-    return usual if _list_names(host, usual) else model.ROOT
+    if _list_names(host, usual):
+        return usual
+    return model.ROOT
 
 
 def read_hooks(host: Host, engines: Iterable[EngineState]) -> dict[PurePosixPath, str]:
-    """Return the OCI hooks of CRI-O and Podman, each with the program that it starts."""
+    """Return the OCI hooks of CRI-O and Podman, each with its program."""
     directories = [PurePosixPath(HOOK_DIR), PurePosixPath(PODMANS_HOOK_DIR)]
     for engine in engines:
         directories += engine.served.hook_dirs
+
     hooks: dict[PurePosixPath, str] = {}
     for directory in dict.fromkeys(directories):
-        for path in (directory / name for name in _list_names(host, directory) if name.endswith(".json")):
-            with suppress(InstallerError):  # what is no hook is no engine's to run
+        for name in _list_names(host, directory):
+            if not name.endswith(".json"):
+                continue
+            path = directory / name
+            with suppress(InstallerError):  # engines run no invalid hook
                 program = value_at(tree_of(host.read(path), path), ("hook", "path"))
                 if isinstance(program, str) and program.startswith("/"):
                     hooks[path] = program
@@ -167,53 +194,57 @@ def _find_programs(
     host: Host,
     toolkits: tuple[model.Toolkit, ...],
     engines: tuple[model.EngineExam, ...],
-    of_hooks: Iterable[str],
+    hook_programs: Iterable[str],
 ) -> frozenset[str]:
-    """Return those programs that configs and hooks name and that are there."""
-    words = {program for exam in engines for program in exam.programs.values()}.union(of_hooks)
-    for toolkit in toolkits:
-        for table in (toolkit.config or {}).values():
-            for value in table.values() if isinstance(table, dict) else ():
-                values = value if isinstance(value, list) else [value]
-                words |= {word.removeprefix("@") for word in values if isinstance(word, str)}
-    paths = {word for word in words if word.startswith("/") and "\0" not in word}
-    found = {path for path in paths if is_file(host, PurePosixPath(path))}
+    """Return the present programs among the programs that configs and hooks name."""
+    words = set(hook_programs)
     for exam in engines:
-        places = exam.started.paths if exam.started else PATH
-        names = (word for word in exam.programs.values() if word and "/" not in word)
-        found |= {name for name in names if any(can_be_started(host, place / name) for place in places)}
-    return frozenset(found)
+        words.update(exam.programs.values())
+    for toolkit in toolkits:
+        words.update(_list_config_words(toolkit))
+
+    paths = {word for word in words if word.startswith("/") and "\0" not in word}
+    present = {path for path in paths if is_file(host, PurePosixPath(path))}
+    for exam in engines:
+        search_path = exam.started.paths if exam.started else PATH
+        for word in exam.programs.values():
+            if not word or "/" in word:
+                continue
+            if any(can_be_started(host, directory / word) for directory in search_path):
+                present.add(word)
+    return frozenset(present)
+
+
+def _list_config_words(toolkit: model.Toolkit) -> Iterator[str]:
+    """Yield the texts in the tables of a toolkit's config.toml, without a leading @."""
+    for table in (toolkit.config or {}).values():
+        if not isinstance(table, dict):
+            continue
+        for value in table.values():
+            values = value if isinstance(value, list) else [value]
+            for word in values:
+                if isinstance(word, str):
+                    yield word.removeprefix("@")
 
 
 def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
     """Return the driver whose libraries are below ``root``."""
-    libraries = (
-        name
-        for directory in DRIVER_LIBRARY_DIRS
-        for name in _list_names(host, root / directory.relative_to("/"))
-        if name.startswith("libnvidia-ml.so.")
-    )
     modules = ("nvidia", "nvidia_uvm", "nouveau")
-    version = text(host, MODULES / "nvidia/version").strip() or text(host, DRIVER_PROC / "version")
-    found = DRIVER_VERSION.search(version[:1000])
-    characters = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")[0]
+    version_text = text(host, MODULES / "nvidia/version").strip() or text(host, DRIVER_PROC / "version")
+    version = DRIVER_VERSION.search(version_text[:1000])
+    character_majors, _, _ = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")
     persistenced = host.local_path(PurePosixPath("/run/nvidia-persistenced/socket"))
-    links = (CHAR_LINK.fullmatch(name) for name in _list_names(host, DEV / "char"))
-    functions = [*_read_functions(host)]
+    functions = list(_read_functions(host))
     return model.Driver(
         gpus={address: driver for address, kind, driver in functions if kind in GPUS},
         switches=sum(kind == SWITCH for _, kind, _ in functions),
         modules=frozenset(name for name in modules if host.exists(MODULES / name)),
-        version=found[1] if found else "",
+        version=version[1] if version else "",
         root=root,
-        libraries=tuple(libraries),
-        majors={name: int(number) for number, name in MAJOR.findall(characters)},
-        nodes=tuple(
-            model.DeviceNode(directory / name, major, minor, label)
-            for directory in (DEV, DEV / "nvidia-caps")
-            for name, major, minor, label in character_devices(host.local_path(directory), "nvidia")
-        ),
-        char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
+        libraries=tuple(_list_driver_libraries(host, root)),
+        majors={name: int(number) for number, name in MAJOR.findall(character_majors)},
+        nodes=tuple(_list_device_nodes(host)),
+        char_links=frozenset(_list_char_links(host)),
         log=kernel_log(host.local_path(DEV / "kmsg"), LOG_WORDS),
         secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
         persistenced=SOCKET[is_listened_on(persistenced)],
@@ -221,8 +252,31 @@ def read_driver(host: Host, root: PurePosixPath) -> model.Driver:
     )
 
 
+def _list_driver_libraries(host: Host, root: PurePosixPath) -> Iterator[str]:
+    """Yield the names of libnvidia-ml.so.* below ``root``."""
+    for directory in DRIVER_LIBRARY_DIRS:
+        for name in _list_names(host, root / directory.relative_to("/")):
+            if name.startswith("libnvidia-ml.so."):
+                yield name
+
+
+def _list_device_nodes(host: Host) -> Iterator[model.DeviceNode]:
+    """Yield the device nodes of the driver."""
+    for directory in (DEV, DEV / "nvidia-caps"):
+        for name, major, minor, label in character_devices(host.local_path(directory), "nvidia"):
+            yield model.DeviceNode(directory / name, major, minor, label)
+
+
+def _list_char_links(host: Host) -> Iterator[tuple[int, int]]:
+    """Yield major and minor of each link in /dev/char."""
+    for name in _list_names(host, DEV / "char"):
+        numbers = CHAR_LINK.fullmatch(name)
+        if numbers:
+            yield int(numbers[1]), int(numbers[2])
+
+
 def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
-    """Return the names in a directory; none where it cannot be read."""
+    """Return the names in a directory; none for a directory that cannot be read."""
     with suppress(InstallerError):
         return host.names(path)
     return ()
@@ -231,10 +285,11 @@ def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
 def _read_functions(host: Host) -> Iterator[tuple[str, int, str]]:
     """Yield the address, the class and the driver of each function of NVIDIA's on the PCI bus."""
     for address in _list_names(host, PCI):
-        if text(host, PCI / address / "vendor").strip() == "0x10de":
-            driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
-            with suppress(ValueError):
-                yield address, int(text(host, PCI / address / "class"), 16) >> 8, driver
+        if text(host, PCI / address / "vendor").strip() != "0x10de":
+            continue
+        driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
+        with suppress(ValueError):
+            yield address, int(text(host, PCI / address / "class"), 16) >> 8, driver
 
 
 def _has_gpu(host: Host) -> bool:
@@ -242,12 +297,20 @@ def _has_gpu(host: Host) -> bool:
 
 
 def _read_mig_minors(host: Host) -> Iterator[int]:
+    """Yield the minors of the device nodes of MIG's GPU and compute instances."""
     gpus = DRIVER_PROC / "capabilities"
-    for instances in (gpus / gpu / "mig" for gpu in _list_names(host, gpus)):
-        for place in (instances / name for name in _list_names(host, instances)):
-            for access in (place / "access", *(place / name / "access" for name in _list_names(host, place))):
-                if is_file(host, access) and (found := MINOR.search(text(host, access))):
-                    yield int(found[1])
+    for gpu in _list_names(host, gpus):
+        gpu_instances = gpus / gpu / "mig"
+        for name in _list_names(host, gpu_instances):
+            instance = gpu_instances / name
+            access_files = [instance / "access"]
+            access_files += [instance / each / "access" for each in _list_names(host, instance)]
+            for path in access_files:
+                if not is_file(host, path):
+                    continue
+                minor = MINOR.search(text(host, path))
+                if minor:
+                    yield int(minor[1])
 
 
 def read_specifications(host: Host) -> Iterator[model.Spec]:
@@ -260,18 +323,28 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
         if len(paths) > MOST_SPECS:
             reason = f"{directory}: cannot look at more than {MOST_SPECS} of {len(paths)} specifications"
             specs.append(model.Spec(directory, unreadable=reason))
-    named = dict.fromkeys(PurePosixPath(path) for spec in specs for path in spec.paths)
+
+    named: dict[PurePosixPath, None] = {}
+    for spec in specs:
+        for path_text in spec.paths:
+            named[PurePosixPath(path_text)] = None
     absent = {str(path) for path in find_absent(host, named, timeout_s=PATHS_S)}
     for spec in specs:
-        yield replace(spec, gone=tuple(path for path in spec.paths if path in absent))
+        gone = tuple(path for path in spec.paths if path in absent)
+        yield replace(spec, gone=gone)
 
 
 def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
     if host.size(path) > SPEC_BYTES:
         return model.Spec(path, unreadable=f"{path}: it has more than {SPEC_BYTES >> 20} MiB")
+
     content = text(host, path)
-    version = system.WRITTEN_IN.search(content)
-    paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
+    version: model.Version = ()
+    declared = system.WRITTEN_IN.search(content)
+    if declared:
+        version = _parse_numbers(declared[1])
+    named = (*named_paths(content), *HOST_PATH.findall(content))
+    paths = dict.fromkeys(named[:MOST_PATHS])
     gpus: frozenset[str] = frozenset()
     unreadable = ""
     try:
@@ -280,188 +353,277 @@ def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
         unreadable = f"{path}: cannot {error.problem}"
     return model.Spec(
         path,
-        version=tuple(int(part) for part in version[1].split(".")) if version else (),
-        uvm_majors=frozenset(int(major) for major in system.UVM_MAJOR.findall(content)),
-        caps=frozenset(int(minor) for minor in system.CAP.findall(content)),
+        version=version,
+        uvm_majors=frozenset(map(int, system.UVM_MAJOR.findall(content))),
+        caps=frozenset(map(int, system.CAP.findall(content))),
         paths=tuple(str(PurePosixPath(each)) for each in paths),
         gpus=gpus,
         unreadable=unreadable,
     )
 
 
-def _read_system(host: Host, seen: Sequence[HostProcess], record: Record, options: Options) -> model.System:
-    names = {unit for each in ENGINES.values() for unit in (each.unit, *each.units)}
-    units = (*system.UNITS, *sorted(names | {row.unit for row in record.engines}))
-    states = ((unit, spell_state(systemd.look_at_unit(host, unit))) for unit in units)
+def _read_system(
+    host: Host, processes: Sequence[HostProcess], record: Record, options: Options
+) -> model.System:
     selinux = SYS / "fs/selinux"
     booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
-    limit = text(host, PurePosixPath("/proc/sys/fs/inotify/max_user_instances")).strip()
-    places = map(PurePosixPath, ("/run", "/", "/usr/local", str(options.install_dir), *STORES))
-    shares = [(path, used_percent(host, path)) for path in places]
+    limit_text = text(host, PurePosixPath("/proc/sys/fs/inotify/max_user_instances")).strip()
+    limit = 0
+    if limit_text.isascii() and limit_text.isdigit():
+        limit = int(limit_text)
+
+    spaces: dict[PurePosixPath, tuple[int, int]] = {}
+    for name in ("/run", "/", "/usr/local", str(options.install_dir), *STORES):
+        path = PurePosixPath(name)
+        percentages = used_percent(host, path)
+        if percentages is not None:
+            spaces[path] = percentages
+
     return model.System(
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
         tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),
         selinux_enforcing=text(host, selinux / "enforce").strip() == "1",
         devices_for_containers=any(boolean.startswith("1") for boolean in booleans),
         apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
-        inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
-        spaces={path: share for path, share in shares if share is not None},
-        units={unit: state for unit, state in states if state},
-        kubelet_cgroups=_read_kubelet_cgroups(host, seen),
+        inotify=(inotify_instances(host), limit),
+        spaces=spaces,
+        units=dict(_list_unit_states(host, record)),
+        kubelet_cgroups=_read_kubelet_cgroups(host, processes),
         refused=dict(_find_refused_files(host)),
     )
 
 
+def _list_unit_states(host: Host, record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the units of the driver and of engines that systemd knows, with their states."""
+    engine_units = {row.unit for row in record.engines}
+    for spec in ENGINES.values():
+        engine_units.add(spec.unit)
+        engine_units.update(spec.units)
+
+    for unit in (*system.UNITS, *sorted(engine_units)):
+        state = spell_state(systemd.look_at_unit(host, unit))
+        if state:
+            yield unit, state
+
+
 def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield the units of engines with the file in their directory that they do not start with."""
+    """Yield the units of engines with a file in the drop-in directory that keeps the engine from starting."""
     for engine in ENGINES.values():
         if engine.drop_ins.directory is None or not engine.config_markers:
             continue
         for name in _list_names(host, engine.drop_ins.directory):
             path = engine.drop_ins.directory / name
             with suppress(InstallerError):
-                tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_ins.pattern) else {}
-                if reason := engine.explain_refused_drop_in(tree):
-                    yield from ((unit, f"{path} {reason}") for unit in engine.units)
+                tree: Tree = {}
+                if fnmatchcase(name, engine.drop_ins.pattern):
+                    tree = tree_of(host.read(path), path)
+                reason = engine.explain_refused_drop_in(tree)
+                if reason:
+                    for unit in engine.units:
+                        yield unit, f"{path} {reason}"
 
 
 def _read_kubelet_cgroups(host: Host, processes: Sequence[HostProcess]) -> str:
-    kubelet = next((each for each in processes if each.name == "kubelet" and each.of_host), None)
-    if kubelet is None:
+    """Return the cgroup driver of the running kubelet, "" if there is none."""
+    kubelets = [process for process in processes if process.name == "kubelet" and process.of_host]
+    if not kubelets:
         return ""
-    words = read_command_line(host, kubelet)
-    if driver := value_of(words, ("--cgroup-driver",)):
+
+    words = read_command_line(host, kubelets[0])
+    driver = value_of(words, ("--cgroup-driver",))
+    if driver:
         return driver
     config = path_of(words, ("--config",)) or PurePosixPath("/var/lib/kubelet/config.yaml")
-    found = CGROUP_DRIVER.search(text(host, config))
-    return found[1] if found else ""
+    match = CGROUP_DRIVER.search(text(host, config))
+    return match[1] if match else ""
 
 
 def read_toolkits(host: Host, options: Options) -> Iterator[model.Toolkit]:
     """Yield the toolkits of the node, ours first."""
     layout = options.layout
-    packaged = ((place, CONFIG) for place in model.PACKAGED)
-    for directory, config in ((layout.toolkit, layout.config), *packaged):
-        if not any(is_file(host, directory / name) for name in (RUNTIME, CLI)):
-            continue
-        words = ask_version(host, directory / CLI)
-        cli, library = _find_version(CLI_VERSION, words), _find_version(LIBRARY_VERSION, words)
+    if _has_toolkit(host, layout.toolkit):
+        toolkit = _read_toolkit(host, layout.toolkit, layout.config)
         # The programs of a toolkit of ours may be links to those of a package.
-        target = PurePosixPath(host.link_target(directory / "nvidia-cdi-hook") or "")
-        tree: Tree | None = None
-        with suppress(InstallerError):
-            tree = tree_of(file, config) if (file := host.read(config)) else None
-        yield model.Toolkit(
-            directory,
-            library=library or cli,
-            cli=cli,
-            ctk=_find_version(CTK_VERSION, ask_version(host, directory / "nvidia-ctk")),
-            config=tree,
-            config_path=config,
-            starts=target.parent if target.is_absolute() and directory not in model.PACKAGED else None,
-        )
+        target = PurePosixPath(host.link_target(layout.toolkit / "nvidia-cdi-hook") or "")
+        if target.is_absolute() and layout.toolkit not in model.PACKAGED:
+            toolkit = replace(toolkit, starts=target.parent)
+        yield toolkit
+    for directory in model.PACKAGED:
+        if _has_toolkit(host, directory):
+            yield _read_toolkit(host, directory, CONFIG)
 
 
-def _find_version(pattern: "re.Pattern[str]", words: str) -> model.Version:
-    found = pattern.search(words[:2000])
-    return find_version(found[1])[0] if found else ()
+def _has_toolkit(host: Host, directory: PurePosixPath) -> bool:
+    return is_file(host, directory / RUNTIME) or is_file(host, directory / CLI)
+
+
+def _read_toolkit(host: Host, directory: PurePosixPath, config: PurePosixPath) -> model.Toolkit:
+    """Return the toolkit in a directory, with its config.toml."""
+    cli_answer = ask_version(host, directory / CLI)
+    cli = _find_version(CLI_VERSION, cli_answer)
+    library = _find_version(LIBRARY_VERSION, cli_answer)
+    tree: Tree | None = None
+    with suppress(InstallerError):
+        file = host.read(config)
+        if file:
+            tree = tree_of(file, config)
+    return model.Toolkit(
+        directory,
+        library=library or cli,
+        cli=cli,
+        ctk=_find_version(CTK_VERSION, ask_version(host, directory / "nvidia-ctk")),
+        config=tree,
+        config_path=config,
+    )
+
+
+def _find_version(pattern: "re.Pattern[str]", answer: str) -> model.Version:
+    """Return the version in a program's answer that a pattern finds; () without such a version."""
+    match = pattern.search(answer[:2000])
+    if not match:
+        return ()
+    version, _ = find_version(match[1])
+    return version
+
+
+def _parse_numbers(version: str) -> model.Version:
+    return tuple(map(int, version.split(".")))
 
 
 def find_version(text: str) -> tuple[model.Version, str]:
     """Return the first version in a text: as numbers, and as it is spelled; () and "" without one."""
-    found = VERSION.search(text[:2000])
-    return (tuple(int(part) for part in found[2].split(".")), found[1]) if found else ((), "")
+    match = VERSION.search(text[:2000])
+    if not match:
+        return (), ""
+    return _parse_numbers(match[2]), match[1]
 
 
 def ask_version(host: Host, program: PurePosixPath) -> str:
-    """Return what a program of the host's says about its version; "" where it may not be run."""
-    allowed = is_file(host, program) and is_written_by_root(host, program)
-    return _run(host, str(program), "--version") if allowed else ""
+    """Return the answer of a program of the host to --version; "" if the program may not be run."""
+    if not is_file(host, program) or not is_written_by_root(host, program):
+        return ""
+    return _run(host, str(program), "--version")
 
 
 def _run(host: Host, *words: str) -> str:
-    ran = run_in(host.local_path(model.ROOT), list(words), timeout_s=PROGRAM_S)
-    return ran.stdout if ran is not None and ran.returncode == 0 else ""
+    """Return the output of a program in the host's root; "" after a failure."""
+    result = run_in(host.local_path(model.ROOT), list(words), timeout_s=PROGRAM_S)
+    if result is None or result.returncode != 0:
+        return ""
+    return result.stdout
 
 
 def ask_processes(host: Host, processes: Sequence[HostProcess]) -> tuple[model.Process, ...]:
-    """Return the processes that count here, each program asked once, whatever it was replaced by since."""
-    wanted = [each for each in processes if each.name in PROCESS_NAMES]
-    files = {each.file: each for each in wanted}
-    answers = {file: _ask_process(host, each) for file, each in files.items()}
-    return tuple(
-        model.Process(each.pid, each.name, each.program, each.deleted, *answers[each.file]) for each in wanted
+    """Return the processes of the programs in ``VERSION_FLAGS``; each program file is asked once."""
+    wanted = [process for process in processes if process.name in PROCESS_NAMES]
+    by_file = {process.file: process for process in wanted}
+    answers = {file: _ask_process(host, process) for file, process in by_file.items()}
+    asked: list[model.Process] = []
+    for process in wanted:
+        answer = answers[process.file]
+        asked.append(
+            replace(
+                answer, pid=process.pid, name=process.name, program=process.program, deleted=process.deleted
+            )
+        )
+    return tuple(asked)
+
+
+def _ask_process(host: Host, process: HostProcess) -> model.Process:
+    """Return a process with the version and the label of its program."""
+    program_name = PurePosixPath(process.program).name
+    answer = ""
+    is_known = program_name in VERSION_FLAGS and program_name[:NAME_LETTERS] == process.name
+    if process.of_host and is_known:
+        # By the process: the path of the program may lead to a later program.
+        answer = _run(host, f"/proc/{process.pid}/exe", VERSION_FLAGS[program_name])
+    version, spelled = find_version(answer)
+    # The shim of containerd 1.2 does not tell its version.
+    is_shim = process.of_host and process.name == SHIM
+    return model.Process(
+        process.pid,
+        process.name,
+        version=version,
+        label=_label(process.name, spelled),
+        nil_pointer=is_shim and program_holds(host, process.pid, NIL_POINTER),
     )
 
 
-def _ask_process(host: Host, process: HostProcess) -> tuple[model.Version, str, bool]:
-    name, words = PurePosixPath(process.program).name, ""
-    if process.of_host and name in VERSION_FLAGS and name[:NAME_LETTERS] == process.name:
-        # By its process and not by its path: that may lead to a later program.
-        words = _run(host, f"/proc/{process.pid}/exe", VERSION_FLAGS[name])
-    version, spelled = find_version(words)
-    # The shim of containerd 1.2 has no word for its version.
-    dies = process.of_host and process.name == SHIM and program_holds(host, process.pid, NIL_POINTER)
-    return version, f"{process.name} {spelled}" if spelled else "", dies
+def _label(name: str, version: str) -> str:
+    """Return the label of a program with a known version, "" without a version."""
+    return f"{name} {version}" if version else ""
 
 
 def ask_runc(host: Host) -> dict[str, tuple[model.Version, str]]:
-    """Return what each runc and crun of the node says, by path."""
-    places = (place / name for name in ("runc", "crun") for place in PATH)
-    programs = {}
-    for path in dict.fromkeys(host.resolve(path) for path in places if is_file(host, path)):
+    """Return version and label of each runc and crun of the node, by path."""
+    paths: dict[PurePosixPath, None] = {}
+    for name in ("runc", "crun"):
+        for directory in PATH:
+            if is_file(host, directory / name):
+                paths[host.resolve(directory / name)] = None
+
+    programs: dict[str, tuple[model.Version, str]] = {}
+    for path in paths:
         version, spelled = find_version(ask_version(host, path))
-        programs[str(path)] = (version, f"{path.name} {spelled}" if spelled else "")
+        programs[str(path)] = (version, _label(path.name, spelled))
     return programs
 
 
 def read_engines(
     host: Host, options: Options, processes: Sequence[HostProcess], active: Collection[str] = ()
 ) -> tuple[model.EngineExam, ...]:
-    """Return each engine whose process or unit runs; a connection could start one that does not.
+    """Return the engines that run; a connection to another engine's socket could start that engine.
 
-    ``active`` names those whose unit runs, be it a program of another name.
+    Args:
+        host: The host.
+        options: The options, with the sockets of engines.
+        processes: The processes of root.
+        active: The engines with a running unit, also if the program has another name.
     """
-    running = {each.name for each in processes}
-    specs = (spec for spec in ENGINES.values() if spec.process in running or spec.name in active)
-    exams = (_examine(host, options, spec) for spec in specs)
-    return tuple(exam for exam in exams if exam is not None)
+    running = {process.name for process in processes}
+    exams: list[model.EngineExam] = []
+    for spec in ENGINES.values():
+        if spec.process not in running and spec.name not in active:
+            continue
+        exam = _examine(host, options, spec)
+        if exam is not None:
+            exams.append(exam)
+    return tuple(exams)
 
 
 def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | None:
-    sought, asked = replace(look_for(spec, options), hook=None), replace(options, timeout_s=ENGINE_S)
-    engine = ask_for(host, sought, asked, awaits_s=0)
+    """Ask and examine an engine; None: the process belongs to another engine, or is about to end."""
+    sought = replace(look_for(spec, options), hook=None)
+    engine = ask_for(host, sought, replace(options, timeout_s=ENGINE_S), awaits_s=0)
     if engine.stopped and not engine.another:
-        return None  # the process is another one's, or about to end
+        return None
     engine, unit = with_process(host, engine, options.places.get(spec.name, Places()))
-    if spec.built_in_runtime and engine.unit not in spec.units:
-        return None  # its sibling, on the same socket
+    if (
+        spec.built_in_runtime and engine.unit not in spec.units
+    ):  # another engine of the same kind, on the same socket
+        return None
     engine = with_readable_configs(host, engine)
     contents, trees, invalid = _read_configs(host, engine.files)
-    on_disk, unable = None, ""
+
+    on_disk: EffectiveConfig | None = None
     with suppress(InstallerError):
-        on_disk = None if spec.built_in_runtime or engine.another else Trials(host, contents)(engine, {})
-    try:  # what keeps an engine that answers from starting containers
+        if not spec.built_in_runtime and not engine.another:
+            on_disk = Trials(host, contents)(engine, {})
+
+    unable = ""
+    try:
         if engine.serving:
             monitor = MONITORS[spec.monitor][0] if engine.pid else ""
             find_dependencies(host, engine, options.layout.toolkit, Dependencies(monitor=monitor))
     except InstallerError as error:
         unable = f"{error.problem}; {error.remedy}"
-    has_hook = None
+
+    has_hook: bool | None = None
     if spec.api is Api.DOCKER and engine.started and engine.started.environment.get("PATH"):
-        has_hook = any(is_file(host, place / DOCKER_HOOK) for place in engine.started.paths)
-    lacks = (f"{engine.unit} would not start it again: {lack}" for lack in find_lacks(host, unit.start))
-    moves = (f"at its next start {engine.unit} gives it {move}" for move in find_moves(engine))
-    flaws = [*lacks, *moves]
-    wanted = (
-        spec.built_in_runtime in engine.served.handlers
-        or host.exists(options.layout.toolkit)
-        or _has_gpu(host)
-    )
-    template = find_template_flaw(host, spec, engine.config, engine.version) if wanted else None
-    if template is not None:
-        flaws.append(f"after its next start it does not serve {spec.built_in_runtime}: {template.reason}")
+        has_hook = any(is_file(host, directory / DOCKER_HOOK) for directory in engine.started.paths)
+
+    flaws = list(_find_next_flaws(host, options, engine, unit))
     return model.EngineExam(
         **asdict(engine),
         on_disk=on_disk,
@@ -474,23 +636,43 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
     )
 
 
+def _find_next_flaws(host: Host, options: Options, engine: EngineState, unit: systemd.Unit) -> Iterator[str]:
+    """Yield the flaws of the engine's next start."""
+    spec = engine.spec
+    for lack in find_lacks(host, unit.start):
+        yield f"{engine.unit} would not start it again: {lack}"
+    for move in find_moves(engine):
+        yield f"at its next start {engine.unit} gives it {move}"
+
+    serves_nvidia = spec.built_in_runtime in engine.served.handlers
+    if not (serves_nvidia or host.exists(options.layout.toolkit) or _has_gpu(host)):
+        return
+    template = find_template_flaw(host, spec, engine.config, engine.version)
+    if template is not None:
+        yield f"after its next start it does not serve {spec.built_in_runtime}: {template.reason}"
+
+
 def _read_configs(
     host: Host, paths: Sequence[PurePosixPath]
 ) -> tuple[dict[PurePosixPath, File | None], dict[PurePosixPath, Tree], str]:
-    """Return configs, what those say that are valid, and why the first other is not."""
+    """Return the files, the trees of the valid configs, and the error of the first invalid config."""
     contents: dict[PurePosixPath, File | None] = {}
     trees: dict[PurePosixPath, Tree] = {}
-    invalid = ""
+    first_error = ""
     for path in paths:
         try:
             contents[path] = host.read(path)
             trees[path] = tree_of(contents[path], path)
         except InstallerError as error:
-            invalid = invalid or f"cannot {error.problem}"
-    return contents, trees, invalid
+            first_error = first_error or f"cannot {error.problem}"
+    return contents, trees, first_error
 
 
 def spell_state(state: systemd.Unit) -> str:
-    """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
-    active = state.load if state.start.masked and state.active == "inactive" else state.active
-    return "" if state.load in {"", "not-found"} else f"{active}/{state.sub}/{state.result}"
+    """Return "active/sub/result" of a unit; "" if there is no such unit, or systemd does not tell."""
+    if state.load in {"", "not-found"}:
+        return ""
+    active = state.active
+    if state.start.masked and active == "inactive":
+        active = state.load
+    return f"{active}/{state.sub}/{state.result}"
