@@ -1,11 +1,11 @@
-"""What is installed, drifted or pending, for people and for programs; ``reconcile`` has it looked at now."""
+"""``status``: report what is installed, drifted or pending. ``reconcile``: have ``run`` check now."""
 
 import sys
 import time
 from signal import SIGHUP
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.errors import Exit, InstallerError
@@ -70,91 +70,186 @@ class StatusDocument(Struct, frozen=True):
 
 
 def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> Exit:
-    """Print what is held, or why ``run`` is not ``ready``; return 0 if all is good, 1 if not, 3 if none."""
+    """Print the installed things and their states, or, for a probe, why the node is not ready.
+
+    Args:
+        options: The options of the command.
+        ready: Print the reason only.
+        as_json: Print a document for programs.
+        deep: Compare the content of installed programs, too.
+
+    Returns:
+        OK if all is good, NOTHING_INSTALLED without a ledger and leftovers, else FAILED.
+    """
     host = Host.under(options.host_root, options.mounts)
     found = installation_report.read_installation(host, options, deep=deep)
-    record, seen = found.record, found.last_check
-    unfinished = record and not (record.finished or (seen and seen.current))
+    record = found.record
+    last_check = found.last_check
+    is_watched = last_check is not None and last_check.current
+    unfinished = record is not None and not record.finished and not is_watched
     if unfinished and locks.is_pidfile_locked(host.local_path(options.pid_file)):
-        lines = [replace(each, state=WORKS) if each.what == "unfinished" else each for each in found.lines]
-        found = replace(found, lines=tuple(lines))
+        found = replace(found, lines=tuple(map(_explain_unfinished, found.lines)))
+
     reason = found.obstacle
-    if not (reason or readiness.is_ready(host, options.ready_file, options.pid_file)):
-        reason = installation_report.explain_unproven(host, options.pid_file, record, seen)
+    if not reason and not readiness.is_ready(host, options.ready_file, options.pid_file):
+        reason = installation_report.explain_unproven(host, options.pid_file, record, last_check)
     if ready:
-        sys.stdout.write(f"{reason}\n" if reason else "")  # Kubernetes shows it: the event of a failed probe
-        return Exit.FAILED if reason else Exit.OK
-    # How engines were set up: nri is cdi with a plugin beside run, whose lines tell of it.
-    mode: Mode | None = None
-    if record and not record.empty:
-        mode = "cdi" if record.cdi else "runtime"
-    engines = record.served if record else ()
+        if not reason:
+            return Exit.OK
+        sys.stdout.write(f"{reason}\n")  # Kubernetes shows the reason: the event of a failed probe
+        return Exit.FAILED
+
     if as_json:
-        held = convert(found.lines, tuple[HeldDocument, ...], from_attributes=True)
-        look = convert(seen.spoken, CheckDocument, from_attributes=True) if seen else None
-        document = StatusDocument(record is not None, not reason, reason, mode, engines, held, look)
+        document = _make_document(found, reason)
         sys.stdout.write(dumps(document, indent=2).decode())
     elif record is None and not found.lines:
         sys.stdout.write("nothing is installed\n")
     else:
-        width = max((len(each.what) for each in found.lines), default=0)
-        for each in sorted(found.lines, key=lambda each: each.good):
-            sys.stdout.write(f"{'ok ' if each.good else 'BAD'} {each.what:<{width}}  {each.state}\n")
-        above = "no" if found.obstacle else f"no: {reason}"  # an obstacle stands among the lines
-        words = f"engines: {', '.join(engines) or 'none'}\nready: {above if reason else 'yes'}\n"
-        sys.stdout.write(f"mode: {mode or 'none'}\n{words}")
+        _print_text(found, reason)
     if record is None and not found.lines:
         return Exit.NOTHING_INSTALLED
-    return Exit.OK if all(each.good for each in found.lines) else Exit.FAILED
+    return Exit.OK if all(line.good for line in found.lines) else Exit.FAILED
+
+
+def _explain_unfinished(line: installation_report.Line) -> installation_report.Line:
+    """Return a line of status while ``run`` is at work."""
+    if line.what == "unfinished":
+        return replace(line, state=WORKS)
+    return line
+
+
+def _find_mode(record: Record | None) -> Mode | None:
+    """Return the mode of the install; NRI counts as cdi, and the plugin's lines tell of NRI."""
+    if record is None or record.empty:
+        return None
+    return "cdi" if record.cdi else "runtime"
+
+
+def _list_engines(record: Record | None) -> tuple[str, ...]:
+    return record.served if record else ()
+
+
+def _make_document(found: installation_report.Installation, reason: str) -> StatusDocument:
+    """Return the document of ``status --json``; ``reason`` is the reason why the node is not ready."""
+    check: CheckDocument | None = None
+    if found.last_check is not None:
+        check = _describe_check(found.last_check)
+    return StatusDocument(
+        installed=found.record is not None,
+        ready=not reason,
+        why=reason,
+        mode=_find_mode(found.record),
+        engines=_list_engines(found.record),
+        held=tuple(HeldDocument(line.what, line.state, line.good) for line in found.lines),
+        look=check,
+    )
+
+
+def _describe_check(check: readiness.LastCheck) -> CheckDocument:
+    """Return the document of a check, with the problems in whole sentences."""
+    engines: list[EngineDocument] = []
+    for engine in check.engines:
+        document = EngineDocument(engine.name, engine.serves, engine.since, engine.differs, engine.refused)
+        engines.append(document)
+    return CheckDocument(
+        time=check.time,
+        pid=check.pid,
+        current=check.current,
+        number=check.number,
+        asked=check.asked,
+        did=check.did,
+        code=check.code,
+        problem=f"cannot {check.problem}" if check.problem else "",
+        remedy=check.remedy,
+        unmade=f"cannot {check.unmade}" if check.unmade else "",
+        engines=tuple(engines),
+    )
+
+
+def _print_text(found: installation_report.Installation, reason: str) -> None:
+    """Print the bad lines, the good lines, the mode, the engines, and whether the node is ready."""
+    width = max((len(line.what) for line in found.lines), default=0)
+    bad_lines = [line for line in found.lines if not line.good]
+    good_lines = [line for line in found.lines if line.good]
+    for line in (*bad_lines, *good_lines):
+        level = "ok " if line.good else "BAD"
+        sys.stdout.write(f"{level} {line.what:<{width}}  {line.state}\n")
+
+    if not reason:
+        readiness_text = "yes"
+    elif found.obstacle:
+        readiness_text = "no"  # one of the lines is the obstacle
+    else:
+        readiness_text = f"no: {reason}"
+    engines = ", ".join(_list_engines(found.record))
+    sys.stdout.write(f"mode: {_find_mode(found.record) or 'none'}\n")
+    sys.stdout.write(f"engines: {engines or 'none'}\nready: {readiness_text}\n")
 
 
 def alive(options: Options) -> Exit:
-    """Return 0 where ``run`` holds its pidfile, else 1."""
+    """Return OK if ``run`` holds its pidfile, else FAILED."""
     host = Host.under(options.host_root, options.mounts)
     return Exit.OK if locks.is_pidfile_locked(host.local_path(options.pid_file)) else Exit.FAILED
 
 
 def reconcile(options: Options, *, as_json: bool) -> Exit:
-    """Have the ``run`` that waits look now, print what it did; raise where that failed or no answer came."""
+    """Have the waiting ``run`` check the node now, and print its repairs.
+
+    Raises:
+        InstallerError: The check has failed, or ``run`` did not answer.
+    """
     host = Host.under(options.host_root, options.mounts)
     sent_s = time.monotonic()
     pid = locks.send(host.local_path(options.pid_file), SIGHUP)
     if pid is None:
         sys.stdout.write(f"no toolkit-installer run waits ({options.pid_file} is not locked): use install\n")
         return Exit.NO_RUN_WAITS
-    answer = _await_answer(host, options, pid, sent_s)
-    refusals = (engine.refusal for engine in answer.engines)
-    problems = [each for each in (answer.error, *refusals, answer.generation) if each is not None]
+
+    check = _await_check(host, options, pid, sent_s)
+    refusals = [engine.refusal for engine in check.engines]
+    problems = [error for error in (check.error, *refusals, check.generation) if error is not None]
     if as_json:
-        look = convert(answer.spoken, CheckDocument, from_attributes=True)
-        sys.stdout.write(dumps(look, indent=2).decode())
+        document = _describe_check(check)
+        sys.stdout.write(dumps(document, indent=2).decode())
         return Exit.FAILED if problems else Exit.OK
-    if answer.error is None:
-        sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
-        for line in installation_report.list_last_check(answer, Record()):
+
+    if check.error is None:
+        sys.stdout.writelines(f"done: {step}\n" for step in check.did)
+        for line in installation_report.list_last_check(check, Record()):
             sys.stdout.write(f"{line.what}: {line.state}\n")
-    for problem in problems:
-        raise problem
-    sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
+    if problems:
+        raise problems[0]
+    sys.stdout.write("repaired\n" if check.did else "nothing to do\n")
     return Exit.OK
 
 
-def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> readiness.LastCheck:
-    """Return the first check that was asked for and that began after ``sent_s``, once it is over."""
+def _await_check(host: Host, options: Options, pid: int, sent_s: float) -> readiness.LastCheck:
+    """Return the finished check that a user's request has started.
+
+    Args:
+        host: The host.
+        options: The options of the command.
+        pid: The process of ``run``.
+        sent_s: The time of the request: an earlier check is no answer.
+
+    Raises:
+        InstallerError: ``run`` has ended, or has not answered in time.
+    """
     written: set[str] = set()
 
     def write_once(text: str) -> None:
-        if text not in written:  # to stderr: an engine that is restarted ends the kubectl exec that it serves
+        # To stderr: the restart of an engine ends the kubectl exec that the engine serves.
+        if text not in written:
             written.add(text)
             sys.stderr.write(text)
 
     while time.monotonic() < sent_s + ANSWER_S:
         supervision.raise_if_stopped()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
-        found = readiness.read_check(host, options.state_file)
-        if found is not None and found.asked and found.began_s >= sent_s:
-            if not found.doing:
-                return found
-            write_once(f"under way: {', '.join(found.doing)}\n")
+        check = readiness.read_check(host, options.state_file)
+        if check is not None and check.asked and check.began_s >= sent_s:
+            if not check.doing:
+                return check
+            write_once(f"under way: {', '.join(check.doing)}\n")
         if time.monotonic() > sent_s + SOON_S:
             longer = "longer where an engine, or a GPU that nvidia-ctk asks, does not answer"
             write_once(f"asked run (pid {pid}) to check the node, which takes seconds; {longer}\n")
@@ -162,5 +257,6 @@ def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> read
             remedy = "see its log, then start it again, or use install"
             raise InstallerError("reconcile (the run that waited has ended)", remedy=remedy, code="no-answer")
         time.sleep(POLL_S)
+
     problem = f"reconcile (pid {pid} has not answered within {ANSWER_S:g} s)"
     raise InstallerError(problem, remedy="see its log: it may still be at work", code="no-answer")

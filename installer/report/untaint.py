@@ -1,8 +1,9 @@
-"""``untaint``: in a pod of its own, takes the startup taint off each node whose toolkit has become ready."""
+"""``untaint``: in a separate pod, remove the startup taint of each node whose toolkit has become ready."""
 
 import signal
 import sys
 import time
+from types import FrameType
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
@@ -15,38 +16,47 @@ from installer.host.kubernetes import Api, RefusedError
 KEY: Final = "node-toolkit-installer/not-ready"
 WATCH_S: Final = 1800
 PAUSE_S: Final = 5.0
-NOT_FOUND, CONFLICT, UNPROCESSABLE = 404, 409, 422  # the node is gone; the test of the patch has failed
+NOT_FOUND: Final = 404  # the node is gone
+# The test of the patch has failed.
+CONFLICT: Final = 409
+UNPROCESSABLE: Final = 422
 
 
 def untaint(api: Api, name: str) -> NoReturn:
-    """Watch the pods labelled with ``name`` until a signal ends this process: there is nothing to undo."""
+    """Watch the pods with the label ``name`` until a signal ends this process, which has nothing to undo."""
     for number in supervision.STOP:
-        signal.signal(number, lambda *_: sys.exit(Exit.OK))
-    seen: set[str] = set()
+        signal.signal(number, _exit)
+    settled: set[str] = set()
     with supervision.unblocked_signals():
         while True:
             try:
-                _watch(api, name, seen)
+                _watch(api, name, settled)
             except InstallerError as error:
                 log.warning("node watch ended", error=str(error), code=error.code)
                 time.sleep(PAUSE_S)
 
 
-def _watch(api: Api, name: str, seen: set[str]) -> None:
-    """Follow the pods of one watch; ``seen`` are those whose node was looked at."""
+def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(Exit.OK)
+
+
+def _watch(api: Api, name: str, settled: set[str]) -> None:
+    """Follow the pods of one watch, and add the uid of each pod with a settled node to ``settled``."""
     selector = quote(f"app.kubernetes.io/name={name}")
     path = f"/api/v1/namespaces/{api.namespace}/pods?labelSelector={selector}"
     for pod in api.watch(f"{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"):
-        uid, node = str(value_at(pod, ("metadata", "uid"))), find_ready_node(pod)
-        if node and uid not in seen and _remove_taint(api, node):
-            seen.add(uid)
+        uid = str(value_at(pod, ("metadata", "uid")))
+        node = find_ready_node(pod)
+        if node and uid not in settled and _remove_taint(api, node):
+            settled.add(uid)
 
 
 def _remove_taint(api: Api, name: str) -> bool:
-    """Take our taint off a node; tell whether that is settled."""
+    """Remove our taint from a node; True: the node has no such taint any more, or is gone."""
     path = f"/api/v1/nodes/{quote(name)}"
     try:
-        if patch := make_patch(api.get(path)):
+        patch = make_patch(api.get(path))
+        if patch:
             api.patch(path, patch)
             log.info("taint removed", node=name)
     except RefusedError as error:
@@ -58,23 +68,29 @@ def _remove_taint(api: Api, name: str) -> bool:
 
 
 def find_ready_node(pod: Any) -> str:
-    """Return the node on which a pod of the toolkit is ready; "" where it is not, or ends."""
+    """Return the node of a ready pod; "" for a pod that is not ready, or is being deleted."""
     if value_at(pod, ("metadata", "deletionTimestamp")):
         return ""
-    conditions = _list(value_at(pod, ("status", "conditions")))
-    said = [(value_at(each, ("type",)), value_at(each, ("status",))) for each in conditions]
-    node = value_at(pod, ("spec", "nodeName"))
-    return node if ("Ready", "True") in said and isinstance(node, str) and node.isascii() else ""
+    for condition in _list(value_at(pod, ("status", "conditions"))):
+        is_ready = value_at(condition, ("type",)) == "Ready" and value_at(condition, ("status",)) == "True"
+        if not is_ready:
+            continue
+        node = value_at(pod, ("spec", "nodeName"))
+        if isinstance(node, str) and node.isascii():
+            return node
+    return ""
 
 
-def make_patch(value: Any) -> list[dict[str, Any]]:
-    """Return the JSON patch that takes our taint off a node, and nothing where it has none."""
+def make_patch(node: Any) -> list[dict[str, Any]]:
+    """Return the JSON patch that removes our taint from a node; no operation for a node without the taint."""
+    taints = _list(value_at(node, ("spec", "taints")))
     patch: list[dict[str, Any]] = []
-    # Each removal is tested first: the list has no names, and may have changed.
-    for index, taint in reversed([*enumerate(_list(value_at(value, ("spec", "taints"))))]):
-        if value_at(taint, ("key",)) == KEY:
+    # A removal goes by the index, and the list may have changed: each removal is preceded by a test.
+    for index in reversed(range(len(taints))):
+        if value_at(taints[index], ("key",)) == KEY:
             path = f"/spec/taints/{index}"
-            patch += [{"op": "test", "path": f"{path}/key", "value": KEY}, {"op": "remove", "path": path}]
+            patch.append({"op": "test", "path": f"{path}/key", "value": KEY})
+            patch.append({"op": "remove", "path": path})
     return patch
 
 

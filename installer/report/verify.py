@@ -1,9 +1,9 @@
-"""Proves the way through each engine: a container on each of our runtimes, made of what the node has."""
+"""Prove the way through each engine: run a container of the node's own files on each of our runtimes."""
 
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 from secrets import token_hex
 from typing import Final
@@ -34,11 +34,12 @@ from installer.payload.files import real_name
 from installer.report.doctor.read import read_driver
 
 SCHEMA: Final = 1
-OK, BAD = "ok", "bad"
+OK: Final = "ok"
+BAD: Final = "bad"
 GPU: Final = re.compile(r"/dev/nvidia\d+")
-PATIENCE_S: Final = 60.0  # for one container: no pod's grace runs out here, and a node may be busy
+PATIENCE_S: Final = 60.0  # for one container: no grace period of a pod runs out here, and a node may be busy
 HOOK: Final = "nvidia-container-runtime-hook"
-# Words of the shell alone: there is nothing else in the container.
+# Only words of the shell: the container has no other program.
 END: Final = f"{MARK} end"
 TELLS: Final = f"""\
 echo {MARK}
@@ -52,8 +53,16 @@ exit 0
 CONTAINERS: Final = {Api.DOCKER: trial_containers.docker_container, Api.CRI: trial_containers.cri_container}
 
 
-class Wanted(Struct, frozen=True):
-    """What has to be seen of the node's GPUs; ``runtime`` is "" where ``binary`` is a hook of containers."""
+class Expectation(Struct, frozen=True):
+    """The things that a container has to show.
+
+    Attributes:
+        engine: The name of the engine.
+        runtime: The runtime of the container; "" if ``binary`` is a hook that each container starts.
+        binary: Our wrapper.
+        devices: The device nodes of the node's GPUs.
+        driver: The version of the driver.
+    """
 
     engine: str
     runtime: str
@@ -62,19 +71,19 @@ class Wanted(Struct, frozen=True):
     driver: str = ""
 
 
-class Observed(Struct, frozen=True):
-    """What was seen of one container."""
+class Observation(Struct, frozen=True):
+    """The observation of one container."""
 
-    failure: str = ""  # why it could not be run
-    said: str = ""  # what it printed
-    started_by: PurePosixPath | None = None  # the program that the engine's own records name for it
-    wrapper: bool = False  # our script was started
-    real: bool = False  # NVIDIA's program behind it was
-    left: str = ""  # what could not be removed
+    failure: str = ""  # the reason why no container could be run
+    output: str = ""  # of the script in the container
+    started_by: PurePosixPath | None = None  # the runtime's program by the engine's own records
+    wrapper_started: bool = False
+    runtime_started: bool = False  # NVIDIA's program behind the wrapper
+    cleanup_failure: str = ""  # the reason why the container could not be removed
 
 
 class Proof(Struct, frozen=True):
-    """What one container proves, as a program reads it; ``remedy`` is None where all of the way was seen."""
+    """The result of one container, as programs read the JSON; ``remedy`` is None without a problem."""
 
     engine: str
     runtime: str
@@ -84,121 +93,182 @@ class Proof(Struct, frozen=True):
 
 
 def verify(options: Options, *, as_json: bool) -> Exit:
-    """Print what a container on each of our runtimes proves; FAILED where one does not go all the way."""
+    """Run a container on each of our runtimes and print the results; FAILED if a runtime has a problem."""
     host = Host.under(options.host_root, options.mounts)
     options = find_install_dir(host, options, tell=False)
-    held = read_record(host, options.layout)
-    if held is None or held.toolkit is None or not held.engines:
-        lacks = "no runtime of ours is installed: engines take devices by CDI"
-        click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
+    record = read_record(host, options.layout)
+    if record is None or record.toolkit is None or not record.engines:
+        lacks = "nothing is installed"
+        if record and record.cdi:
+            lacks = "no runtime of ours is installed: engines take devices by CDI"
+        click.echo(lacks, err=True)
         return Exit.NOTHING_INSTALLED
-    with lock_file(host, options.layout.ledger):  # each removes what another has written down
+
+    with lock_file(host, options.layout.ledger):  # each verify removes the recorded containers of others
         remove_made(host, options.layout)
         try:
-            found = tuple(prove_runtimes(host, options, held))
+            proofs = tuple(prove_runtimes(host, options, record))
         finally:
             remove_made(host, options.layout)
-    worst = BAD if any(each.level == BAD for each in found) else OK
+
+    failed = any(proof.level == BAD for proof in proofs)
     if as_json:
-        document = {"schema": SCHEMA, "verdict": worst, "runtimes": found}
+        document = {"schema": SCHEMA, "verdict": BAD if failed else OK, "runtimes": proofs}
         sys.stdout.write(dumps(document, indent=2).decode())
     else:
-        width = max(len(f"{each.engine} {each.runtime}") for each in found)
-        for each in found:
-            good = each.level == OK
-            level = click.style("ok " if good else BAD, fg="green" if good else "red", bold=not good or None)
-            click.echo(f"{level}  {f'{each.engine} {each.runtime}':<{width}}  {each.found}")
-            if each.remedy:
-                click.echo(f"{'':<{width + 7}}do: {each.remedy}")
-    return Exit.FAILED if worst == BAD else Exit.OK
+        _print_proofs(proofs)
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _print_proofs(proofs: Collection[Proof]) -> None:
+    width = max(len(f"{proof.engine} {proof.runtime}") for proof in proofs)
+    for proof in proofs:
+        level = click.style("ok ", fg="green")
+        if proof.level == BAD:
+            level = click.style(BAD, fg="red", bold=True)
+        name = f"{proof.engine} {proof.runtime}"
+        click.echo(f"{level}  {name:<{width}}  {proof.found}")
+        if proof.remedy:
+            click.echo(f"{'':<{width + 7}}do: {proof.remedy}")
 
 
 def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Proof]:
-    """Yield what each of our runtimes proves; an engine that its owner has stopped is not asked."""
-    there = read_driver(host, PurePosixPath(driver_root(host, options)[0]))
-    gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
+    """Yield the proof of each of our runtimes; an engine that its owner has stopped is not asked."""
+    driver = read_driver(host, PurePosixPath(driver_root(host, options)[0]))
+    gpus = tuple(str(node.path) for node in driver.nodes if GPU.fullmatch(str(node.path)))
     tools = shell_of(host)
     for row in record.engines:
         stopped = is_socket_activated(host, ENGINES[row.name], row.socket, row.unit)
         for name, binary in choose_runtimes(options, record, row):
-            if stopped:  # a connection would start it again
+            if stopped:  # a connection would start the engine
                 title = ENGINES[row.name].title
                 problem = f"nothing is verified: {title} is stopped, and verify does not start it"
-                yield Proof(row.name, name, BAD, problem, f"systemctl start {row.unit}, then verify again")
+                remedy = f"systemctl start {row.unit}, then verify again"
+                yield Proof(row.name, name, BAD, problem, remedy)
             else:
-                wanted = Wanted(row.name, name, binary, gpus, there.version)
-                yield judge(wanted, _observe(host, options, record, row, wanted, tools=tools))
+                expected = Expectation(row.name, name, binary, gpus, driver.version)
+                observed = _observe(host, options, record, row, expected, tools=tools)
+                yield judge(expected, observed)
 
 
 def choose_runtimes(
     options: Options, record: Record, row: EngineRow
 ) -> tuple[tuple[str, PurePosixPath], ...]:
-    """Return the runtimes to be asked for; with an OCI hook there is none: each container starts the hook."""
-    hooked = any(is_hook(each) for each in record.configs if each.engine == row.name)
-    return (("", options.layout.toolkit / HOOK),) if hooked else (*row.runtimes.items(),)
+    """Return the runtimes of an engine for test containers, each with its program.
+
+    With an OCI hook there is one nameless runtime: each container starts the hook.
+    """
+    configs = [config for config in record.configs if config.engine == row.name]
+    if any(is_hook(config) for config in configs):
+        return (("", options.layout.toolkit / HOOK),)
+    return tuple(row.runtimes.items())
 
 
 def _observe(  # noqa: PLR0913 - a trial has many sides
-    host: Host, options: Options, record: Record, row: EngineRow, wanted: Wanted, *, tools: Tools
-) -> Observed:
-    """Return what was seen of a container on one of the engine's runtimes; it is gone by then."""
-    binary, spec, name = wanted.binary, ENGINES[row.name], f"{MARK}-{token_hex(8)}"
-    wrapper, real = host.local_path(binary), host.local_path(binary.parent / real_name(binary.name))
-    environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
-    socket, timeout_s = host.local_path(row.socket), max(PATIENCE_S, options.timeout_s)
-    run, seen = CONTAINERS[spec.api], None
+    host: Host, options: Options, record: Record, row: EngineRow, expected: Expectation, *, tools: Tools
+) -> Observation:
+    """Run a container on one of the engine's runtimes, and remove the container."""
+    binary = expected.binary
+    wrapper = host.local_path(binary)
+    runtime = host.local_path(binary.parent / real_name(binary.name))
+    name = f"{MARK}-{token_hex(8)}"
+    environment = {"NVIDIA_VISIBLE_DEVICES": "all" if expected.devices else "void"}
+    socket = host.local_path(row.socket)
+    timeout_s = max(PATIENCE_S, options.timeout_s)
+    run_container = CONTAINERS[ENGINES[row.name].api]
+    observed: Observation | None = None
     try:
         with (
             record_made(host, options.layout, Made(row.name, row.socket, row.unit, name)),
-            watch_opens((wrapper, real)) as watch,
-            run(socket, name, wanted.runtime, tools, environment, timeout_s=timeout_s) as (made, script),
+            watch_opens((wrapper, runtime)) as list_opened,
+            run_container(socket, name, expected.runtime, tools, environment, timeout_s=timeout_s) as (
+                container_id,
+                script,
+            ),
         ):
-            said = ask_container(script, timeout_s=timeout_s)
-            opened = watch()
-            # What the records of the engine's shims, or of CRI-O, name for it.
+            output = ask_container(script, timeout_s=timeout_s)
+            opened = list_opened()
+            # The records of the engine's shims, or of CRI-O, name the program.
             running = find_running_containers(host, options.layout, record, (engine_of_row(row),))
-            started_by = next((each.binary for each in running if each.id == made), None)
-            seen = Observed("", said, started_by, wrapper in opened, real in opened)
+            programs = [container.binary for container in running if container.id == container_id]
+            observed = Observation(
+                output=output,
+                started_by=programs[0] if programs else None,
+                wrapper_started=wrapper in opened,
+                runtime_started=runtime in opened,
+            )
     except InstallerError as error:
-        return Observed(failure=error.problem) if seen is None else replace(seen, left=error.problem)
-    return seen
+        if observed is None:
+            return Observation(failure=error.problem)
+        return replace(observed, cleanup_failure=error.problem)
+    return observed
 
 
 def ask_container(script: Exec, *, timeout_s: float) -> str:
-    """Return what the container tells by the deadline; raise where it has ended, or the engine refuses."""
+    """Return the output of the container by the deadline.
+
+    Raises:
+        InstallerError: The container has ended, or the engine refuses.
+    """
     # dockerd gives up on the output of an exec two seconds after its end (moby daemon/monitor.go): ask again.
     deadline = time.monotonic() + timeout_s
-    while END not in (said := script(TELLS)).splitlines() and time.monotonic() < deadline:
+    output = script(TELLS)
+    while END not in output.splitlines() and time.monotonic() < deadline:
         time.sleep(0.2)
-    return said
+        output = script(TELLS)
+    return output
 
 
-def judge(wanted: Wanted, observed: Observed) -> Proof:
-    """Return what was proven; the first thing that is missing on the way is the problem."""
-    for missing, problem, remedy in _find_problems(wanted, observed):
-        if missing:
-            return Proof(wanted.engine, wanted.runtime, BAD, problem, remedy)
-    gpus = f"sees {count(len(wanted.devices), 'GPU')}" if wanted.devices else "no GPU was found on the node"
-    found = f"a container ran on {wanted.binary}; wrapper and NVIDIA's runtime took part; {gpus}"
-    return Proof(wanted.engine, wanted.runtime, OK, found)
+class Problem(Struct, frozen=True):
+    """A missing part of the way from the engine to the GPUs."""
+
+    text: str
+    remedy: str
 
 
-def _find_problems(wanted: Wanted, observed: Observed) -> Iterator[tuple[object, str, str]]:
-    """Yield what could be missing: whether it is, the problem, and what to do about it."""
-    title, doctor, failure = ENGINES[wanted.engine].title, "see toolkit-installer doctor", observed.failure
-    lines = observed.said.splitlines()
-    yield failure, f"no container could be run: {failure}", f"see the log of {title}; {doctor}"
-    yield MARK not in lines, f"the container printed {observed.said[:200]!r}", doctor
-    by, other = observed.started_by or "a runtime that is not ours", wanted.runtime and wanted.binary
-    another = f"{title} serves another runtime of that name; {doctor}"
-    yield other and observed.started_by != other, f"it was started by {by}", another
-    yield not observed.wrapper, f"{wanted.binary} was not started", doctor
-    reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
-    remedy = f"load the driver; where status names a program that is missing, install again; {doctor}"
-    yield not observed.real, f"NVIDIA's runtime took no part ({reason})", remedy
-    absent = [device for device in wanted.devices if f"device {device}" not in lines]
-    yield absent, f"not in the container: {', '.join(absent)}", doctor
-    driver = any(line.startswith("library ") and line.endswith(wanted.driver) for line in lines)
-    lacks = wanted.devices and wanted.driver and not driver
-    yield lacks, f"no library of driver {wanted.driver} in the container", doctor
-    yield observed.left, f"not removed: {observed.left}", "remove it by hand"
+def judge(expected: Expectation, observed: Observation) -> Proof:
+    """Return the proof of a runtime; the first missing part of the way is the problem."""
+    problem = next(_find_problems(expected, observed), None)
+    if problem is not None:
+        return Proof(expected.engine, expected.runtime, BAD, problem.text, problem.remedy)
+
+    gpus = "no GPU was found on the node"
+    if expected.devices:
+        gpus = f"sees {count(len(expected.devices), 'GPU')}"
+    text = f"a container ran on {expected.binary}; wrapper and NVIDIA's runtime took part; {gpus}"
+    return Proof(expected.engine, expected.runtime, OK, text)
+
+
+def _find_problems(expected: Expectation, observed: Observation) -> Iterator[Problem]:
+    """Yield the missing parts of the way, in the order of a container's start."""
+    title = ENGINES[expected.engine].title
+    doctor = "see toolkit-installer doctor"
+    lines = observed.output.splitlines()
+    if observed.failure:
+        yield Problem(f"no container could be run: {observed.failure}", f"see the log of {title}; {doctor}")
+    if MARK not in lines:
+        yield Problem(f"the container printed {observed.output[:200]!r}", doctor)
+
+    if expected.runtime and observed.started_by != expected.binary:
+        program = observed.started_by or "a runtime that is not ours"
+        remedy = f"{title} serves another runtime of that name; {doctor}"
+        yield Problem(f"it was started by {program}", remedy)
+    if not observed.wrapper_started:
+        yield Problem(f"{expected.binary} was not started", doctor)
+    if not observed.runtime_started:
+        reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
+        remedy = f"load the driver; where status names a program that is missing, install again; {doctor}"
+        yield Problem(f"NVIDIA's runtime took no part ({reason})", remedy)
+
+    absent = [device for device in expected.devices if f"device {device}" not in lines]
+    if absent:
+        yield Problem(f"not in the container: {', '.join(absent)}", doctor)
+    if expected.devices and expected.driver and not _has_library(lines, expected.driver):
+        yield Problem(f"no library of driver {expected.driver} in the container", doctor)
+    if observed.cleanup_failure:
+        yield Problem(f"not removed: {observed.cleanup_failure}", "remove it by hand")
+
+
+def _has_library(lines: Collection[str], version: str) -> bool:
+    """Tell whether a container's output names a library of the driver's version."""
+    return any(line.startswith("library ") and line.endswith(version) for line in lines)

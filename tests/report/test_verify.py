@@ -10,34 +10,34 @@ from installer.config_text import Syntax
 from installer.engines.trial_containers import MARK
 from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.options import Options
-from installer.report.verify import END, Observed, Wanted, ask_container, choose_runtimes, judge
+from installer.report.verify import END, Expectation, Observation, ask_container, choose_runtimes, judge
 
 BINARY = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-WANTED = Wanted("containerd", "nvidia", BINARY)
-GPUS = replace(WANTED, devices=("/dev/nvidia0", "/dev/nvidia1"), driver="550.54.15")
+EXPECTED = Expectation("containerd", "nvidia", BINARY)
+GPUS = replace(EXPECTED, devices=("/dev/nvidia0", "/dev/nvidia1"), driver="550.54.15")
 SEES = f"{MARK}\ndevice /dev/nvidia0\ndevice /dev/nvidia1\nlibrary /usr/lib64/libnvidia-ml.so.550.54.15\n"
-GOOD = Observed("", f"{MARK}\n", BINARY, wrapper=True, real=True)
+GOOD = Observation("", f"{MARK}\n", BINARY, wrapper_started=True, runtime_started=True)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "observed", "problem"),
+    ("expected", "observed", "problem"),
     [
-        (GPUS, replace(GOOD, said=SEES), ""),
-        (WANTED, Observed(failure="no such runtime"), "no container could be run"),
-        (WANTED, replace(GOOD, said="exec format error"), "printed 'exec format"),
-        (WANTED, replace(GOOD, started_by=None), "that is not ours"),
-        (replace(WANTED, runtime=""), replace(GOOD, started_by=None), ""),  # a hook of the default runtime
-        (WANTED, replace(GOOD, wrapper=False), "was not started"),
-        (WANTED, replace(GOOD, real=False), "took no part"),
-        (WANTED, replace(GOOD, left="pod 1"), "not removed: pod 1"),
+        (GPUS, replace(GOOD, output=SEES), ""),
+        (EXPECTED, Observation(failure="no such runtime"), "no container could be run"),
+        (EXPECTED, replace(GOOD, output="exec format error"), "printed 'exec format"),
+        (EXPECTED, replace(GOOD, started_by=None), "that is not ours"),
+        (replace(EXPECTED, runtime=""), replace(GOOD, started_by=None), ""),  # a hook of the default runtime
+        (EXPECTED, replace(GOOD, wrapper_started=False), "was not started"),
+        (EXPECTED, replace(GOOD, runtime_started=False), "took no part"),
+        (EXPECTED, replace(GOOD, cleanup_failure="pod 1"), "not removed: pod 1"),
         (GPUS, GOOD, "not in the container: /dev/nvidia0, /dev/nvidia1"),
-        (GPUS, replace(GOOD, said=SEES.replace("550.54.15", "535.1")), "no library of driver"),
+        (GPUS, replace(GOOD, output=SEES.replace("550.54.15", "535.1")), "no library of driver"),
     ],
 )
 def test_the_first_thing_that_is_missing_on_the_way_is_the_problem(
-    wanted: Wanted, observed: Observed, problem: str
+    expected: Expectation, observed: Observation, problem: str
 ) -> None:
-    found = judge(wanted, observed)
+    found = judge(expected, observed)
 
     assert problem in found.found
     assert (found.level == "bad") == bool(problem) == bool(found.remedy)
