@@ -144,9 +144,7 @@ class Process(Struct, frozen=True):
 class EngineExam(EngineState, frozen=True):
     """A running engine, and the facts that only ``doctor`` reads."""
 
-    on_disk: EffectiveConfig | None = (
-        None  # the effect of the configs by the engine's program; None: not asked
-    )
+    on_disk: EffectiveConfig | None = None  # by the engine's program, None if it was not asked
     trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # the parsed configs
     invalid: str = ""  # the reason why a config cannot be parsed
     next_flaw: str = ""  # why the unit would not start the engine again, or with another config
@@ -205,7 +203,7 @@ class Node(Struct, frozen=True):
     processes: tuple[Process, ...] = ()
     runc: Mapping[str, tuple[Version, str]] = field(
         default_factory=dict
-    )  # version and label of runc and crun, by path
+    )  # and crun: by path, version and label
     programs: frozenset[str] = frozenset()  # the present programs among the programs that configs name
     hooks: Mapping[PurePosixPath, str] = field(default_factory=dict)  # the program of each OCI hook
     installed: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
