@@ -1,5 +1,6 @@
 """The units that systemd stops along with that of an engine, and the containers that would end with them."""
 
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from installer.host.processes import PROC, list_words_in_unit_of, monitors_in_un
 from installer.host.sockets import list_listening
 from installer.model.engine import Api, Monitor
 from installer.model.facts import EngineState, count, list_some
+from installer.model.files import Kind
 
 ASK_S: Final = 5.0
 MOST_UNITS: Final = 64  # of those that are looked at; anybody's unit may name another
@@ -27,7 +29,18 @@ TASKS: Final = "io.containerd.runtime.v2.task"
 DOCKER: Final = next(spec for spec in ENGINES.values() if spec.api is Api.DOCKER)
 # Programs that stay in the foreground for a container and end it when they are stopped, by these words.
 CLIENTS: Final = frozenset({"docker", "docker-compose", "nerdctl", "podman", "ctr"})
+PODMAN: Final = "podman"  # its containers have no shim
 HOLDING: Final = frozenset({"run", "start", "up"})
+# The words by which an engine's client ends containers, and those of its other things (images, networks).
+ENDING: Final = frozenset({"rm", "remove", "delete", "del", "stop", "stopp", "rmp", "kill", "down"})
+SCRIPT_BYTES: Final = 64 << 10
+OTHER_THINGS: Final = frozenset((
+    "builder", "buildx", "content", "image", "images", "lease", "leases", "namespace", "namespaces",
+    "network", "ns", "plugins", "snapshot", "snapshots", "system", "volume",
+))  # fmt: skip
+STOPPING_CLIENTS: Final = CLIENTS | {"crictl"}
+COMMANDS: Final = re.compile(r"[;&|()`\n]")  # what separates the commands of a shell
+QUOTES: Final = re.compile(r"""["'{}$]""")
 
 
 class StoppedUnit(Struct, frozen=True):
@@ -38,6 +51,7 @@ class StoppedUnit(Struct, frozen=True):
     cause: str
     process: Path | None  # its main process, a directory of the host's /proc
     kill_mode: str
+    stop_commands: tuple[tuple[str, tuple[str, ...]], ...] = ()  # each with its setting
 
 
 class Loss(Struct, frozen=True):
@@ -84,7 +98,9 @@ def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[St
         # In a pid namespace of our own the number may be that of another process.
         is_seen = state.main_pid and unit_of(state.main_pid, host.local_path(PROC)) == dependent
         process = host.local_path(PROC) / str(state.main_pid) if is_seen else None
-        yield StoppedUnit(dependent, setting, cause, process, state.start.kill_mode)
+        yield StoppedUnit(
+            dependent, setting, cause, process, state.start.kill_mode, stop_commands=state.stop_commands
+        )
         waiting.extend((other, why, dependent) for other, why in state.stops_along)
 
 
@@ -99,12 +115,57 @@ def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | 
         if monitors:
             shims = f"{count(monitors, 'shim')} of live containers"
             return Loss(f"{shims} (KillMode={stopped.kill_mode})", f"set KillMode=process in {stopped.name}")
+    ending = next(_find_ending_commands(host, stopped), None)
+    if ending is not None:
+        setting, client, verb = ending
+        namespace = DOCKER.namespace if client.startswith("docker") else ""
+        if client == PODMAN or next(_list_tasks(host, engine, namespace), None) is not None:
+            return Loss(f"the container of its {setting} ({client} {verb})", f"stop {stopped.name} first")
     # A shell or a wrapper may have started the client.
     for line in list_words_in_unit_of(stopped.process) if stopped.process else ():
         client = PurePosixPath("".join(line[:1])).name
         verb = next((word for word in line[1:] if word in HOLDING), "")
         if client in CLIENTS and verb:
             return Loss(f"the container of its {client} {verb}", "stop it first")
+    return None
+
+
+def _find_ending_commands(host: Host, stopped: StoppedUnit) -> Iterator[tuple[str, str, str]]:
+    """Yield the commands by which the stop of a unit ends containers: the setting, the client, its verb."""
+    for setting, words in stopped.stop_commands:
+        texts = [" ".join(words)]
+        texts += _read_scripts(host, words)
+        for text in texts:
+            for command in COMMANDS.split(text):
+                found = _find_ending_client(QUOTES.sub(" ", command).split())
+                if found is not None:
+                    yield setting, *found
+
+
+def _read_scripts(host: Host, words: Sequence[str]) -> Iterator[str]:
+    """Yield the scripts among the words of a command."""
+    for word in words:
+        path = PurePosixPath(word)
+        if not path.is_absolute() or host.kind(path) is not Kind.FILE or host.size(path) > SCRIPT_BYTES:
+            continue
+        with suppress(InstallerError):
+            file = host.read(path)
+            if file is not None and file.content.startswith(b"#!"):
+                lines = file.content.decode(errors="replace").splitlines()
+                yield "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+
+
+def _find_ending_client(words: Sequence[str]) -> tuple[str, str] | None:
+    """Return the client and the verb of a command that ends containers; None for any other command."""
+    names = [PurePosixPath(word).name for word in words]
+    client = next((name for name in names if name in STOPPING_CLIENTS), None)
+    if client is None:
+        return None
+    for argument in words[names.index(client) + 1 :]:
+        if argument in OTHER_THINGS:
+            return None
+        if argument in ENDING:
+            return client, argument
     return None
 
 
@@ -131,18 +192,19 @@ def _find_loss_of_docker(
             names = dockerd.list_running_names(here, timeout_s=ASK_S)
             containers = f"{count(len(names), 'container')}: {list_some(names)}"
             return Loss(containers, remedy) if names else None
-    ids = [*_list_tasks(host, engine)]
+    ids = [*_list_tasks(host, engine, DOCKER.namespace)]
     if not ids:
         return None
     containers = f"{count(len(ids), 'container')}, unless it has live-restore, which it does not tell now"
     return Loss(containers, "make it answer")
 
 
-def _list_tasks(host: Host, engine: EngineState) -> Iterator[str]:
-    """Yield the ids of Docker's containers that have a shim."""
+def _list_tasks(host: Host, engine: EngineState, namespace: str) -> Iterator[str]:
+    """Yield the ids of the containers with a shim in a namespace of containerd, "" for all of them."""
     places = {spec.state.usual for spec in ENGINES.values() if spec.monitor is Monitor.SHIM}
     if engine.state is not None:
         places.add(engine.state)
     for place in sorted(places):
         with suppress(InstallerError):
-            yield from host.names(place / TASKS / DOCKER.namespace)
+            for name in [namespace] if namespace else host.names(place / TASKS):
+                yield from host.names(place / TASKS / name)

@@ -57,6 +57,7 @@ ASK_S: Final = 20.0  # every program on the system bus can keep systemd busy for
 STOPPING: Final = "deactivating"
 AGAIN: Final = "auto-restart"
 REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
+STOP_SETTINGS: Final = ("ExecStop", "ExecStopPost")
 # A stopped unit stops the units in these properties along; each property with the other unit's setting.
 STOPS_ALONG: Final = {
     "RequiredBy": "Requires",
@@ -352,6 +353,13 @@ def _list_conditions(answer: Mapping[str, Any]) -> Iterator[Condition]:
                 yield Condition(setting, negated, value)
 
 
+def _list_stop_commands(answer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the commands by which systemd stops a service, each with its setting."""
+    for setting in STOP_SETTINGS:
+        for _, words, *_ in answer.get(setting, ()):
+            yield setting, tuple(words)
+
+
 def _list_stops_along(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the units that systemd stops along with a unit, each with its own setting."""
     for name, setting in STOPS_ALONG.items():
@@ -375,6 +383,7 @@ class Unit(Struct, frozen=True):
     start: UnitStart = UnitStart()
     # The units that systemd stops along with this unit, each with its own setting.
     stops_along: tuple[tuple[str, str], ...] = ()
+    stop_commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Unit":
@@ -392,6 +401,7 @@ class Unit(Struct, frozen=True):
             listens=tuple(str(address) for _, address in answer.get("Listen", ())),
             start=UnitStart.of(answer),
             stops_along=tuple(_list_stops_along(answer)),
+            stop_commands=tuple(_list_stop_commands(answer)),
         )
 
     @property

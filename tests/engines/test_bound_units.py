@@ -150,3 +150,50 @@ def test_a_containerd_that_is_down_is_not_healed_at_the_cost_of_dockers_containe
     node.cri.wait()
     node.run(["docker", "rm", "--force", "web"])
     node.installer("uninstall", check=True)
+
+
+ONESHOT = """\
+[Unit]
+PartOf=containerd.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={start}
+ExecStop={stop}
+"""
+
+
+def _start_oneshot(node: Node, name: str, start: str, stop: str) -> None:
+    node.write(f"/etc/systemd/system/{name}.service", ONESHOT.format(start=start, stop=stop))
+    node.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "start", name])
+
+
+@pytest.mark.sampled(16)
+def test_a_oneshot_unit_that_stops_with_containerd_keeps_its_container(docker_node: Node) -> None:
+    node = docker_node
+    _bind(node, "After")
+    docker_run = f"/usr/bin/docker run --detach --network=none --name web {IMAGE} sleep 3600"
+    _start_oneshot(node, "web", docker_run, "/usr/bin/docker rm -f web")
+    _start_oneshot(node, "rules", "/bin/true", "/bin/true")
+    container = node.run(["docker", "inspect", "--format", "{{.Id}}", "web"]).stdout
+    files, pid = snapshot(node), node.pid_of("containerd")
+
+    planned, refused = node.installer(*PLAN), node.installer(*INSTALL)
+
+    assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
+    reason = "web.service, which has PartOf=containerd.service, and that ends the container of its ExecStop"
+    assert reason in sentence(refused.stderr)
+    assert "(docker rm)" in sentence(refused.stderr)
+    assert "stop web.service first" in sentence(refused.stderr)
+    assert node.run(["docker", "inspect", "--format", "{{.Id}}", "web"]).stdout == container
+    assert _is_running(node)
+    assert node.pid_of("containerd") == pid
+    assert snapshot(node) == files
+
+    # The remedy. The oneshot without containers is stopped along, and started again by systemd.
+    node.run(["systemctl", "stop", "web"])
+    node.installer(*INSTALL, check=True)
+    assert node.pid_of("containerd") != pid
+    assert node.show("rules", "ActiveState") == "active"
+    node.installer("uninstall", check=True)

@@ -1,5 +1,6 @@
 """What systemd stops along with an engine, and which containers end with that: by systemd's words and /proc."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +32,7 @@ class Service:
     active: str = "active"
     kill_mode: str = "process"
     beside: str = ""
+    exec_stop: str = ""
 
 
 def _systemd(units: Mapping[str, Service]) -> FakeSystemd:
@@ -38,6 +40,10 @@ def _systemd(units: Mapping[str, Service]) -> FakeSystemd:
     for pid, (name, service) in enumerate(units.items(), 61):
         said: dict[str, tuple[str, Any]] = {**UNIT_PROPERTIES, "KillMode": ("s", service.kill_mode)}
         said |= {key: ("as", [unit]) for key, unit in (service.stops or {}).items()}
+        if service.exec_stop:
+            words = shlex.split(service.exec_stop)
+            command = (words[0], words, False, 0, 0, 0, 0, 0, 0, 0)
+            said["ExecStop"] = ("a(sasbttttuii)", [command])
         found[name] = FakeUnit(active=service.active, main_pid=pid, properties=said)
     return FakeSystemd(found)
 
@@ -135,6 +141,69 @@ NOT_ENDED = {
         "site.service": Service(stops={"ConsistsOf": "containerd.service"}),
     },
 }
+
+
+# The service itself has no process any more: a oneshot with RemainAfterExit.
+STOP_COMMANDS = {
+    "docker rm": ("/usr/bin/docker rm -f web", "docker rm"),
+    "docker compose": ("/usr/bin/docker compose -f /opt/web/compose.yaml down", "docker compose down"),
+    "docker-compose": ("/usr/local/bin/docker-compose stop", "docker-compose stop"),
+    "a task of ctr": ("/usr/bin/ctr -n app task kill web", "ctr kill"),
+    "a shell": ("/bin/sh -c 'sync; docker stop $(docker ps -q)'", "docker stop"),
+    "a script": ("/opt/web/stop now", "nerdctl rm"),
+    "podman": ("/usr/bin/podman stop web", "podman stop"),
+}
+HARMLESS = {
+    "true": "/bin/true",
+    "iptables": "/usr/sbin/iptables -D FORWARD -j MINE",
+    "images": "/usr/bin/docker image rm old",
+    "networks": "/usr/bin/docker network rm web",
+    "a listing": "/bin/sh -c 'docker ps > /var/log/containers; kill 1234'",
+    "a script": "/opt/web/flush",
+    "a comment": "/opt/web/comment",
+}
+SCRIPTS = {
+    "opt/web/stop": "#!/bin/sh\nset -e\nnerdctl -n app rm -f web\n",
+    "opt/web/flush": "#!/bin/sh\nnft flush ruleset\n",
+    "opt/web/comment": "#!/bin/sh\n# once: docker rm -f web\nexit 0\n",
+}
+
+
+def _with_stop_command(command: str) -> dict[str, Service]:
+    return {
+        "containerd.service": _after(ConsistsOf="web.service"),
+        "web.service": Service("/bin/gone", exec_stop=command),
+    }
+
+
+@pytest.mark.parametrize(("command", "said"), STOP_COMMANDS.values(), ids=STOP_COMMANDS)
+def test_a_restart_is_refused_if_a_unit_that_stops_along_ends_containers_by_its_exec_stop(
+    tmp_path: Path, command: str, said: str
+) -> None:
+    put(tmp_path, {**SCRIPTS, f"{MOBY}/a1/config.json": "{}"})
+    client, *_, verb = said.split()
+
+    reason = _find_reason(tmp_path, _with_stop_command(command))
+
+    loss = f"the container of its ExecStop ({client} {verb})"
+    assert reason == f"restart containerd ({SAID.format('web.service', 'PartOf=containerd.service', loss)}"
+
+
+@pytest.mark.parametrize("command", HARMLESS.values(), ids=HARMLESS)
+def test_an_exec_stop_that_ends_no_container_keeps_nothing_from_a_restart(
+    tmp_path: Path, command: str
+) -> None:
+    put(tmp_path, {**SCRIPTS, f"{MOBY}/a1/config.json": "{}"})
+
+    assert not _find_reason(tmp_path, _with_stop_command(command))
+
+
+def test_an_exec_stop_of_docker_keeps_nothing_from_a_restart_while_docker_has_no_container(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path, {f"{MOBY.replace('moby', 'k8s.io')}/a1/config.json": "{}"})
+
+    assert not _find_reason(tmp_path, _with_stop_command("/usr/bin/docker rm -f web"))
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["answers", "down"])
