@@ -17,14 +17,16 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs
-from installer.engines.reloading import PENDING
+from installer.engines.observe import engine_of_row
+from installer.engines.reloading import LEFT, PENDING
+from installer.engines.restart import ask, is_socket_activated
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
 from installer.host.locks import is_pidfile_locked
 from installer.lifecycle import handover, readiness
 from installer.lifecycle.drift import RECONCILE
-from installer.model.facts import ADOPTED, ConfigRow, Record, ToolkitRow
+from installer.model.facts import ADOPTED, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
 from installer.nri.state import describe_plugin as nri_lines
@@ -53,6 +55,7 @@ LAST_CHECK: Final = "last check"
 NOT_AFTER: Final = "would not serve after its next start"
 LEFT_TO_OWNER: Final = "restart-pending"  # the code of a restart that is left to the owner of the engine
 NO_START: Final = "would not start with the configs that it has now"
+ANSWER_S: Final = 5.0
 READS: Final = 3  # of the ledger, while an install or a repair writes it
 
 
@@ -178,9 +181,22 @@ def _list_recorded(
             yield Line(GPU_KIND, f"no CDI specification: {record.cdi.lacking}", good=True)
     act = "undo" if record.left else "install"
     for engine in record.engines:
-        if engine.pending:
+        if engine.pending and not _is_taken_up(host, engine):
             state = f"{PENDING} since the last {act}: {engine.pending}"
             yield Line(engine.name, state, good=not engine.restart_due)
+
+
+def _is_taken_up(host: Host, row: EngineRow) -> bool:
+    """Tell whether an engine whose restart was left to its owner serves by now what the install has set."""
+    if row.pending != LEFT:
+        return False
+    engine = engine_of_row(row)
+    if is_socket_activated(host, engine.spec, engine.socket, engine.unit):
+        return False  # a question would start a Docker that its owner has stopped
+    serving = ask(host, engine, timeout_s=ANSWER_S).serving
+    if serving is None or (row.default and serving.default != row.default):
+        return False
+    return all(serving.binaries.get(name) == str(path) for name, path in row.runtimes.items())
 
 
 def _list_mount_flaws(host: Host, layout: Layout, record: Record) -> Iterator[Line]:
@@ -338,9 +354,7 @@ def list_last_check(seen: readiness.LastCheck | None, record: Record) -> Iterato
         yield Line(LAST_CHECK, state, good=True)
         return
     if seen.problem:
-        # A restart that is left to the owner of the engine counts as pending, as without ``run``.
-        is_put_off = any(row.restart_due for row in record.engines)
-        waits = seen.code == LEFT_TO_OWNER and not is_put_off
+        waits = is_left_to_owner(seen, record)
         begin = f"{seen.time}: {PENDING}" if waits else seen.time
         yield Line(LAST_CHECK, f"{begin}: cannot {seen.problem}; {seen.remedy}", good=waits)
     serves = "takes devices by CDI" if seen.by_cdi else "serves our runtimes"
@@ -358,6 +372,12 @@ def list_last_check(seen: readiness.LastCheck | None, record: Record) -> Iterato
         yield Line(GPU_KIND, str(seen.generation), later=True)
     if seen.doing:
         yield Line("repair", f"under way since {seen.time}: {', '.join(seen.doing)}", good=True)
+
+
+def is_left_to_owner(seen: readiness.LastCheck, record: Record) -> bool:
+    """Tell whether the check has found nothing but a restart that is left to the owner of the engine."""
+    is_put_off = any(row.restart_due for row in record.engines)
+    return seen.code == LEFT_TO_OWNER and not is_put_off
 
 
 def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Line]:

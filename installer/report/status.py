@@ -206,20 +206,31 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         return Exit.NO_RUN_WAITS
 
     check = _await_check(host, options, pid, sent_s)
+    error = check.error
+    record = Record()
+    if error is not None:
+        record = installation_report.read_installation(host, options).record or record
+    # With --restart-mode none the node is as its owner wants it: status counts his restart as pending, too.
+    is_pending = installation_report.is_left_to_owner(check, record)
+    if is_pending:
+        error = None
     refusals = [engine.refusal for engine in check.engines]
-    problems = [error for error in (check.error, *refusals, check.generation) if error is not None]
+    problems = [problem for problem in (error, *refusals, check.generation) if problem is not None]
     if as_json:
         document = _describe_check(check)
         sys.stdout.write(dumps(document, indent=2).decode())
         return Exit.FAILED if problems else Exit.OK
 
-    if check.error is None:
+    if error is None:
         sys.stdout.writelines(f"done: {step}\n" for step in check.did)
-        for line in installation_report.list_last_check(check, Record()):
+        for line in installation_report.list_last_check(check, record):
             sys.stdout.write(f"{line.what}: {line.state}\n")
     if problems:
         raise problems[0]
-    sys.stdout.write("repaired\n" if check.did else "nothing to do\n")
+    if check.did:
+        sys.stdout.write("repaired\n")
+    elif not is_pending:
+        sys.stdout.write("nothing to do\n")
     return Exit.OK
 
 

@@ -34,6 +34,7 @@ UNITS = {
     "[Unit]\nConditionPathExists=/opt/flag": "it again: ConditionPathExists=/opt/flag does not hold)",
     "[Service]\nEnvironmentFile=/opt/flag": "it again: its EnvironmentFile /opt/flag is not there)",
 }
+SERVED_BY_US = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 SAME_PLACES = f"[Service]\nExecStart=\nExecStart={PROGRAM} --config={CONTAINERD} --state /run/containerd"
 HARMLESS = (
     "EnvironmentFile=-/opt/flag\nExecStartPre=-/opt/flag\nExecStartPre=/usr/bin/test -d /etc\n"
@@ -277,3 +278,44 @@ def test_a_unit_that_is_edited_right_before_the_restart_is_seen(
     assert "its EnvironmentFile /opt/flag is not there" in sentence(running.log)
     assert node.pid_of() == pid
     assert verb == "uninstall" or snapshot(node) == files
+
+
+@pytest.mark.sampled(16)
+def test_status_and_reconcile_agree_on_a_restart_that_is_left_to_the_owner(node: Node) -> None:
+    left = ("--restart-mode", "none")
+
+    def restart() -> None:
+        if node.engine == "docker":  # a reload is enough
+            node.run(["systemctl", "reload", "docker"])
+            until(lambda: served(node)[0] >= SERVED_BY_US, lambda: node.journal("docker"))
+        else:
+            node.restart_engine()
+
+    node.installer("install", *SOURCE, *left, check=True)
+    before = node.installer("status")
+    restart()
+    after = node.installer("status")
+
+    assert (before.returncode, after.returncode) == (0, 0)
+    assert "pending since the last install" in before.stdout
+    assert "pending" not in after.stdout
+
+    node.installer("uninstall", *left)
+    if node.engine == "docker":
+        node.restart("docker")
+    else:
+        restart()
+    node.installer("uninstall", check=True)
+    run = node.start_installer("run", *SOURCE, *left)
+    until(lambda: "leaves that to you" in node.installer("status", "--ready").stdout, lambda: run.log)
+    asked = node.installer("reconcile")
+    assert asked.returncode == 0, asked.stderr
+    assert "pending: cannot verify that" in asked.stdout
+    assert "--restart-mode none leaves that to you" in asked.stdout
+    assert "pending" in node.installer("status").stdout
+    restart()
+    until(node.is_ready, lambda: run.log)
+    assert node.installer("reconcile", check=True).stdout.endswith("nothing to do\n")
+    assert "pending" not in node.installer("status").stdout
+    run.kill()
+    run.wait()
