@@ -52,7 +52,7 @@ import time
 from pathlib import PurePosixPath
 from msgspec.structs import replace
 from installer.engines import ENGINES
-from installer.model.facts import EngineState
+from installer.model.engine import EngineState
 from installer.host.files import Host
 from installer.engines.dry_run import Trials
 host, config = Host.under(PurePosixPath("/")), PurePosixPath("/etc/containerd/config.toml")

@@ -22,8 +22,8 @@ from installer.host.files import Host, read_json_of_root, text, text_of
 from installer.host.kernel import boot_id
 from installer.host.programs import LateError, find_program, run_until_stopped
 from installer.host.supervision import current_run
-from installer.model.engine import Version
-from installer.model.facts import DeviceNode, EngineState, GpuSpecification, Record
+from installer.model.engine import EngineState, Version
+from installer.model.facts import DeviceNode, GpuSpecification, Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, ROOT, File, Layout
 from installer.model.options import GPU_KIND, Cdi, Options
 from installer.model.steps import MakeDeviceNodes, RemoveDeviceNodes

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import withdraw, without_us
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import Version
+from installer.model.engine import EngineState, Version
 from installer.model.facts import (
     OWNER,
     CdiRow,
     ConfigRow,
-    EngineState,
     Facts,
     GpuSpecification,
     Record,

@@ -30,8 +30,15 @@ from installer.engines.config_edits import (
     without_us,
 )
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import EffectiveConfig, ReloadMethod, RuntimeEntry, find_disturbances, is_ours
-from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, Saved
+from installer.model.engine import (
+    EffectiveConfig,
+    EngineState,
+    ReloadMethod,
+    RuntimeEntry,
+    find_disturbances,
+    is_ours,
+)
+from installer.model.facts import ConfigRow, EngineRow, Facts, Record, Saved
 from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part

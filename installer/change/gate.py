@@ -33,12 +33,13 @@ from installer.errors import InstallerError, NotYetError
 from installer.model.engine import (
     Decision,
     EffectiveConfig,
+    EngineState,
     ReloadMethod,
     Runtime,
     RuntimeEntry,
     find_disturbances,
 )
-from installer.model.facts import EngineRow, EngineState, Facts
+from installer.model.facts import EngineRow, Facts
 from installer.model.options import Options, RestartMode
 from installer.model.steps import Neighbour, Reload, Step, WriteConfig
 

@@ -23,18 +23,8 @@ from installer.engines.containerd.effective import RUNC_TYPE, own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.engine import is_ours
-from installer.model.facts import (
-    ADOPTED,
-    OWNER,
-    CdiRow,
-    ConfigRow,
-    EngineRow,
-    EngineState,
-    Facts,
-    Record,
-    ToolkitRow,
-)
+from installer.model.engine import EngineState, is_ours
+from installer.model.facts import ADOPTED, OWNER, CdiRow, ConfigRow, EngineRow, Facts, Record, ToolkitRow
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
 from installer.model.options import Options, Places
 from installer.model.steps import Part, sum_rows

@@ -42,19 +42,17 @@ from installer.host import unit_jobs
 from installer.host.files import Host, entries, is_file, text
 from installer.host.processes import PROC, HostProcess, list_root_processes, read_command_line, unit_of
 from installer.host.trees import digests_below, sums_of
-from installer.model.engine import Engine, ReloadMethod
+from installer.model.engine import Engine, EngineState, ReloadMethod, Started
 from installer.model.facts import (
     OWNER,
     CdiFacts,
     ContainerFacts,
     DeviceNode,
     DriverFacts,
-    EngineState,
     Facts,
     PayloadFacts,
     Record,
     Reference,
-    Started,
     ToolkitFacts,
 )
 from installer.model.files import PATH, VERSIONS, Artifact, File, Kind, Layout

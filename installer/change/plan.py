@@ -21,18 +21,8 @@ from installer.config_text import flatten
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
-from installer.model.engine import STANDARD_NAMES, ReloadMethod, RuntimeEntry
-from installer.model.facts import (
-    OWNER,
-    Container,
-    EngineRow,
-    EngineState,
-    Facts,
-    Record,
-    ToolkitRow,
-    names_of,
-    require,
-)
+from installer.model.engine import STANDARD_NAMES, EngineState, ReloadMethod, RuntimeEntry
+from installer.model.facts import OWNER, Container, EngineRow, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.steps import (

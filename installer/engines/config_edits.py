@@ -13,8 +13,16 @@ from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.engine import ConfigFiles, EffectiveConfig, FileWants, Flags, ReloadMethod, is_ours
-from installer.model.facts import ConfigRow, EngineState, Facts, Saved
+from installer.model.engine import (
+    ConfigFiles,
+    EffectiveConfig,
+    EngineState,
+    FileWants,
+    Flags,
+    ReloadMethod,
+    is_ours,
+)
+from installer.model.facts import ConfigRow, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
 

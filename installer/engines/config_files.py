@@ -16,8 +16,8 @@ from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_read_only
 from installer.host.inodes import REMEDIES
 from installer.host.programs import can_be_started
-from installer.model.engine import Engine
-from installer.model.facts import ConfigRow, EngineState
+from installer.model.engine import Engine, EngineState
+from installer.model.facts import ConfigRow
 from installer.model.files import PATH, File, Kind
 from installer.model.options import Places
 from installer.model.steps import WriteConfig

@@ -27,8 +27,8 @@ from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.processes import read_monitor
 from installer.host.programs import can_be_started
-from installer.model.engine import OUR_BINARIES, Api, Monitor
-from installer.model.facts import Container, EngineRow, EngineState, Record
+from installer.model.engine import OUR_BINARIES, Api, EngineState, Monitor
+from installer.model.facts import Container, EngineRow, Record
 from installer.model.files import PATH, Kind, Layout
 
 T = TypeVar("T")

@@ -39,14 +39,16 @@ from installer.model.engine import (
     Check,
     ConfigFiles,
     EffectiveConfig,
+    EngineState,
     Extras,
     LoadError,
     LoadInput,
     ReloadMethod,
     Runtime,
     RuntimeEntry,
+    Started,
 )
-from installer.model.facts import EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
+from installer.model.facts import EngineRow, Facts, Record, ToolkitFacts
 from installer.model.files import PATH, ROOT, File, Kind
 from installer.model.options import RUNTIME_NAME, Options
 from installer.model.steps import Step, WriteConfig

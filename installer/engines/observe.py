@@ -43,8 +43,8 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
-from installer.model.engine import Api, Engine, Flags, ReloadMethod, is_ours
-from installer.model.facts import EngineRow, EngineState, Record, Started
+from installer.model.engine import Api, Engine, EngineState, Flags, ReloadMethod, Started, is_ours
+from installer.model.facts import EngineRow, Record
 from installer.model.options import Options, Places
 
 PROC: Final = PurePosixPath("/proc")

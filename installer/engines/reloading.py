@@ -24,8 +24,8 @@ from installer.engines.config_edits import (
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotYetError
-from installer.model.engine import NAMELESS, EffectiveConfig, Extras, ReloadMethod, RuntimeEntry
-from installer.model.facts import ConfigRow, EngineState, Facts, Record, Saved, list_some
+from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, Extras, ReloadMethod, RuntimeEntry
+from installer.model.facts import ConfigRow, Facts, Record, Saved, list_some
 from installer.model.files import File
 from installer.model.steps import Planned, Reload, Step, WriteConfig
 

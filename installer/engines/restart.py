@@ -21,8 +21,7 @@ from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.engine import Api, Engine, ReloadMethod
-from installer.model.facts import EngineState
+from installer.model.engine import Api, Engine, EngineState, ReloadMethod
 from installer.model.steps import Reload, WriteConfig
 
 ASK_S: Final = 5.0

@@ -13,8 +13,8 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import PROC, monitors_in_unit_of, read_strings, start_time_of
 from installer.host.programs import is_program
-from installer.model.engine import Engine, Flags, Place, ReloadMethod
-from installer.model.facts import EngineState, Started, count
+from installer.model.engine import Engine, EngineState, Flags, Place, ReloadMethod, Started
+from installer.model.facts import count
 from installer.model.files import Kind
 from installer.model.options import Options, RestartMode
 

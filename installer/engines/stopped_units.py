@@ -18,8 +18,8 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import PROC, list_words_in_unit_of, monitors_in_unit_of, unit_of, words_of
 from installer.host.sockets import list_listening
-from installer.model.engine import Api, Monitor
-from installer.model.facts import EngineState, count, list_some
+from installer.model.engine import Api, EngineState, Monitor
+from installer.model.facts import count, list_some
 from installer.model.files import Kind
 
 ASK_S: Final = 5.0

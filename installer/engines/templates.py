@@ -15,8 +15,7 @@ from msgspec import Struct
 from installer.engines.containerd.effective import V3_PLUGIN
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.engine import Engine, Version
-from installer.model.facts import EngineState
+from installer.model.engine import Engine, EngineState, Version
 from installer.model.files import DEFAULT_INSTALL_DIR, Kind, Layout
 
 # Their own text lists the runtimes that they found; so does a template that includes it or lists them.

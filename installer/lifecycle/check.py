@@ -28,8 +28,8 @@ from installer.lifecycle import drift, readiness
 from installer.lifecycle.installation_report import read_installation
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
-from installer.model.engine import Api
-from installer.model.facts import EngineRow, EngineState, Record
+from installer.model.engine import Api, EngineState
+from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Drift, Options, Places, RestartMode
 from installer.model.steps import Reload, describe

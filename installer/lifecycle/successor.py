@@ -29,7 +29,8 @@ from installer.host.files import Host
 from installer.host.kernel import enter_mount_namespace
 from installer.lifecycle.uninstall import as_incomplete_undo, open_ledger, undo
 from installer.metrics import snapshot as metrics
-from installer.model.facts import EngineState, Record
+from installer.model.engine import EngineState
+from installer.model.facts import Record
 from installer.model.files import ROOT
 from installer.model.options import InUse, Options, RestartMode
 

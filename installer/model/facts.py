@@ -3,15 +3,15 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Annotated, Final, Self, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from installer.config_text import Edit, Syntax
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, Engine, Flags
-from installer.model.files import DEFAULT_DRIVER_ROOT, PATH, Artifact, Entry, File, Kind, Meta
+from installer.model.engine import EngineState
+from installer.model.files import DEFAULT_DRIVER_ROOT, Artifact, Entry, File, Kind, Meta
 
 T = TypeVar("T")
 STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
@@ -190,116 +190,6 @@ def count(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun}s"
-
-
-class Started(Struct, frozen=True):
-    """The past or the next start of an engine."""
-
-    words: tuple[str, ...] = ()  # behind ``program``
-    environment: Mapping[str, str] = field(default_factory=dict)
-    program: str = ""
-    began_s: float | None = None  # in seconds of the wall clock; None if unknown
-
-    def runs(self, process: str) -> bool:
-        """Tell whether ``program`` is the process itself, not a wrapper with the process as a word."""
-        return PurePosixPath(self.program).name == process
-
-    def mentions(self, word: str) -> bool:
-        """Tell whether a flag or the name of a variable contains ``word``, and so may overrule a config."""
-        return any(word in each.lower() for each in (*self.words, *self.environment))
-
-    @property
-    def paths(self) -> tuple[PurePosixPath, ...]:
-        """The directories in which a program's name is looked up; systemd sets a PATH if a unit does not."""
-        directories = self.environment.get("PATH", "").split(":")
-        absolute = tuple(PurePosixPath(each) for each in directories if each.startswith("/"))
-        return absolute or PATH
-
-
-class EngineState(Struct, frozen=True):
-    """One engine as observed: its places, by the paths of the host, and the running engine's answers."""
-
-    spec: Engine
-    config: PurePosixPath
-    drop_in: PurePosixPath | None
-    hook: PurePosixPath | None
-    files: tuple[PurePosixPath, ...]  # the configs of the engine, in the order of reading
-    socket: PurePosixPath
-    unit: str
-    version: tuple[int, ...] | None = None
-    serving: EffectiveConfig | None = None  # None if the engine does not answer
-    silence: str = ""  # the reason for which the engine does not answer
-    remedy: str = ""  # the act that lets us connect, if nothing else is missing
-    stopped: bool = False  # the socket does not answer
-    failed: bool = False  # CRI did not load, and will not
-    disabled: bool = False  # the engine runs without CRI on purpose
-    another: str = ""  # the reason for which this is not the engine whose API it answers
-    crashing: bool = False  # the engine is down now: its unit is started again and again
-    pid: int | None = None  # the process, if it is in a pid namespace that we see
-    exe: PurePosixPath | None = None
-    build: str = ""  # differs between two builds of ``exe``
-    start: str = ""  # differs between two commands or environments of the unit
-    inputs: str = ""  # differs between two sets of the files of which the engine generates its config
-    edited_inputs: tuple[PurePosixPath, ...] = ()  # inputs that were changed after the engine's start
-    state: PurePosixPath | None = None  # the directory of the containers' state, if not the usual directory
-    # A config changed since the start, and no install has proven it: the engine may serve less than it says.
-    outdated: bool = False
-    hooks: tuple[PurePosixPath, ...] = ()  # the engine's OCI hooks, for --adopt only
-    started: Started | None = None  # the start of the process, None if unknown
-    flags: Flags = field(default_factory=Flags)
-    next_flags: Flags = field(default_factory=Flags)  # given by the unit at the next start
-    next_start: Started | None = None  # the next start by the unit, None if unknown
-    unreadable: frozenset[PurePosixPath] = (
-        frozenset()
-    )  # imports that are no regular files: no start with them
-    gone: frozenset[PurePosixPath] = frozenset()  # missing programs that the engine or its configs name
-    drop_in_directory: PurePosixPath | None = None  # the engine's directory of drop-ins
-    dormant: frozenset[PurePosixPath] = frozenset()  # files that an import of ours would make the engine read
-    rendered: File | None = None  # the config that the engine generated at its start, if it generates one
-    not_restarted: InstallerError | None = None  # the reason for which we must not restart the engine
-    changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after the start, by their times
-    replaced: bool = False  # the program was replaced after the start
-    places_by_files: frozenset[str] = frozenset()  # places that only the configs set for the next start
-    paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # the PATHs of this start and of the next
-    creating: tuple[str, ...] = ()  # containers in state CREATED, for --restart-mode when-idle
-
-    @classmethod
-    def usual(cls, spec: Engine) -> Self:
-        """Return an engine at its usual places, before any observation."""
-        return cls(
-            spec=spec,
-            config=spec.config,
-            drop_in=spec.drop_ins.usual,
-            hook=None,
-            files=(),
-            socket=spec.socket,
-            unit=spec.unit,
-        )
-
-    @property
-    def name(self) -> str:
-        """The engine's name in flags, in the ledger and in events."""
-        return self.spec.name
-
-    @property
-    def title(self) -> str:
-        """The engine's name in a sentence."""
-        return self.spec.title
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The arguments of the running process, () if unknown."""
-        return self.started.words if self.started else ()
-
-    @property
-    def next_words(self) -> tuple[str, ...]:
-        """The arguments of the next start by the unit, () if unknown."""
-        return self.next_start.words if self.next_start else ()
-
-    @property
-    def served(self) -> EffectiveConfig:
-        """The config in force by the engine's answer, an empty config if the engine does not answer."""
-        return self.serving or EffectiveConfig({}, "")
 
 
 class Reference(Struct, frozen=True):

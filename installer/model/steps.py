@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, Engine, ReloadMethod, Runtime, RuntimeEntry
-from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
+from installer.model.engine import EffectiveConfig, Engine, EngineState, ReloadMethod, Runtime, RuntimeEntry
+from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi
 

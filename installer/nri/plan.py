@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import Ask, texts_alone, withdraw
 from installer.errors import InstallerError
-from installer.model.facts import EngineState, Facts, Record
+from installer.model.engine import EngineState
+from installer.model.facts import Facts, Record
 from installer.model.nri import refuse_dropping
 from installer.model.options import Options
 from installer.model.steps import Part, for_reason

@@ -9,7 +9,7 @@ from installer.cdi import plan as cdi
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
 from installer.lifecycle.drift import Drifted
-from installer.model.engine import EffectiveConfig
+from installer.model.engine import EffectiveConfig, EngineState
 from installer.model.facts import (
     OWNER,
     CdiFacts,
@@ -19,7 +19,6 @@ from installer.model.facts import (
     ContainerFacts,
     DeviceNode,
     EngineRow,
-    EngineState,
     Facts,
     GpuSpecification,
     PayloadFacts,

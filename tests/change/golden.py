@@ -15,16 +15,8 @@ from installer.cli.flags import DEFAULT_HOOK
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.engines.restart import parse_version
-from installer.model.engine import EffectiveConfig, Engine, Runtime
-from installer.model.facts import (
-    CdiFacts,
-    DriverFacts,
-    EngineState,
-    Facts,
-    PayloadFacts,
-    Record,
-    ToolkitFacts,
-)
+from installer.model.engine import EffectiveConfig, Engine, EngineState, Runtime
+from installer.model.facts import CdiFacts, DriverFacts, Facts, PayloadFacts, Record, ToolkitFacts
 from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.steps import Reload, WriteConfig

@@ -12,8 +12,8 @@ from installer.engines.restart import with_creating
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.lifecycle.drift import Drifted, find_refusal
-from installer.model.engine import EffectiveConfig, RuntimeEntry
-from installer.model.facts import Container, ContainerFacts, EngineState, Facts, Failure, Record, ToolkitFacts
+from installer.model.engine import EffectiveConfig, EngineState, RuntimeEntry
+from installer.model.facts import Container, ContainerFacts, Facts, Failure, Record, ToolkitFacts
 from installer.model.files import ROOT, Kind
 from installer.model.options import Drift, InUse, Options, RestartMode
 from installer.model.steps import FindRuntimes, MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig

@@ -16,8 +16,8 @@ from installer.config_text import Syntax, Want
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, tree_of
-from installer.model.engine import EffectiveConfig, Runtime
-from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
+from installer.model.engine import EffectiveConfig, EngineState, Runtime
+from installer.model.facts import Facts, Record, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.steps import Reload, WriteConfig

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from installer.change.observe import Node
 from installer.engines import ENGINES
 from installer.host.files import Host
-from installer.model.facts import DeviceNode, EngineState, Record, Reference
+from installer.model.engine import EngineState
+from installer.model.facts import DeviceNode, Record, Reference
 from installer.model.files import Layout
 from installer.model.options import Options
 from tests.change.golden import NOTHING

@@ -50,7 +50,7 @@ from installer.engines import ENGINES
 from installer.engines.restart import ask, reload
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.facts import EngineState
+from installer.model.engine import EngineState
 from installer.model.steps import Reload
 host = Host.under(PurePosixPath("/"))
 engine = ask(host, EngineState.usual(ENGINES["docker"]), timeout_s=5)

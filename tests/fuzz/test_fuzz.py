@@ -43,7 +43,8 @@ from installer.host.processes import started_of, unit_in
 from installer.host.systemd import Unit
 from installer.host.trees import read_noted_digests, sums_of
 from installer.lifecycle.readiness import is_ready
-from installer.model.facts import EngineState, Facts, Record, ToolkitFacts
+from installer.model.engine import EngineState
+from installer.model.facts import Facts, Record, ToolkitFacts
 from installer.model.files import VERSIONS, File, Kind
 from installer.model.nri import Allowed, Identity, Nri
 from installer.model.options import GPU_KIND, Options, RestartMode

@@ -21,8 +21,8 @@ from installer.lifecycle import readiness as seen
 from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import UNMADE_S
 from installer.metrics import snapshot as metrics
-from installer.model.engine import EffectiveConfig, Runtime, RuntimeEntry
-from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, EngineState, Record, ToolkitRow
+from installer.model.engine import EffectiveConfig, EngineState, Runtime, RuntimeEntry
+from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
 from installer.watch import KEPT

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.model.engine import EffectiveConfig
-from installer.model.facts import ConfigRow, EngineState, Facts, Record, ToolkitFacts
+from installer.model.engine import EffectiveConfig, EngineState
+from installer.model.facts import ConfigRow, Facts, Record, ToolkitFacts
 from installer.model.files import File, Meta
 from installer.model.nri import Allowed, Nri
 from installer.model.options import Mode, Options

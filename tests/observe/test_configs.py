@@ -11,8 +11,7 @@ from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.dry_run import Trials
 from installer.engines.k0s import DIRECTORY, MERGED
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig
-from installer.model.facts import EngineState, Started
+from installer.model.engine import EffectiveConfig, EngineState, Started
 from installer.model.options import Places
 from installer.model.steps import WriteConfig, describe
 from tests.support.files import put

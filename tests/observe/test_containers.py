@@ -12,8 +12,8 @@ from installer.engines import ENGINES
 from installer.engines.containers import find_in_use
 from installer.engines.stopped_units import TASKS
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, Runtime
-from installer.model.facts import Container, EngineRow, EngineState, Record, ToolkitRow
+from installer.model.engine import EffectiveConfig, EngineState, Runtime
+from installer.model.facts import Container, EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
 from tests.host.servers import serving
 from tests.support.files import put as write

@@ -12,8 +12,7 @@ from installer.engines.config_edits import config_files as files_of
 from installer.engines.crio.next_start import read_printed
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig
-from installer.model.facts import EngineState, Started
+from installer.model.engine import EffectiveConfig, EngineState, Started
 from tests.support.files import put
 
 RECORDED = json.loads((Path(__file__).parents[1] / "engines/crio/starts.json").read_text())["cases"]

@@ -16,8 +16,8 @@ from installer.engines.dry_run import Trials, compare_configs, find_refusals, re
 from installer.engines.reloading import explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig
-from installer.model.facts import ConfigRow, EngineRow, EngineState, Record, Started
+from installer.model.engine import EffectiveConfig, EngineState, Started
+from installer.model.facts import ConfigRow, EngineRow, Record
 from installer.model.files import File
 from installer.model.steps import Step, WriteConfig
 from tests.support.files import put

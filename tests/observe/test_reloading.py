@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from installer.config_text import Tree
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import digest_of
-from installer.model.engine import EffectiveConfig, Extras, Runtime, RuntimeEntry
-from installer.model.facts import ConfigRow, EngineRow, EngineState, Facts, Record, Started, ToolkitFacts
+from installer.model.engine import EffectiveConfig, EngineState, Extras, Runtime, RuntimeEntry, Started
+from installer.model.facts import ConfigRow, EngineRow, Facts, Record, ToolkitFacts
 from installer.model.files import File, Layout
 from installer.model.steps import Reload, WriteConfig
 

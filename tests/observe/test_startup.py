@@ -19,8 +19,7 @@ from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.systemd import UnitStart
-from installer.model.engine import EffectiveConfig
-from installer.model.facts import EngineState, Started
+from installer.model.engine import EffectiveConfig, EngineState, Started
 from installer.model.options import Options, Places, RestartMode
 from tests.host.servers import FakeSystemd, FakeUnit
 from tests.support.files import put

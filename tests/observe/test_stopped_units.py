@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.observe import with_start
 from installer.engines.stopped_units import MOST_UNITS
-from installer.model.facts import EngineState
+from installer.model.engine import EngineState
 from tests.host.servers import FakeSystemd, FakeUnit, hang, serving
 from tests.support.files import put
 from tests.support.live import UNIT_PROPERTIES, on_bus

@@ -12,7 +12,7 @@ from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.engines.observe import with_start
 from installer.engines.templates import PROGRAM, digest_inputs, find_template_flaw, may_define_ours
 from installer.host.files import MOST_BYTES
-from installer.model.facts import EngineState, Started
+from installer.model.engine import EngineState, Started
 from tests.support.files import put
 
 RKE2 = EngineState.usual(ENGINES["rke2"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from installer.engines import ENGINES
 from installer.host.files import Host
-from installer.model.facts import EngineState
+from installer.model.engine import EngineState
 from tests.host.servers import FakeSystemd, FakeUnit, engine, message, serving
 from tests.support.cri import CONTAINERD, CONTAINERD_CONFIG, CRI, RUNTIMES, cri_status
 

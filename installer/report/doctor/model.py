@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from installer.config_text import Tree, value_at
 from installer.engines import CONTAINERD
 from installer.engines.containerd.effective import RUNC_TYPE
-from installer.model.engine import EffectiveConfig, is_ours
-from installer.model.facts import CdiRow, EngineState, list_some
+from installer.model.engine import EffectiveConfig, EngineState, is_ours
+from installer.model.facts import CdiRow, list_some
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")

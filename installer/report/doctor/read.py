@@ -42,8 +42,8 @@ from installer.host.processes import (
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation_report import LAST_CHECK, Installation, Line, read_installation
-from installer.model.engine import Api, EffectiveConfig, Engine
-from installer.model.facts import EngineState, Record
+from installer.model.engine import Api, EffectiveConfig, Engine, EngineState
+from installer.model.facts import Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
 from installer.nri.state import describe_plugin as plugin_lines
