@@ -6,15 +6,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from msgspec import Struct
 
 from installer.cli import log as logging
-from installer.cli import program
-from installer.cli.nvidia_flags import CommandLine, read, rows, spell_option
+from installer.cli import nvidia_log, program
+from installer.cli.nvidia_flags import CommandLine, read, rows
 from installer.engines import ENGINES, list_generating
 from installer.engines.dependencies import read_os_release
 from installer.errors import Exit, InstallerError, UsageError
@@ -298,9 +297,6 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
 
 
 NAME: Final = "nvidia-ctk-installer"
-# Scripts wait for this line.
-SPOKEN: Final = {"waiting for a signal": "Waiting for signal"}
-speak: Final = partial(logging.configure, spoken=SPOKEN, spelling=spell_option)
 
 
 def main() -> None:
@@ -310,7 +306,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Read, check, do; return the exit code."""
-    speak("auto")
+    nvidia_log.configure("auto")
     return min(logging.conclude(lambda: _run(arguments, environment), leaves=True), Exit.FAILED)
 
 

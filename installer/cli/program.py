@@ -62,9 +62,9 @@ def _act(words: Sequence[str]) -> int:
     try:
         request = loads(Path(path).read_bytes(), RunRequest)
         if request.nvidia and act != "undo":  # the unit that finishes an undo is our own program on the host
-            from installer.cli import nvidia
+            from installer.cli import nvidia_log
 
-            nvidia.speak(request.log_format)
+            nvidia_log.configure(request.log_format)
         else:
             logging.configure(request.log_format)
         if act == "undo":
