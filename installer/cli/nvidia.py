@@ -1,4 +1,4 @@
-"""The entry points ``nvidia-toolkit`` and ``nvidia-ctk-installer``: NVIDIA's command line, our work."""
+"""Do the work of ``nvidia-toolkit`` and ``nvidia-ctk-installer``, as NVIDIA's command line asks for it."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -28,32 +29,51 @@ from installer.model.options import Cdi, Options, Places, RestartMode, RunReques
 
 DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
 RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sles", "amzn", "azurelinux"})
-OPERATORS: Final = PurePosixPath("/runtime")  # where the GPU Operator mounts what belongs to an engine
+OPERATORS: Final = PurePosixPath("/runtime")  # the GPU Operator mounts the files of an engine below this path
 ARTIFACTS: Final = PurePosixPath("/artifacts")
-# Flags with a path that are also checked where nothing reads it as one.
+# Flags whose path is checked, although another part of the program may never read it.
 PATHS: Final = ("driver-root", "driver-root-ctr-path", "dev-root", "dev-root-ctr-path", "toolkit-source-root")
 PID_NAME: Final = "toolkit.pid"
 RESTART: Final = "restart-mode"
 HIGHEST_NRI_INDEX: Final = 99
 SOURCE: Final = re.compile(r"command|file(=.+)?")
 # Vendor and class of a CDI device (CDI specification 0.8, "kind").
-# One letter alone is allowed there, and ends engines that read it (engine-facts.md#cdi-kind-of-one-letter).
+# The specification allows a single letter, which ends the engines that read it
+# (engine-facts.md#cdi-kind-of-one-letter).
 KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_-]*[A-Za-z0-9]")
 
 
 def options_from(line: CommandLine) -> Options:
-    """Return what a command line comes to, or raise UsageError before anything is touched."""
+    """Build the options that a command line asks for.
+
+    Raises:
+        UsageError: a value is refused; nothing was touched.
+    """
     _check(line)
-    files_only = line["no-runtime-config"] or line["enable-nri-plugin"]
     view = _View.of(line)
-    # Each of these may tell of a mount, so the mounts are known after them.
+    # Each path may reveal a mount, so ``view.mounts`` is complete only after all of them.
     install_dir = view.directory(line["toolkit-install-dir"])
-    pid_file, hook = view.file(line["pid-file"]), None
+    pid_file = view.file(line["pid-file"])
+    hook = None
     if ENGINES[line["runtime"]].hook_dir and line["config-mode"] == "hook":
         hook = view.file(str(PurePosixPath(line["hooks-dir"], line["hook-filename"])))
-    places, cdi, nri = _places(line, view), _cdi(line, view), _nri(line, view)
+    places = _places(line, view)
+    cdi = _cdi(line, view)
+    nri = _nri(line, view)
+
+    engines = tuple(places)
+    if line["no-runtime-config"] or line["enable-nri-plugin"]:
+        engines = ()
+    cdi_in_engine = cdi is not None
+    if line.given("enable-cdi-in-runtime"):
+        cdi_in_engine = line["enable-cdi-in-runtime"]
+    restart_mode = RestartMode.AUTO
+    if line[RESTART].lower() == "none":
+        restart_mode = RestartMode.NONE
+    first_engine = next(iter(places))
+
     return Options(
-        engines=() if files_only else tuple(places),
+        engines=engines,
         toolkit_source=_source(line, view.host),
         install_dir=install_dir,
         host_root=view.root,
@@ -62,17 +82,17 @@ def options_from(line: CommandLine) -> Options:
         toolkit=_toolkit(line),
         low_level=tuple(line["nvidia-container-runtime.runtimes"]),
         extras=Extras(
-            cdi=line["enable-cdi-in-runtime"] if line.given("enable-cdi-in-runtime") else cdi is not None,
+            cdi=cdi_in_engine,
             annotations=tuple(line["nvidia-container-runtime-modes.cdi.annotation-prefixes"]),
             runtime_type=line["runtime-type"],
             override=_override(line["runtime-config-override"]),
         ),
         cdi=cdi,
         runtime_name=line["runtime-name"] or "nvidia",
-        set_as_default=line["set-as-default"] and not ENGINES[next(iter(places))].built_in_runtime,
+        set_as_default=line["set-as-default"] and not ENGINES[first_engine].built_in_runtime,
         places=places,
         crio_hook=hook,
-        restart_mode=RestartMode.NONE if line[RESTART].lower() == "none" else RestartMode.AUTO,
+        restart_mode=restart_mode,
         pid_file=pid_file,
         timeout_s=float(line["timeout"]),
         retry=line["retry"],
@@ -81,7 +101,7 @@ def options_from(line: CommandLine) -> Options:
 
 
 class _View(Struct, frozen=True):
-    """The paths of this container as the host's; ``mounts`` collects where the host's are found."""
+    """The host's paths for paths of this container; ``mounts`` collects the mounts that reveal them."""
 
     root: PurePosixPath
     host: Host
@@ -93,86 +113,134 @@ class _View(Struct, frozen=True):
         if _is_empty(root):
             root = ROOT
         view = cls(root, Host.under(root), {})
-        for each in ("driver-root", "dev-root"):
-            # A directory of the host may be found somewhere else, if its root does not bring it anyway.
-            path = PurePosixPath(line[each] or line["driver-root"] or "/")
-            if ROOT not in {root, path}:
-                here = line[f"{each}-ctr-path"] or line["driver-root-ctr-path"] or "/"
-                local = resolve_local(_absolute(here), root)
-                if not local.is_relative_to(root) and path != local:
-                    view.mounts[view.host.resolve(path)] = local
+        view._add_mount(line, "driver-root")
+        view._add_mount(line, "dev-root")
         return view
 
-    def file(self, here: str, *guesses: PurePosixPath) -> PurePosixPath:
-        """Return the host's path of a file: it is mounted by itself, or its directory is."""
-        path = _absolute(here)
+    def _add_mount(self, line: CommandLine, flag: str) -> None:
+        """Note where this container finds a directory of the host that the host's root does not contain."""
+        path = PurePosixPath(line[flag] or line["driver-root"] or "/")
+        if ROOT in {self.root, path}:
+            return
+        given = line[f"{flag}-ctr-path"] or line["driver-root-ctr-path"] or "/"
+        local = resolve_local(_absolute(given), self.root)
+        if not local.is_relative_to(self.root) and path != local:
+            self.mounts[self.host.resolve(path)] = local
+
+    def file(self, text: str, *guesses: PurePosixPath) -> PurePosixPath:
+        """Return the host's path of a file, which is mounted by itself or in a mounted directory."""
+        path = _absolute(text)
         if self.root != ROOT and is_mount_point(Path(resolve_local(path))):
-            found = _find_host_path(path, self.host, self.root, guesses) or path
-            # A file that is mounted by itself cannot be replaced: only through its directory.
-            return found if _is_same(path, self.host, found) else self._map(path, guesses)
+            host_path = _find_host_path(path, self.host, self.root, guesses) or path
+            if _is_same(path, self.host, host_path):
+                return host_path
+            # A file that is mounted by itself cannot be replaced, except through its directory.
+            return self._map(path, guesses)
         return self._map(path.parent, [guess.parent for guess in guesses]) / path.name
 
-    def directory(self, here: str) -> PurePosixPath:
+    def directory(self, text: str) -> PurePosixPath:
         """Return the host's path of a directory."""
-        return self._map(_absolute(here), ())
+        return self._map(_absolute(text), ())
 
-    def _map(self, here: PurePosixPath, guesses: Sequence[PurePosixPath]) -> PurePosixPath:
-        """Return the host's path of ``here``; what no mount has brought is the host's path already."""
-        real = resolve_local(here, *({self.root} - {ROOT}))
+    def _map(self, local: PurePosixPath, guesses: Sequence[PurePosixPath]) -> PurePosixPath:
+        """Return the host's path of ``local``; without a mount, ``local`` is the host's path already."""
         if self.root == ROOT:
+            real = resolve_local(local)
             # Without the host's root nothing can be compared: the operator's mounts are known by their place.
-            found = guesses[0] if guesses and real.is_relative_to(OPERATORS) else None
-        elif real.is_relative_to(self.root):
-            return ROOT / real.relative_to(self.root)
+            host_path = guesses[0] if guesses and real.is_relative_to(OPERATORS) else None
         else:
-            found = _find_host_path(here, self.host, self.root, guesses)
-        if found and not (found == here and self.root == ROOT):
-            self.mounts[self.host.resolve(found)] = real
-        return found or here
+            real = resolve_local(local, self.root)
+            if real.is_relative_to(self.root):
+                return ROOT / real.relative_to(self.root)
+            host_path = _find_host_path(local, self.host, self.root, guesses)
+        if host_path is None:
+            return local
+        if self.root != ROOT or host_path != local:
+            self.mounts[self.host.resolve(host_path)] = real
+        return host_path
 
 
 def _find_host_path(
     local: PurePosixPath, host: Host, root: PurePosixPath, guesses: Sequence[PurePosixPath]
 ) -> PurePosixPath | None:
-    """Return the path of the ``host`` of ``local``, which a mount has brought; None where none has.
+    """Return the host's path of ``local``, a path in a mount of this container; None without a mount.
 
-    The kernel tells what is mounted where, and the path within its file system; ``guesses`` are what
-    ``local`` may be on the host. The candidate whose mount point is the same inode below the host's ``root``
-    is right. Where none is, a mount at just this place is taken for the first guess, or for the host's path
-    of that name; a wider one (the container's own /run) has nothing to do with the host.
+    The kernel tells the mount points, and the mounted directory within its file system. A candidate is proven
+    if the host has the inode of the mount point at its path. Without a proven candidate, a mount at exactly
+    ``local`` counts as the first guess, or as the host's path of the same name; a wider mount (the
+    container's own /run) has nothing to do with the host.
+
+    Args:
+        local: the path as this process sees it.
+        host: the host.
+        root: the host's root as this process sees it.
+        guesses: paths that ``local`` may have on the host.
     """
     real = resolve_local(local, root)
-    points = [(PurePosixPath(point), PurePosixPath(within)) for point, within in list_mounts()]
-    above = [mount for mount in points if mount[0] != ROOT and real.is_relative_to(mount[0])]
-    if not above:
+    mount = _find_nearest_mount(real)
+    if mount is None:
         return None
-    point, within = max(above, key=lambda mount: len(mount[0].parts))
-    below = real.relative_to(point)
+    mount_point, mounted = mount
+    below = real.relative_to(mount_point)
     named = [path for path in (*guesses, local, real) if ".." not in path.parts]
-    cuts = [(path.parts, len(path.parts) - len(below.parts)) for path in named]
-    outer = [PurePosixPath(*parts[:cut]) for parts, cut in cuts if cut > 0 and parts[cut:] == below.parts]
-    tails = [PurePosixPath("/", *within.parts[cut:]) for cut in range(1, len(within.parts))]
-    proven = next((path / below for path in (*outer, *tails) if _is_same(point, host, path)), None)
-    # What hides the mount point's own inode below the host's root need not hide that of the directory in it.
-    proven = proven or next((path for path in named if _is_same(real, host, path)), None)
-    return proven or (named[0] if point == real else None)
+
+    for candidate in _list_candidates(named, below, mounted):
+        if _is_same(mount_point, host, candidate):
+            return candidate / below
+
+    # The host's root may hide the inode of the mount point, and yet show the inode of the path in it.
+    for path in named:
+        if _is_same(real, host, path):
+            return path
+    return named[0] if mount_point == real else None
+
+
+def _find_nearest_mount(real: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath] | None:
+    """Return the lowest mount point above ``real``, and the mounted directory within its file system."""
+    nearest = None
+    for point, mounted in list_mounts():
+        mount_point = PurePosixPath(point)
+        if mount_point == ROOT or not real.is_relative_to(mount_point):
+            continue
+        if nearest is None or len(mount_point.parts) > len(nearest[0].parts):
+            nearest = (mount_point, PurePosixPath(mounted))
+    return nearest
+
+
+def _list_candidates(
+    named: Sequence[PurePosixPath], below: PurePosixPath, mounted: PurePosixPath
+) -> Iterator[PurePosixPath]:
+    """Yield paths that a mount point may have on the host.
+
+    Args:
+        named: paths that may be the host's path of something below the mount point.
+        below: the path of the same thing below the mount point.
+        mounted: the mounted directory within its file system.
+    """
+    for path in named:
+        cut = len(path.parts) - len(below.parts)
+        if cut > 0 and path.parts[cut:] == below.parts:
+            yield PurePosixPath(*path.parts[:cut])
+    for cut in range(1, len(mounted.parts)):
+        yield PurePosixPath("/", *mounted.parts[cut:])
 
 
 def _is_same(local: PurePosixPath, host: Host, candidate: PurePosixPath) -> bool:
-    """Tell whether ``local`` is what the host has at ``candidate``."""
+    """Tell whether ``local`` and the host's ``candidate`` are the same file or directory."""
     with suppress(OSError, InstallerError):
         return os.path.samestat(Path(local).stat(), host.place(candidate).local_path.stat())
     return False
 
 
 def _is_empty(local: PurePosixPath) -> bool:
-    """Tell whether there is nothing in a directory, or no directory."""
+    """Tell whether a directory is empty or missing."""
     with suppress(OSError):
         return not any(Path(local).iterdir())
     return True
 
 
 def _absolute(text: str) -> PurePosixPath:
+    """Return a path; raise UsageError if the path is relative."""
     path = PurePosixPath(text)
     if not path.is_absolute():
         raise UsageError(f"use the path {text}", remedy="give an absolute path")
@@ -180,20 +248,18 @@ def _absolute(text: str) -> PurePosixPath:
 
 
 def _check(line: CommandLine) -> None:
-    """Raise where a value is none of those that NVIDIA's tool takes."""
-    for row in rows():
-        value = line[row.name]
-        if row.choices and (value.lower() if row.name == RESTART else value) not in row.choices:
-            expected = ", ".join(choice for choice in row.choices if choice)
-            raise UsageError(f"use {value!r} as --{row.name}", remedy=f"give one of {expected}")
+    """Raise UsageError for a value that NVIDIA's tool does not take."""
+    _check_choices(line)
     if not line["toolkit-install-dir"]:
         raise UsageError("install without a directory", remedy="name it with --root")
     if PurePosixPath(line["pid-file"]).name != PID_NAME:
         raise UsageError(f"use the pidfile {line['pid-file']!r}", remedy=f"give it the name {PID_NAME}")
-    for source in (each for each in line["config-source"] if not SOURCE.fullmatch(each)):
-        raise UsageError(f"use {source!r} as --config-source", remedy="give command, file or file=PATH")
-    for value in (each for each in line["create-device-nodes"] if each not in {"", "none", "control"}):
-        raise UsageError(f"use {value!r} as --create-device-nodes", remedy="give control or none")
+    for source in line["config-source"]:
+        if not SOURCE.fullmatch(source):
+            raise UsageError(f"use {source!r} as --config-source", remedy="give command, file or file=PATH")
+    for nodes in line["create-device-nodes"]:
+        if nodes not in {"", "none", "control"}:
+            raise UsageError(f"use {nodes!r} as --create-device-nodes", remedy="give control or none")
     for name in PATHS:
         if line[name]:
             _absolute(line[name])
@@ -205,31 +271,48 @@ def _check(line: CommandLine) -> None:
         raise UsageError("enable the NRI plugin without a namespace", remedy="name it with --nri-namespace")
 
 
+def _check_choices(line: CommandLine) -> None:
+    """Raise UsageError for a value that is none of the choices of its flag."""
+    for row in rows():
+        given = line[row.name]
+        value = given.lower() if row.name == RESTART else given
+        if row.choices and value not in row.choices:
+            expected = ", ".join(choice for choice in row.choices if choice)
+            raise UsageError(f"use {given!r} as --{row.name}", remedy=f"give one of {expected}")
+
+
 def _nri(line: CommandLine, view: _View) -> Nri:
-    """Return what the plugin is asked for, which ends with the daemon: without one there is none."""
+    """Build the options of the NRI plugin; without a daemon no plugin runs."""
     if not line["enable-nri-plugin"] or line["no-daemon"]:
         return Nri()
+    socket = view.file(line["nri-socket"], DEFAULT_SOCKET)
+    identity = Identity.of(Identity().name, f"{line['nri-plugin-index']:02}")
     namespaces = dict.fromkeys((line["nri-namespace"], *line["nri-management-cdi-device-namespaces"]))
-    return Nri(
-        view.file(line["nri-socket"], DEFAULT_SOCKET),
-        Identity.of(Identity().name, f"{line['nri-plugin-index']:02}"),
-        tuple(Allowed.of(f"{namespace}={line['cdi-kind']}") for namespace in namespaces),
-        beside=True,
-    )
+    allowed = tuple(Allowed.of(f"{namespace}={line['cdi-kind']}") for namespace in namespaces)
+    return Nri(socket, identity, allowed, beside=True)
 
 
 def _source(line: CommandLine, host: Host) -> PurePosixPath:
-    """Return where the toolkit is; packages suit the host's os-release, else whichever tool it has."""
+    """Return the root of the toolkit; the kind of its packages suits the host, unless a flag names it."""
     if line["toolkit-source-root"]:
         return PurePosixPath(line["toolkit-source-root"])
     kind: str = line["toolkit-package-type"]
     if kind in {"", "auto"}:
-        release = read_os_release(host)
-        families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
-        rpm, dpkg = (host.exists(PurePosixPath("/usr/bin", name)) for name in ("rpm", "dpkg"))
-        by_rpm = families & RPM_LIKE or (rpm and not dpkg)
-        kind = "rpm" if by_rpm and not families & DEB_LIKE else "deb"
+        kind = _find_package_kind(host)
     return ARTIFACTS / kind
+
+
+def _find_package_kind(host: Host) -> str:
+    """Return "deb" or "rpm": by the os-release of the host, else by the package tool that the host has."""
+    release = read_os_release(host)
+    families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+    has_rpm = host.exists(PurePosixPath("/usr/bin/rpm"))
+    has_dpkg = host.exists(PurePosixPath("/usr/bin/dpkg"))
+    if families & DEB_LIKE:
+        return "deb"
+    if families & RPM_LIKE or (has_rpm and not has_dpkg):
+        return "rpm"
+    return "deb"
 
 
 def _toolkit(line: CommandLine) -> ToolkitConfig:
@@ -242,7 +325,8 @@ def _toolkit(line: CommandLine) -> ToolkitConfig:
         "cli_debug": line["nvidia-container-cli.debug"],
     }
     given = {name: text for name, text in texts.items() if text}
-    if line.given(prefixes := f"{section}.modes.cdi.annotation-prefixes"):
+    prefixes = f"{section}.modes.cdi.annotation-prefixes"
+    if line.given(prefixes):
         given["cdi_annotation_prefixes"] = tuple(line[prefixes])
     return ToolkitConfig(
         **given,
@@ -254,21 +338,23 @@ def _toolkit(line: CommandLine) -> ToolkitConfig:
 
 
 def _cdi(line: CommandLine, view: _View) -> Cdi | None:
-    if not (line["cdi-enabled"] and line["cdi-output-dir"]):
+    if not line["cdi-enabled"] or not line["cdi-output-dir"]:
         return None
-    driver, here = line["driver-root"] or "/", line["driver-root-ctr-path"] or "/"
+    driver_root = line["driver-root"] or "/"
+    local_driver_root = line["driver-root-ctr-path"] or "/"
     return Cdi(
         directory=view.directory(line["cdi-output-dir"]),
         kind=line["cdi-kind"],
-        driver_root=driver,
-        local_driver_root=here,
-        dev_root=line["dev-root"] or driver,
-        local_dev_root=line["dev-root-ctr-path"] or here,
+        driver_root=driver_root,
+        local_driver_root=local_driver_root,
+        dev_root=line["dev-root"] or driver_root,
+        local_dev_root=line["dev-root-ctr-path"] or local_driver_root,
         nodes={*line["create-device-nodes"]} == {"control"},
     )
 
 
 def _override(text: str) -> dict[str, Any]:
+    """Return the settings in a JSON object; raise UsageError for any other text, and for a null in it."""
     with suppress(ValueError):
         tree = json.loads(text or "{}")
         if isinstance(tree, dict) and None not in tree.values():
@@ -277,51 +363,54 @@ def _override(text: str) -> dict[str, Any]:
 
 
 def _places(line: CommandLine, view: _View) -> dict[str, Places]:
-    """Return the engine that is asked for, and where it is."""
+    """Return the paths of the requested engine, by its name."""
     engine = line["runtime"]
-    row = ENGINES[engine]
-    config = view.file(line["config"] or str(row.config), row.config)
-    # NVIDIA's tool knows engines that write their config themselves as a containerd with other paths: one is
-    # given the drop-in alone, and only their unit tells which of k3s and RKE2 it is.
-    if names := list_generating(row.process, config, PurePosixPath(line["socket"])):
+    spec = ENGINES[engine]
+    config = view.file(line["config"] or str(spec.config), spec.config)
+
+    # NVIDIA's tool treats k3s and RKE2, which write their config themselves, as a containerd with other
+    # paths: they get the drop-in alone, and only their unit tells which of the two is there.
+    names = list_generating(spec.process, config, PurePosixPath(line["socket"]))
+    if names:
         first = ENGINES[names[0]]
-        here = line["socket"] if line.given("socket") and line["socket"] else str(first.socket)
+        socket = str(first.socket)
+        if line.given("socket") and line["socket"]:
+            socket = line["socket"]
         drop_in = config if config.parent == first.drop_ins.directory else None
-        return dict.fromkeys(names, Places(None, drop_in, view.file(here, first.socket)))
-    socket, drop_in = view.file(line["socket"] or str(row.socket), row.socket), None
-    if row.drop_ins.takes_ours and line["drop-in-config"]:
-        usual = next(each for each in rows() if each.name == "drop-in-config").default_for(engine)
-        guesses = [PurePosixPath(guess) for guess in (line["drop-in-config-host-path"], usual) if guess]
-        drop_in = view.file(line["drop-in-config"], *guesses)
-    return {engine: Places(config, drop_in, socket)}
+        return dict.fromkeys(names, Places(None, drop_in, view.file(socket, first.socket)))
+
+    host_socket = view.file(line["socket"] or str(spec.socket), spec.socket)
+    drop_in = None
+    if spec.drop_ins.takes_ours and line["drop-in-config"]:
+        row = next(each for each in rows() if each.name == "drop-in-config")
+        guesses = [line["drop-in-config-host-path"], row.default_for(engine)]
+        drop_in = view.file(line["drop-in-config"], *[PurePosixPath(guess) for guess in guesses if guess])
+    return {engine: Places(config, drop_in, host_socket)}
 
 
 NAME: Final = "nvidia-ctk-installer"
 
 
 def main() -> None:
-    """Do what NVIDIA's tool is asked to do, and exit with its codes: every error is 1."""
-    program.main(lambda words: run(words, os.environ))
+    """Do the work of the command line, and exit with a code of NVIDIA's tool: 1 for every error."""
+    program.main(_run_in_environment)
+
+
+def _run_in_environment(arguments: Sequence[str]) -> int:
+    return run(arguments, os.environ)
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Read, check, do; return the exit code."""
+    """Read, check and do the work; return the exit code."""
     nvidia_log.configure("auto")
-    return min(logging.conclude(lambda: _run(arguments, environment), leaves=True), Exit.FAILED)
+    code = logging.conclude(partial(_run, arguments, environment), leaves=True)
+    return min(code, Exit.FAILED)
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     line = read(arguments, environment)
     if line.special:
-        from installer.cli.version import describe_version
-
-        lines = [f"{NAME} version {describe_version()}"]
-        if line.special == "help":
-            lines = [f"usage: {NAME} [DIRECTORY] [flags]", ""]
-            for row in rows():
-                names = (f"{'--' if len(name) > 1 else '-'}{name}" for name in row.names)
-                lines += _wrap("  ", ", ".join(names))
-                lines += _wrap("      ", " ".join((row.help, *(f"[${name}]" for name in row.env))))
+        lines = _help_lines() if line.special == "help" else _version_lines()
         sys.stdout.write("\n".join(lines) + "\n")
         return Exit.OK
     options = options_from(line)
@@ -335,6 +424,22 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     return int(daemon.run(RunRequest(options, nvidia=True, log_format=logging.current_format())))
 
 
+def _version_lines() -> list[str]:
+    from installer.cli.version import describe_version
+
+    return [f"{NAME} version {describe_version()}"]
+
+
+def _help_lines() -> list[str]:
+    lines = [f"usage: {NAME} [DIRECTORY] [flags]", ""]
+    for row in rows():
+        flags = [f"--{name}" if len(name) > 1 else f"-{name}" for name in row.names]
+        variables = [f"[${name}]" for name in row.env]
+        lines += _wrap("  ", ", ".join(flags))
+        lines += _wrap("      ", " ".join((row.help, *variables)))
+    return lines
+
+
 def _wrap(indent: str, text: str) -> list[str]:
     from textwrap import wrap
 
@@ -342,8 +447,9 @@ def _wrap(indent: str, text: str) -> list[str]:
 
 
 def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
-    """Yield what is taken otherwise than NVIDIA's tool would take it."""
-    spec, mode = ENGINES[line["runtime"]], line[RESTART].lower() if line.given(RESTART) else ""
+    """Yield a note for each flag with another effect than in NVIDIA's tool."""
+    spec = ENGINES[line["runtime"]]
+    mode = line[RESTART].lower() if line.given(RESTART) else ""
     if line["set-as-default"] and any(ENGINES[name].built_in_runtime for name in options.engines):
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if line["ignore-errors"]:
