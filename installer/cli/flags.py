@@ -1,7 +1,7 @@
-"""Every flag with its environment variable, in one table, and what they come to: ``Options``."""
+"""The table of all flags with their environment variables, and the ``Options`` that they make."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import PurePosixPath
@@ -28,67 +28,82 @@ ADDRESS: Final = re.compile(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45}
 HIGHEST_PORT: Final = 65535
 BY_DEFAULT: Final = Options()
 # The groups of --help.
-ENGINE, TOOLKIT, PATHS, BEHAVIOUR = "Engine", "Toolkit", "Paths", "Behaviour"
-MONITORING, NRI, OUTPUT = "Monitoring", "NRI", "Output"
+ENGINE: Final = "Engine"
+TOOLKIT: Final = "Toolkit"
+PATHS: Final = "Paths"
+BEHAVIOUR: Final = "Behaviour"
+MONITORING: Final = "Monitoring"
+NRI: Final = "NRI"
+OUTPUT: Final = "Output"
 
 
 class Flag(Struct, frozen=True):
-    """One flag, of its default's kind: a tuple may be repeated (a variable: commas), a bool has ``--no-``."""
+    """A flag; the type of the default decides about its values.
 
-    usage: str  # its name and what it takes
+    A flag with a tuple may be repeated, and its variable has values between commas. A flag with a bool has a
+    form ``--no-`` as well.
+    """
+
+    usage: str  # the name, and the kind of value
     group: str
     help: str
     default: str | tuple[str, ...] | bool | float
     choices: tuple[str, ...] = ()
-    plain: bool = False  # it makes the field of Options of its name
+    plain: bool = False  # the value is the field of Options with the name of the flag
 
     @property
     def name(self) -> str:
-        """The flag, with its two dashes."""
+        """The flag, with two dashes."""
         return self.usage.partition(" ")[0]
 
     @property
     def metavar(self) -> str:
-        """The kind of word that it takes; "" for a switch, and for one of a few words."""
+        """The kind of value; "" for a switch and for a flag with choices."""
         return self.usage.partition(" ")[2]
 
     @property
     def field(self) -> str:
-        """The name under which parsers hand the value over."""
+        """The name of the value in parsers."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
     def variable(self) -> str:
-        """The environment variable that is read where the flag is not given."""
+        """The environment variable, which counts without the flag."""
         return PREFIX + self.field.upper()
 
 
-def _plain(usage: str, group: str, words: str) -> Flag:
-    """Return a flag that makes the field of Options of its name, with the default and the choices of that."""
-    default = getattr(BY_DEFAULT, Flag(usage, group, words, "").field)
-    choices = tuple(map(str, type(default))) if isinstance(default, StrEnum) else ()
-    value = default if isinstance(default, bool) else str(default or "")
-    return Flag(usage, group, words, value, choices, plain=True)
+def _plain(usage: str, group: str, help_text: str) -> Flag:
+    """Return the flag of a field of Options, with the field's default and choices."""
+    default = getattr(BY_DEFAULT, Flag(usage, group, help_text, "").field)
+    choices: tuple[str, ...] = ()
+    if isinstance(default, StrEnum):
+        choices = tuple(map(str, type(default)))
+    if isinstance(default, bool):
+        return Flag(usage, group, help_text, default, choices, plain=True)
+    return Flag(usage, group, help_text, str(default or ""), choices, plain=True)
 
 
 def _convert(name: str, value: Any) -> Any:
-    """Return the value of a plain flag as Options has it; "" means that there is no such path."""
+    """Return the value of a plain flag in the type of the field of Options; None for a path that is ""."""
     default = getattr(BY_DEFAULT, name)
-    kind = PurePosixPath if default is None else type(default)
-    return None if default is None and value == "" else kind(value)
+    if default is not None:
+        return type(default)(value)
+    return None if value == "" else PurePosixPath(value)
 
 
 def _listen(text: str) -> Listen | None:
+    """Return the socket or address of --metrics-listen; None for an empty text."""
     if not text:
         return None
     if text.startswith(UNIX):
         return Listen(PurePosixPath(text.removeprefix(UNIX)))
-    found = ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[3]) <= HIGHEST_PORT:
-        such = "such as 127.0.0.1:9400 or [::1]:9400, or unix:/run/toolkit-installer.sock"
-        remedy = f"give ADDRESS:PORT with an address in numbers, {such}"
+    match = ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[3]) <= HIGHEST_PORT:
+        examples = "such as 127.0.0.1:9400 or [::1]:9400, or unix:/run/toolkit-installer.sock"
+        remedy = f"give ADDRESS:PORT with an address in numbers, {examples}"
         raise UsageError(f"listen on {text!r}", remedy=remedy)
-    return Listen(None, found[1] or found[2], int(found[3]))
+    ipv4, ipv6, port = match.groups()
+    return Listen(None, ipv4 or ipv6, int(port))
 
 
 FLAGS: Final = (
@@ -138,93 +153,160 @@ FLAGS: Final = (
 
 
 DEFAULTS: Final = {flag.field: flag.default for flag in FLAGS}
-GROUPS: Final = {
-    group: frozenset(flag.field for flag in FLAGS if flag.group == group)
-    for group in dict.fromkeys(flag.group for flag in FLAGS)
-}
-# What is heeded by ``run`` alone.
+
+
+def _group_fields() -> dict[str, frozenset[str]]:
+    """Return the fields of each group, the groups in the order of the table."""
+    groups: dict[str, set[str]] = {}
+    for flag in FLAGS:
+        groups.setdefault(flag.group, set()).add(flag.field)
+    return {group: frozenset(fields) for group, fields in groups.items()}
+
+
+GROUPS: Final = _group_fields()
+# The flags that count for ``run`` alone.
 OF_RUN: Final = GROUPS[NRI] | {"on_exit", "drift", "metrics_listen"}
 
 
 def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
-    """Return what ``values`` by ``Flag.field`` come to, of which ``given`` are set, or raise UsageError."""
-    engines, mounts = tuple(values["runtime"]), tuple(_mount(text) for text in values["mount"])
-    host = partial(_find_host_path, root=PurePosixPath(values["host_root"]), mounts=mounts)
-    places = tuple(
-        _places(name, values[name.replace("-", "_")], engines)
-        for name in ("config", "drop-in-config", "socket")
+    """Build the options of a command line.
+
+    Args:
+        values: the value of each flag, by ``Flag.field``.
+        given: the fields that the command line or the environment sets.
+
+    Raises:
+        UsageError: the flags contradict each other, or make no sense.
+    """
+    engines = tuple(values["runtime"])
+    mounts = tuple(_mount(text) for text in values["mount"])
+    host_path = partial(_find_host_path, root=PurePosixPath(values["host_root"]), mounts=mounts)
+
+    configs = _paths_by_engine("config", values["config"], engines)
+    drop_ins = _paths_by_engine("drop-in-config", values["drop_in_config"], engines)
+    sockets = _paths_by_engine("socket", values["socket"], engines)
+    _refuse_paths(configs, drop_ins)
+
+    converted = {flag.field: _convert(flag.field, values[flag.field]) for flag in FLAGS if flag.plain}
+    toolkit = ToolkitConfig(
+        accept_envvar_when_unprivileged=values[ENVVAR_WHEN_UNPRIVILEGED],
+        accept_volume_mounts=values[AS_VOLUME_MOUNTS],
     )
-    configs, drop_ins, _ = places
-    if written := [name for name in (*configs, *drop_ins) if ENGINES[name].built_in_runtime]:
-        raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
-    if without := [name for name in drop_ins if not ENGINES[name].drop_ins.takes_ours]:
-        problem = f"use --drop-in-config for {ENGINES[without[0]].title}"
-        raise UsageError(problem, remedy="use --config: it reads no other file")
+
+    def host_path_of(paths: Mapping[str, PurePosixPath], engine: str) -> PurePosixPath | None:
+        return host_path(paths[engine]) if engine in paths else None
+
+    places = {}
+    for engine in ENGINES:
+        places[engine] = Places(
+            config=host_path_of(configs, engine),
+            drop_in=host_path_of(drop_ins, engine),
+            socket=host_path_of(sockets, engine),
+        )
+    pid_file = PID_FILE
+    if "pid_file" in given:
+        pid_file = host_path(PurePosixPath(values["pid_file"]))
     options = Options(
-        **{flag.field: _convert(flag.field, values[flag.field]) for flag in FLAGS if flag.plain},
+        **converted,
         engines=tuple(dict.fromkeys(engines)),
         mounts=mounts,
-        toolkit=ToolkitConfig(
-            accept_envvar_when_unprivileged=values[ENVVAR_WHEN_UNPRIVILEGED],
-            accept_volume_mounts=values[AS_VOLUME_MOUNTS],
-        ),
-        places={
-            name: Places(*(host(paths[name]) if name in paths else None for paths in places))
-            for name in ENGINES
-        },
+        toolkit=toolkit,
+        places=places,
         crio_hook=DEFAULT_HOOK if values["crio_hook"] else None,
-        pid_file=host(PurePosixPath(values["pid_file"])) if "pid_file" in given else PID_FILE,
+        pid_file=pid_file,
         timeout_s=float(values["timeout"]),
         metrics_listen=_listen(values["metrics_listen"]),
-        nri=Nri(
-            host(PurePosixPath(values["nri_socket"])) if "nri_socket" in given else DEFAULT_SOCKET,
-            Identity.of(values["nri_name"], values["nri_index"]),
-            tuple(Allowed.of(text) for text in values["nri_allow"]),
-            beside=values["nri"],
-        ),
+        nri=_nri(values, given, host_path),
     )
-    if options.mode.by_cdi and (asking := options.needs_runtime):
-        remedy = f"leave {'that' if len(asking) == 1 else 'those'} out, or use --mode runtime"
-        raise UsageError(f"give GPUs by CDI alone with {' and '.join(asking)}", remedy=remedy)
+    _refuse_modes(options, values, given)
+    return options
+
+
+def _nri(
+    values: Mapping[str, Any], given: frozenset[str], host_path: Callable[[PurePosixPath], PurePosixPath]
+) -> Nri:
+    """Build the options of the NRI plugin."""
+    socket = DEFAULT_SOCKET
+    if "nri_socket" in given:
+        socket = host_path(PurePosixPath(values["nri_socket"]))
+    identity = Identity.of(values["nri_name"], values["nri_index"])
+    allowed = tuple(Allowed.of(text) for text in values["nri_allow"])
+    return Nri(socket, identity, allowed, beside=values["nri"])
+
+
+def _refuse_paths(configs: Collection[str], drop_ins: Collection[str]) -> None:
+    """Raise UsageError for a config that the engine writes itself, and for a drop-in that no engine reads."""
+    for name in (*configs, *drop_ins):
+        if ENGINES[name].built_in_runtime:
+            raise UsageError(f"give {name} a config", remedy="leave it out: it writes its config itself")
+    for name in drop_ins:
+        if not ENGINES[name].drop_ins.takes_ours:
+            problem = f"use --drop-in-config for {ENGINES[name].title}"
+            raise UsageError(problem, remedy="use --config: it reads no other file")
+
+
+def _refuse_modes(options: Options, values: Mapping[str, Any], given: frozenset[str]) -> None:
+    """Raise UsageError for flags that contradict the mode."""
+    if options.mode.by_cdi:
+        flags = options.needs_runtime
+        if flags:
+            them = "that" if len(flags) == 1 else "those"
+            remedy = f"leave {them} out, or use --mode runtime"
+            raise UsageError(f"give GPUs by CDI alone with {' and '.join(flags)}", remedy=remedy)
     if options.mode is Mode.NRI and "nri" in given and not values["nri"]:
         remedy = "leave out one of the two, or use --mode cdi: it has no plugin"
         raise UsageError("serve pods over NRI with --no-nri (mode nri is the NRI plugin)", remedy=remedy)
-    return options
 
 
 def _find_host_path(
     local: PurePosixPath, root: PurePosixPath, mounts: Sequence[tuple[PurePosixPath, PurePosixPath]]
 ) -> PurePosixPath:
-    """Return the host's path for one as this process sees it."""
+    """Return the host's path of ``local``, a path as this process sees it.
+
+    Args:
+        local: the path.
+        root: the host's root, as this process sees it.
+        mounts: other directories of the host, each with the path at which this process sees it.
+
+    Raises:
+        UsageError: the path is relative, or outside the host's root and all mounts.
+    """
     if not local.is_absolute():
         raise UsageError(f"use the path {local}", remedy="give an absolute path")
-    here = {resolve_local(place): host for host, place in ((ROOT, root), *reversed(mounts))}
+    host_paths = {resolve_local(root): ROOT}
+    for host, place in reversed(mounts):
+        host_paths[resolve_local(place)] = host
     # Links of the host are not followed here: the host follows them.
-    real = resolve_local(local, *here)
-    for place in sorted(here, key=lambda each: -len(each.parts)):
+    real = resolve_local(local, *host_paths)
+    for place in sorted(host_paths, key=_depth, reverse=True):
         if real.is_relative_to(place):
-            return here[place] / real.relative_to(place)
+            return host_paths[place] / real.relative_to(place)
     remedy = "give the path as this process sees it, and --mount HOST=HERE for its directory"
     raise UsageError(f"use {local} (it is outside the host's root {root})", remedy=remedy)
 
 
+def _depth(path: PurePosixPath) -> int:
+    return len(path.parts)
+
+
 def _mount(text: str) -> tuple[PurePosixPath, PurePosixPath]:
+    """Return the path on the host and the path here of one --mount."""
     host, equals, local = text.partition("=")
     if not equals or not host.startswith("/") or not local.startswith("/"):
         raise UsageError(f"mount {text!r}", remedy="write --mount HOST=HERE with two absolute paths")
     return PurePosixPath(host), PurePosixPath(local)
 
 
-def _places(flag: str, texts: Sequence[str], engines: Sequence[str]) -> dict[str, PurePosixPath]:
-    """Return the paths by engine; a bare one needs exactly one engine to belong to."""
-    found = {}
+def _paths_by_engine(flag: str, texts: Sequence[str], engines: Sequence[str]) -> dict[str, PurePosixPath]:
+    """Return the paths of a flag by engine; a path without a name needs exactly one of ``engines``."""
+    paths = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if equals and name in ENGINES:
-            found[name] = PurePosixPath(path)
+            paths[name] = PurePosixPath(path)
         elif len(engines) == 1 and engines[0] in ENGINES and (not equals or "/" in name):
-            found[engines[0]] = PurePosixPath(text)
+            paths[engines[0]] = PurePosixPath(text)
         else:
             problem = f"tell which engine --{flag} {text} is for"
             raise UsageError(problem, remedy=f"write --{flag} ENGINE=PATH, with one of: {', '.join(ENGINES)}")
-    return found
+    return paths
