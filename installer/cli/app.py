@@ -1,10 +1,10 @@
-"""Our own command line: every verb, and what click makes of the one table of flags."""
+"""Our own command line: all verbs, with options of click made from the table of flags."""
 
 import os
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from installer.model.options import OPTIONS_SUFFIX, Options, RunRequest
 INSPECTING: Final = frozenset(
     {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "timeout", "log_format"}
 )
-# Which flags a verb has; all others have all of them, so that one environment can serve them.
+# The flags of a verb; the other verbs have all flags, so that one environment can serve them all.
 SOME: Final = {
     "status": frozenset({"install_dir", "host_root", "mount", "pid_file", "nri_socket"}),
     "doctor": INSPECTING | {"nri_socket"},
@@ -34,17 +34,16 @@ SOME: Final = {
     "nri": (flags.GROUPS[flags.NRI] - {"nri"}) | {"host_root", "mount", "log_format"},
     "untaint": frozenset({"log_format"}),
 }
-# What a verb takes and does not heed: its help leaves it out.
+# Flags that a verb accepts and ignores: its help leaves them out.
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
     "install": flags.OF_RUN | {"in_use", "adopt"},
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
-    "uninstall": flags.OF_RUN
-    | (flags.GROUPS[flags.ENGINE] - {"runtime"})
-    | flags.GROUPS[flags.TOOLKIT]
-    | {"retry"},
+    "uninstall": (
+        flags.OF_RUN | (flags.GROUPS[flags.ENGINE] - {"runtime"}) | flags.GROUPS[flags.TOOLKIT] | {"retry"}
+    ),
 }
-# What a flag does to an uninstall, where that is not what it does to an install.
+# The help of a flag with another effect on an uninstall than on an install.
 AT_UNINSTALL: Final = {
     "runtime": "Engine that --adopt examines; our changes are undone on all engines.",
     "restart_mode": "Reload or restart engines; with none restart them yourself afterwards, Docker too.",
@@ -54,9 +53,10 @@ VARIABLES: Final = (
     "A flag with a value, or with --[no-], can also be set by a variable: --runtime-name by"
     " TOOLKIT_INSTALLER_RUNTIME_NAME."
 )
-click.ParamType.envvar_list_splitter = ","  # of several words in an environment variable
-# Which do not look at the node of a ``run`` beside them: in its pod host root and mounts are that one's.
+click.ParamType.envvar_list_splitter = ","  # between the values in an environment variable
+# Verbs that do not take the host's root and mounts from a ``run`` in the same container.
 ALONE: Final = frozenset({"run", "nri", "untaint"})
+# Verbs that a pod is for.
 OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
 
@@ -64,23 +64,27 @@ class Verb(click.Command):
     """A verb whose help has its flags in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group that has a flag to show; what is no row of the table is output."""
+        """Write a section for each group with a visible flag; an option outside the table is output."""
         options = [each for each in self.params if isinstance(each, click.Option)]
-        own = [each for each in options if each.name not in flags.DEFAULTS]
         for title, fields in flags.GROUPS.items():
-            listed = own if title == flags.OUTPUT else []
-            listed = [*listed, *(each for each in options if each.name in fields)]
-            if records := [_short(record) for each in listed if (record := each.get_help_record(ctx))]:
+            listed = []
+            if title == flags.OUTPUT:
+                listed = [each for each in options if each.name not in flags.DEFAULTS]
+            listed += [each for each in options if each.name in fields]
+            records = [each.get_help_record(ctx) for each in listed]
+            visible = [_short(record) for record in records if record is not None]
+            if visible:
                 with formatter.section(title):
-                    formatter.write_dl(records)
+                    formatter.write_dl(visible)
         formatter.write_paragraph()
         formatter.write_text(VARIABLES)
 
 
 def _short(record: tuple[str, str]) -> tuple[str, str]:
-    """Return a line of help with ``--[no-]x`` for both names of a switch: together they can be too long."""
+    """Return a line of help with ``--[no-]x`` for both names of a switch, which together can be too long."""
     names, text = record
-    return re.sub(r"^--(\S+) / --no-\1$", r"--[no-]\1", names), text.replace("(on)", "on")
+    names = re.sub(r"^--(\S+) / --no-\1$", r"--[no-]\1", names)
+    return names, text.replace("(on)", "on")
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's call
@@ -105,54 +109,76 @@ def program() -> None:
 
 
 class _Option(click.Option):
-    """A flag whose variable is named by an error; the help of a verb tells of variables once."""
+    """A flag whose errors name its variable; the help of a verb explains variables once, at its end."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         return f"{super().get_error_hint(ctx)} (env var: '{self.envvar}')"
 
 
 def _verb(act: Callable[..., Exit]) -> click.Command:
-    """Make a function a verb: it gets what its flags of the table come to, and any other flag by name."""
-    name = act.__name__
+    """Make a verb of a function, which gets the options of the table as ``Options``, and others by name."""
+    verb = act.__name__
 
     def call(**values: Any) -> Exit:
-        others = {field: values.pop(field) for field in [*values] if field not in flags.DEFAULTS}
-        return act(_options(name, values), **others)
+        others = {}
+        for field in [*values]:
+            if field not in flags.DEFAULTS:
+                others[field] = values.pop(field)
+        return act(_options(verb, values), **others)
 
-    called: Callable[..., Any] = update_wrapper(call, act)
-    for flag in (each for each in reversed(flags.FLAGS) if each.field in SOME.get(name, flags.DEFAULTS)):
-        usage, extra = flag.name, dict[str, Any]()
-        if isinstance(flag.default, bool):
-            usage = f"{usage}/--no-{usage.removeprefix('--')}"
-        elif flag.choices:
-            extra = {"type": click.Choice(flag.choices)}
-        else:
-            extra = {"type": float if isinstance(flag.default, float) else str, "metavar": flag.metavar}
-            if flag.metavar.endswith("PATH"):
-                extra["shell_complete"] = lambda *words: [CompletionItem(words[-1], type="file")]
-        words = AT_UNINSTALL.get(flag.field, flag.help) if name == "uninstall" else flag.help
-        extra |= {"multiple": isinstance(flag.default, tuple), "envvar": flag.variable, "help": words}
-        extra |= {"default": flag.default, "cls": _Option}
-        extra["show_default"] = "on" if flag.default is True else bool(flag.default)
-        hidden = flag.field in UNHEEDED.get(name, ())
-        called = click.option(usage, flag.field, hidden=hidden, **extra)(called)
-    return program.command(cls=Verb)(called)
+    command: Callable[..., Any] = update_wrapper(call, act)
+    for flag in reversed(flags.FLAGS):
+        if flag.field in SOME.get(verb, flags.DEFAULTS):
+            command = _click_option(verb, flag)(command)
+    return program.command(cls=Verb)(command)
+
+
+def _click_option(verb: str, flag: flags.Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return click's decorator for a flag of a verb."""
+    usage = flag.name
+    extra: dict[str, Any] = {}
+    if isinstance(flag.default, bool):
+        usage = f"{usage}/--no-{usage.removeprefix('--')}"
+    elif flag.choices:
+        extra["type"] = click.Choice(flag.choices)
+    else:
+        extra["type"] = float if isinstance(flag.default, float) else str
+        extra["metavar"] = flag.metavar
+        if flag.metavar.endswith("PATH"):
+            extra["shell_complete"] = _complete_path
+    help_text = flag.help
+    if verb == "uninstall":
+        help_text = AT_UNINSTALL.get(flag.field, flag.help)
+    return click.option(
+        usage,
+        flag.field,
+        cls=_Option,
+        default=flag.default,
+        envvar=flag.variable,
+        help=help_text,
+        hidden=flag.field in UNHEEDED.get(verb, ()),
+        multiple=isinstance(flag.default, tuple),
+        show_default="on" if flag.default is True else bool(flag.default),
+        **extra,
+    )
+
+
+def _complete_path(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete a path."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def _options(verb: str, values: dict[str, Any]) -> Options:
-    """Return what the flags of a verb come to; raise where they make no sense."""
-    # What has no --log-format answers a person, or a kubelet that shows the sentence to one.
+    """Build the options of a verb from its flags; raise UsageError if they make no sense."""
+    # A verb without --log-format answers a person, or a kubelet that shows the sentence to a person.
     logging.configure(values.get("log_format", "text"))
-    whole = verb not in SOME
-    known = {*(flag.variable for flag in flags.FLAGS), flags.SHOW_SECRETS}
-    ours = sorted(name for name in os.environ if name.startswith(flags.PREFIX))
-    for variable in (each for each in ours if whole and each not in known):
-        meant = next(iter(get_close_matches(variable, known, n=1)), "")
-        log.warning("unknown variable ignored", variable=variable, meant=meant)
+    has_all_flags = verb not in SOME
+    if has_all_flags:
+        _warn_of_unknown_variables()
     source = click.get_current_context().get_parameter_source
     given = frozenset(name for name in values if source(name) is not ParameterSource.DEFAULT)
     if verb == "uninstall":
-        # How an install would be done is not heeded, so what is wrong with it refuses no uninstall.
+        # Flags about an install have no effect here, so a mistake in them refuses no uninstall.
         for field in ("mode", "driver_root", "toolkit_source"):
             values[field] = flags.DEFAULTS[field]
     values = flags.DEFAULTS | values
@@ -162,19 +188,30 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
             values["host_root"] = str(beside.host_root)
             values["mount"] = tuple(f"{path}={here}" for path, here in beside.mounts)
     options = flags.options_from(values, given)
-    if whole:
+    if has_all_flags:
         allow_files()
     return options
 
 
+def _warn_of_unknown_variables() -> None:
+    """Log a warning for each variable with our prefix that no flag has."""
+    known = {flag.variable for flag in flags.FLAGS}
+    known.add(flags.SHOW_SECRETS)
+    for variable in sorted(os.environ):
+        if variable.startswith(flags.PREFIX) and variable not in known:
+            meant = next(iter(get_close_matches(variable, known, n=1)), "")
+            log.warning("unknown variable ignored", variable=variable, meant=meant)
+
+
 def _find_run_beside(pid_file: Path) -> Options | None:
-    """Return the options of the ``run`` that waits in this container, and sees files as this process does."""
+    """Return the options of a waiting ``run`` in this container; None without such a ``run``."""
     pid = locks.holder_of(pid_file)
     own = mount_namespace(OWN)
-    if not (pid and own and mount_namespace(locks.PROC / str(pid)) == own):
+    # In the same mount namespace the paths of ``run`` are valid for this process.
+    if not pid or not own or mount_namespace(locks.PROC / str(pid)) != own:
         return None
-    file = PurePosixPath(f"{pid_file}{OPTIONS_SUFFIX}")
-    request = read_json_of_root(Host.under(ROOT), file, RunRequest)
+    options_file = PurePosixPath(f"{pid_file}{OPTIONS_SUFFIX}")
+    request = read_json_of_root(Host.under(ROOT), options_file, RunRequest)
     return request.options if request is not None else None
 
 
@@ -226,8 +263,9 @@ def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: b
 
     if ready and alive:
         raise click.UsageError("Give --ready or --alive, not both.")
-    shows = {"ready": ready, "as_json": as_json, "deep": deep}
-    return report.alive(options) if alive else report.show_status(options, **shows)
+    if alive:
+        return report.alive(options)
+    return report.show_status(options, ready=ready, as_json=as_json, deep=deep)
 
 
 @program.command()
@@ -290,8 +328,9 @@ def untaint(_: Options, name: str) -> Exit:
 def main(argv: Sequence[str]) -> int:
     """Run one verb; return its exit code."""
     logging.configure("auto")
-    # What only looks is called beside the one that a pod is for.
-    return logging.conclude(lambda: _call(argv), leaves=not OF_A_POD.isdisjoint(argv[:1]))
+    # Any other verb runs beside the verb that the pod is for, which leaves the outcome to Kubernetes.
+    leaves = bool(argv) and argv[0] in OF_A_POD
+    return logging.conclude(partial(_call, argv), leaves=leaves)
 
 
 def _call(argv: Sequence[str]) -> int:
