@@ -7,7 +7,7 @@ Click has another grammar: here an empty variable counts, a bool takes no word, 
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.resources import files
@@ -20,11 +20,11 @@ from installer.errors import Option, UsageError
 TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 ENGINE_OF: Final = {"DOCKER": "docker", "CONTAINERD": "containerd", "CRIO": "crio"}
-# Another's path cannot be meant (compatibility.md#d38).
+# A variable with the name of another engine does not count for these flags (compatibility.md#d38).
 OWN_ENGINE_ONLY: Final = frozenset({"config", "socket"})
 OLD_WORDS: Final = ("toolkit-args", "runtime-args")  # the second counts before the first
 EMPTY: Final = {"bool": False, "text": "", "words": ""}
-# Set by the GPU Operator and by images, and of no concern to the installer.
+# Variables that the GPU Operator and images set, and that the installer ignores.
 FOREIGN: Final = frozenset(
     {"HOST_ROOT", "IS_HOST_DRIVER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
 )
@@ -35,7 +35,7 @@ SPECIAL: Final = {"h": "help", "help": "help", "v": "version", "version": "versi
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """One flag of nvidia.toml, which says what each field is; ``short`` are its own flags by engine."""
+    """One flag of nvidia.toml, whose head explains the fields; ``short`` are flags of old words by engine."""
 
     name: str
     default: Any
@@ -50,23 +50,23 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its names, the long ones first."""
+        """All names, the long names first."""
         return (self.name, *self.also)
 
     def default_for(self, name: str) -> Any:
-        """Return what it holds where it is not set."""
+        """Return the default for an engine."""
         return self.default[name] if isinstance(self.default, dict) else self.default
 
 
 class Setting(Struct, frozen=True):
-    """What one flag holds, and who said so: ``--flag``, a variable, or "" if not set."""
+    """The value of a flag and its source: ``--flag``, a variable, or "" for the default."""
 
     value: Any
     by: str = ""
 
 
 class CommandLine(Struct, frozen=True):
-    """A command line, read: what each flag holds by its first name; ``special`` is help or version, or ""."""
+    """A command line: the setting of each flag by the first name; ``special`` is help, version, or ""."""
 
     settings: Mapping[str, Setting]
     warnings: tuple[str, ...] = ()
@@ -91,68 +91,98 @@ def rows() -> tuple[Row, ...]:
 
 
 def spell_option(option: Option) -> str:
-    """Return an option of a remedy as it is said here: by a flag, which beats all else, or a variable."""
-    row = next((row for row in rows() if option.name in {row.own, *row.names}), None)
-    if row is None:
-        return f"toolkit-installer's {option}"
-    value = f"={option.value}" if option.value else ""
-    return f"--{row.name}{value} ({row.env[0]})"
+    """Return an option of a remedy as a flag of NVIDIA's with its variable, or as a flag of our own."""
+    for row in rows():
+        if option.name == row.own or option.name in row.names:
+            value = f"={option.value}" if option.value else ""
+            return f"--{row.name}{value} ({row.env[0]})"
+    return f"toolkit-installer's {option}"
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLine:
-    """Return what a command line and an environment ask for; UsageError where a word makes no sense."""
-    line, arguments = _parse(arguments)
-    if special := next((name for name in SPECIAL.values() if name in line), ""):
-        return CommandLine({}, special=special)
+    """Return the settings of a command line and an environment.
+
+    Raises:
+        UsageError: a flag is unknown, or a value makes no sense.
+    """
+    flags, words = _parse(arguments)
+    for special in SPECIAL.values():
+        if special in flags:
+            return CommandLine({}, special=special)
+
     by_name = {row.name: row for row in rows()}
     runtime = by_name["runtime"]
-    engine = _resolve(runtime, "docker", [line], environment).value
+    engine = _resolve(runtime, "docker", [flags], environment).value
     if engine not in runtime.choices:
         expected = ", ".join(runtime.choices)
         raise UsageError(f"configure the runtime {engine!r}", remedy=f"give one of {expected}")
-    lines = [line]
-    for row in (by_name[name] for name in OLD_WORDS):
-        try:
-            words = shlex.split(_resolve(row, engine, [line], environment).value)
-        except ValueError as error:
-            problem = f"read --{row.name} ({str(error).lower()})"
-            raise UsageError(problem, remedy="close the quotation") from error
-        lines.insert(1, _parse(words, row.short.get(engine, NO_SHORT))[0])
+
+    lines = [flags]
+    for name in OLD_WORDS:
+        row = by_name[name]
+        old_words = _split_words(row, _resolve(row, engine, [flags], environment).value)
+        old_flags, _ = _parse(old_words, row.short.get(engine, NO_SHORT))
+        lines.insert(1, old_flags)
     settings = {row.name: _resolve(row, engine, lines, environment) for row in rows()}
-    warnings = [*_find_unheeded(settings, environment)]
-    # What follows a flag that takes no word, as in --no-runtime-config false (compatibility.md#grammar).
-    bools = [word for word in arguments if word in TRUE | FALSE]
+    warnings = list(_find_unheeded(settings, environment))
+
+    # Words after a flag that takes none, as in --no-runtime-config false (compatibility.md#grammar).
+    bools = [word for word in words if word in TRUE | FALSE]
     warnings += [f"the argument {word} is ignored" for word in bools]
     # In the form of 2021 the one argument is the directory to install into.
-    words, by = [word for word in arguments if word not in bools], settings["toolkit-install-dir"].by
-    if words[1:]:
-        problem = f"take the argument {words[1]!r} (one directory is all there can be)"
-        raise UsageError(problem, remedy="give all else as flags, see --help")
-    if words and not words[0].startswith("/"):
-        problem = f"install into {words[0]!r} (it is not an absolute path)"
-        raise UsageError(problem, remedy="give an absolute path")
-    if words and by.startswith("-"):
-        warnings.append(f"{words[0]} is ignored: {by} says where to install")
-    elif words:
-        settings["toolkit-install-dir"] = Setting(words[0], "the first argument")
+    directory = _only_directory([word for word in words if word not in bools])
+    source = settings["toolkit-install-dir"].by
+    if directory and source.startswith("-"):
+        warnings.append(f"{directory} is ignored: {source} says where to install")
+    elif directory:
+        settings["toolkit-install-dir"] = Setting(directory, "the first argument")
     return CommandLine(settings, tuple(warnings))
 
 
+def _split_words(row: Row, text: str) -> list[str]:
+    """Return the words of the command line in an old variable; raise UsageError for an open quotation."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        problem = f"read --{row.name} ({str(error).lower()})"
+        raise UsageError(problem, remedy="close the quotation") from error
+
+
+def _only_directory(arguments: Sequence[str]) -> str:
+    """Return the only argument, "" without arguments; raise UsageError unless it is an absolute path."""
+    if not arguments:
+        return ""
+    if len(arguments) > 1:
+        problem = f"take the argument {arguments[1]!r} (one directory is all there can be)"
+        raise UsageError(problem, remedy="give all else as flags, see --help")
+    if not arguments[0].startswith("/"):
+        problem = f"install into {arguments[0]!r} (it is not an absolute path)"
+        raise UsageError(problem, remedy="give an absolute path")
+    return arguments[0]
+
+
 def _parse(words: Sequence[str], short: Mapping[str, str] = NO_SHORT) -> tuple[dict[str, Setting], list[str]]:
-    """Return what each flag holds by its first name, ``help`` and ``version`` alone, and the arguments."""
-    known = {name: row for row in rows() for name in row.names}
-    known |= {alias: known[name] for alias, name in short.items()}
+    """Parse a command line.
+
+    Args:
+        words: the command line.
+        short: further names of flags.
+
+    Returns:
+        The settings of the given flags by first name, or ``help`` or ``version`` alone; and the arguments.
+    """
+    known = _rows_by_name(short)
     flags: dict[str, Setting] = {}
-    rest: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
+    arguments: list[str] = []
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         if word == "--":
-            return flags, rest + left
-        if word == "help" and not rest:
+            return flags, arguments + remaining
+        if word == "help" and not arguments:
             return {"help": Setting(value=True)}, []
         if not word.startswith("-") or word == "-":
-            rest.append(word)
+            arguments.append(word)
             continue
         flag, equals, text = word.partition("=")
         name = flag.removeprefix("-").removeprefix("-")
@@ -161,36 +191,56 @@ def _parse(words: Sequence[str], short: Mapping[str, str] = NO_SHORT) -> tuple[d
         if name not in known:
             raise UsageError(f"use {flag} (there is no such flag)", remedy="see --help for those there are")
         row = known[name]
-        if not equals and row.kind == "bool":
-            text = "true"
-        elif not equals and not left:
-            raise UsageError(f"use {flag} (it needs a value)", remedy=f"write {flag}=VALUE")
-        elif not equals:
-            text = left.pop(0)
+        if not equals:
+            text = _take_value(row, flag, remaining)
         value = _read_value(row, text, flag)
         if row.kind == "list" and row.name in flags:
             value = [*flags[row.name].value, *value]
         flags[row.name] = Setting(value, flag)
-    return flags, rest
+    return flags, arguments
+
+
+def _rows_by_name(short: Mapping[str, str]) -> dict[str, Row]:
+    """Return the flags by each of their names; ``short`` are further names, each with a known name."""
+    by_name = {}
+    for row in rows():
+        for name in row.names:
+            by_name[name] = row
+    aliases = {alias: by_name[name] for alias, name in short.items()}
+    return by_name | aliases
+
+
+def _take_value(row: Row, flag: str, remaining: list[str]) -> str:
+    """Return the text of a flag without ``=``: "true", or the next word, taken from ``remaining``."""
+    if row.kind == "bool":
+        return "true"
+    if not remaining:
+        raise UsageError(f"use {flag} (it needs a value)", remedy=f"write {flag}=VALUE")
+    return remaining.pop(0)
 
 
 def _resolve(
     row: Row, engine: str, lines: Sequence[Mapping[str, Setting]], environment: Mapping[str, str]
 ) -> Setting:
-    """Return what a flag holds: by the first line or the first variable that says it, else its default."""
+    """Return the setting of a flag: of the first line or the first variable with the flag, or the default."""
     for line in lines:
         if row.name in line:
             return line[row.name]
     for variable in row.env:
-        of = ENGINE_OF.get(variable.partition("_")[0], engine)
-        if variable in environment and (row.name not in OWN_ENGINE_ONLY or of == engine):
-            text = environment[variable]
-            empty = EMPTY.get(row.kind, row.default_for(engine))
-            return Setting(_read_value(row, text, variable) if text else empty, variable)
+        if variable not in environment:
+            continue
+        engine_of_variable = ENGINE_OF.get(variable.partition("_")[0], engine)
+        if row.name in OWN_ENGINE_ONLY and engine_of_variable != engine:
+            continue
+        text = environment[variable]
+        if text:
+            return Setting(_read_value(row, text, variable), variable)
+        return Setting(EMPTY.get(row.kind, row.default_for(engine)), variable)
     return Setting(row.default_for(engine))
 
 
 def _read_value(row: Row, text: str, by: str) -> Any:
+    """Return the value of a text by the kind of its flag; raise UsageError for a text of another kind."""
     match row.kind:
         case "bool" if text not in TRUE | FALSE:
             problem = f"read {text!r} in {by} (it is neither true nor false)"
@@ -208,16 +258,29 @@ def _read_value(row: Row, text: str, by: str) -> Any:
 
 
 def _find_unheeded(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is set and does not count: behind an empty variable, or misspelt."""
+    """Yield a note for each variable without effect: behind an empty variable, or misspelt."""
     for row in rows():
-        by = settings[row.name].by
-        later = row.env[row.env.index(by) + 1 :] if by in row.env and not environment[by] else ()
-        for variable in filter(environment.get, later):
-            yield f"{variable} is ignored: {by} is set, although empty, and comes first"
-    known = {variable for row in rows() for variable in row.env}
+        source = settings[row.name].by
+        if source not in row.env or environment[source]:
+            continue
+        later = row.env[row.env.index(source) + 1 :]
+        for variable in later:
+            if environment.get(variable):
+                yield f"{variable} is ignored: {source} is set, although empty, and comes first"
+
+    known: set[str] = set()
+    for row in rows():
+        known.update(row.env)
     for name in sorted(environment.keys() - known - FOREIGN):
-        for other in sorted(known):
-            near = abs(len(name) - len(other)) <= LENGTHS_APART and name[-1:] == other[-1:]
-            if near and SequenceMatcher(None, name, other).ratio() >= ALIKE:
-                yield f"the variable {name} is not known: is {other} meant?"
-                break
+        meant = _find_alike(name, known)
+        if meant is not None:
+            yield f"the variable {name} is not known: is {meant} meant?"
+
+
+def _find_alike(name: str, known: Collection[str]) -> str | None:
+    """Return the first known variable with almost the same name; None without one."""
+    for other in sorted(known):
+        near = abs(len(name) - len(other)) <= LENGTHS_APART and name[-1:] == other[-1:]
+        if near and SequenceMatcher(None, name, other).ratio() >= ALIKE:
+            return other
+    return None
