@@ -31,6 +31,7 @@ from installer.engines.containers import (
     leads_to,
     list_hooks,
     list_places,
+    with_live_containers,
 )
 from installer.engines.crio.config import CONMON, HOOK_DIR
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
@@ -388,6 +389,7 @@ def observe_install(host: Host, options: Options, record: Record, patience_s: fl
         raise explain_absence(host, options, unused)
     if options.restart_mode is RestartMode.WHEN_IDLE:
         engines = with_creating(host, engines)
+    engines = tuple(with_live_containers(host, engine) for engine in engines)
     mode, _ = mode_of(engines, record, options)
     by_cdi = mode.by_cdi
     # The specification is read once: others may write it before the plan compares and replaces it.
@@ -503,7 +505,8 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
             # A restart that was begun before a crash or a stop of ours may be going on.
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
-        engines.append(observe_row(host, row, paths, options, awaits_s=awaits_s))
+        engine = observe_row(host, row, paths, options, awaits_s=awaits_s)
+        engines.append(with_live_containers(host, engine))
     more = {path for engine in ENGINES.values() for path in config_files.usual_configs(host, engine)}
     for places in options.places.values():
         more |= {path for path in (places.config, places.drop_in) if path}

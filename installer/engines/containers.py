@@ -27,7 +27,7 @@ from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.processes import read_monitor
 from installer.host.programs import can_be_started
-from installer.model.engine import OUR_BINARIES, Api, EngineState, Monitor
+from installer.model.engine import OUR_BINARIES, Api, EngineState, LiveContainer, Monitor
 from installer.model.facts import Container, EngineRow, Record
 from installer.model.files import PATH, Kind, Layout
 
@@ -44,6 +44,7 @@ CRIO: Final = next(each.name for each in ENGINES.values() if each.monitor is Mon
 SHIMS: Final = tuple(each for each in ENGINES.values() if each.monitor is Monitor.SHIM)
 NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespace}
 ANNOTATED: Final = "io.kubernetes.cri-o."
+ROOT_ARGUMENT: Final = "--root="  # of conmon's --runtime-arg
 SHORT_ID: Final = 12
 SCRIPT_BYTES: Final = 64 << 10  # of one that may start our program
 COMMENT: Final = re.compile(r"(?m)^[^\S\n]*+#.*$")
@@ -285,7 +286,7 @@ def list_crio_containers(
         # After a restart CRI-O finds the runtime by this (engine-facts.md#crio-sandbox-handler), or takes the
         # default of the moment. A pod can overwrite it: what conmon was started with tells of ours as well.
         handler = (sandbox.annotations or annotations).handler
-        started_by = known(_conmon(host, bundles[name], name))
+        started_by = known(_find_program(_read_conmon(host, bundles[name], name)))
         binary = handlers.get(handler) or (started_by if handler else None)
         # CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for
         # those.
@@ -293,6 +294,32 @@ def list_crio_containers(
         if binary is not None:
             pod = annotations.pod or name[:SHORT_ID]
             yield Container(CRIO, name, f"{annotations.pod_namespace}/{pod}", binary)
+
+
+def with_live_containers(host: Host, engine: EngineState) -> EngineState:
+    """Return an engine with the running containers that it finds by their handlers after a restart."""
+    if not engine.spec.finds_by_handler or engine.serving is None:
+        return engine
+    state = engine.state or engine.spec.state.usual
+    found: dict[tuple[str, str, str], LiveContainer] = {}
+    for name in host.names(state):
+        words = _read_conmon(host, host.local_path(state) / name / "userdata", name)
+        program = _find_program(words)
+        roots = [word.removeprefix(ROOT_ARGUMENT) for word in words if word.startswith(ROOT_ARGUMENT)]
+        if not (program and roots):
+            continue
+        said = _read_annotations(host, state, name)
+        handler = _read_annotations(host, state, said.sandbox or name).handler
+        title = f"{said.pod_namespace}/{said.pod}" if said.pod else name[:SHORT_ID]
+        live = LiveContainer(title, handler, roots[0], program)
+        found.setdefault((handler, roots[0], program), live)
+    return replace(engine, live=tuple(found.values()))
+
+
+def _read_annotations(host: Host, state: PurePosixPath, name: str) -> _Annotations:
+    """Return the annotations that CRI-O gave a container or a sandbox."""
+    spec = _decode(_read(host.local_path(state) / name / "userdata/config.json"), _Spec)
+    return spec.annotations or _Annotations()
 
 
 def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
@@ -334,14 +361,17 @@ def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], Pu
     return cache(lambda path: ours.get(path) or real.get(resolved(path)))
 
 
-def _conmon(host: Host, bundle: Path, name: str) -> str:
-    """Return the runtime that the monitor of a running container was started with, "" if unknown."""
+def _read_conmon(host: Host, bundle: Path, name: str) -> tuple[str, ...]:
+    """Return the words that the monitor of a running container was started with; none if unknown."""
     pid = _read(bundle / "conmon-pidfile").decode(errors="replace").strip()
     words = read_monitor(host, int(pid)) if pid.isdigit() else ()
     # In a pid namespace of our own the number may be that of another process.
-    if name in words and "-r" in words[:-1]:
-        return words[words.index("-r") + 1]
-    return ""
+    return words if name in words else ()
+
+
+def _find_program(words: tuple[str, ...]) -> str:
+    """Return the runtime that is among the words of a monitor; "" if there is none."""
+    return words[words.index("-r") + 1] if "-r" in words[:-1] else ""
 
 
 def _decode(content: bytes, kind: type[T]) -> T:

@@ -18,13 +18,22 @@ from installer.engines.config_edits import (
     read_present,
     syntax_of,
     text_of,
+    toolkit_runtimes,
     tree_of,
     without_us,
 )
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotYetError
-from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, Extras, ReloadMethod, RuntimeEntry
+from installer.model.engine import (
+    NAMELESS,
+    EffectiveConfig,
+    EngineState,
+    Extras,
+    ReloadMethod,
+    RuntimeEntry,
+    is_ours,
+)
 from installer.model.facts import ConfigRow, Facts, Record, Saved, list_some
 from installer.model.files import File
 from installer.model.steps import Planned, Reload, Step, WriteConfig
@@ -37,6 +46,7 @@ TAKEN_BY_A_RELOAD: Final = frozenset((
     "labels", "live-restore", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts",
     "registry-mirrors", "shutdown-timeout",
 ))  # fmt: skip
+OCI_RUNTIMES: Final = ("crun", "runc")  # neither reads the state of the other's containers
 PASSING: Final = "an intermediate text for one reload: dockerd keeps a key that its file leaves out"
 PASSED: Final = "the reload that needed the intermediate text is done"
 DUE: Final = "its restart, as soon as it creates no container (--restart-mode when-idle)"
@@ -347,6 +357,7 @@ def explain_refusals(
     elif after is not None:
         yield from explain_moved_places(engine, after)
         yield from explain_losses(engine, after, ours)
+        yield from explain_lost_containers(engine, after, facts)
 
 
 def explain_edited_inputs(engine: EngineState, steps: Iterable[Step]) -> Iterator[str]:
@@ -384,6 +395,57 @@ def explain_losses(
         )
     if (other := explain_other_major(engine, after)) is not None:
         yield other
+
+
+def explain_lost_containers(
+    engine: EngineState, after: EffectiveConfig, facts: Facts
+) -> Iterator[InstallerError]:
+    """Yield the containers that a restart would lose: their handler would lead to another runtime.
+
+    An engine such as CRI-O finds a container of the default handler by the default of the moment. Our default
+    hides that of its owner, who may have changed it, and restarted the engine, without an effect.
+    """
+    find_root = engine.spec.find_runtime_root
+    serving = engine.serving
+    if not engine.spec.finds_by_handler or serving is None or after.broken:
+        return
+    for live in engine.live:
+        name = live.handler or after.default
+        # Its definition is in the unit, or built into the engine.
+        if name in engine.next_flags.runtimes or name not in after.handlers:
+            continue
+        now = find_root(serving, live.handler, engine.version)
+        later = find_root(after, live.handler, engine.version)
+        # A reloaded engine reports its next start. If it was not reloaded, it has lost a container that is
+        # elsewhere already.
+        misreports = bool(engine.spec.reload_misreports and engine.changed and now == later)
+        if later != live.runtime_root and (now == live.runtime_root or misreports):
+            present = f"runs under the runtime_root {live.runtime_root}"
+            wanted = f"under {later}"
+        else:
+            program = _find_kind(live.program, facts)
+            next_program = _find_kind(after.handlers[name].binary or name, facts)
+            if later != live.runtime_root or program == next_program or not (program and next_program):
+                continue
+            present = f"runs with {program}"
+            wanted = f"with {next_program}"
+        changed = f"the runtime {name}" if live.handler else "the default runtime"
+        yield InstallerError(
+            f"restart {engine.title} (the container {live.name} {present}, and after a restart "
+            f"{engine.title} looks for it {wanted}, by the runtime {name})",
+            remedy=f"delete that pod, or undo the change of {changed}, then run again",
+            code="pending-by-others",
+        )
+        return
+
+
+def _find_kind(program: str, facts: Facts) -> str:
+    """Return which runtime a program is, or wraps, if it is ours; "" if that is unknown."""
+    if is_ours(program):
+        words = toolkit_runtimes(facts.held.toolkit.rendered) if facts.held.toolkit is not None else ()
+        program = words[0] if words else ""
+    name = PurePosixPath(program).name
+    return next((kind for kind in OCI_RUNTIMES if kind in name), name)
 
 
 def explain_other_major(engine: EngineState, found: EffectiveConfig) -> InstallerError | None:

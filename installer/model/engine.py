@@ -447,6 +447,9 @@ class Engine(ABC):
     # containerd 2.x refuses exec, CRI-O stop and remove (engine-facts.md#removed-handler).
     needs_handler_since: Version | None = None
 
+    # After a restart the engine finds its containers by their handlers: see ``find_runtime_root``.
+    finds_by_handler: bool = False
+
     # Devices without a runtime of ours.
     cdi: CdiSupport
     nri_name: str = ""  # the engine's name towards an NRI plugin; "" for an engine without NRI
@@ -491,6 +494,10 @@ class Engine(ABC):
         once.
         """
         return ()
+
+    def find_runtime_root(self, _config: EffectiveConfig, _handler: str, _version: Version | None) -> str:
+        """Return the directory in which the runtime of a handler, "" for the default, has its containers."""
+        return ""
 
     def relocate_edits(self, edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
         """Return edits with the keys to which the engine's own tools have moved them in a text."""
@@ -544,6 +551,15 @@ class Started(Struct, frozen=True):
         return absolute or PATH
 
 
+class LiveContainer(Struct, frozen=True):
+    """A running container that its engine finds again by a handler after a restart, and how it runs."""
+
+    name: str  # for people
+    handler: str  # "" for the default of the moment
+    runtime_root: str
+    program: str  # the runtime with which its monitor was started
+
+
 class EngineState(Struct, frozen=True):
     """One engine as observed: its places, by the paths of the host, and the running engine's answers."""
 
@@ -590,6 +606,8 @@ class EngineState(Struct, frozen=True):
     places_by_files: frozenset[str] = frozenset()  # places that only the configs set for the next start
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # the PATHs of this start and of the next
     creating: tuple[str, ...] = ()  # containers in state CREATED, for --restart-mode when-idle
+    # Of an engine that finds its containers by their handlers: one for each handler, root and program.
+    live: tuple[LiveContainer, ...] = ()
 
     @classmethod
     def usual(cls, spec: Engine) -> Self:

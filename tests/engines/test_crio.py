@@ -350,6 +350,49 @@ def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(crio: N
     assert crio.installer("uninstall").returncode == 0
 
 
+TABLES = "".join(
+    f'[crio.runtime.runtimes.{name}]\nruntime_path = "/usr/libexec/crio/{name}"\nruntime_root = "/run/{name}"\n'
+    for name in ("crun", "runc")
+)
+
+
+def test_no_restart_of_ours_loses_a_container_of_the_default_runtime(crio: Node) -> None:
+    crio.installer("install", *ASKED, "--set-as-default", check=True)
+    # As 1.37.0 starts a container of the default handler: ours has the runtime_root of crun.
+    crio.write("/run/fake/live/conmon", "#!/bin/sh\nsleep 1000\n")
+    words = ["-c", ID, "-r", f"{TOOLKIT}/nvidia-container-runtime", "--runtime-arg", "--root=/run/crun"]
+    crio.run(["chmod", "755", "/run/fake/live/conmon"])
+    monitor = crio.start(["/run/fake/live/conmon", *words])
+    bundle(crio, SANDBOX, {"RuntimeHandler": "", "SandboxID": SANDBOX})
+    bundle(crio, ID, {"SandboxID": SANDBOX})
+    crio.write(f"{STATE}/{ID}/userdata/conmon-pidfile", str(monitor.pid))
+    crio.write(OWNERS, f'[crio.runtime]\ndefault_runtime = "runc"\n{TABLES}')
+    crio.restart("crio")  # our drop-in is read later: its default stays in force
+    count, untouched = starts(crio, "crio"), snapshot(crio)
+
+    plan, refused = crio.installer("plan", *ASKED), crio.installer("install", *ASKED)
+    at_refusal = starts(crio, "crio"), snapshot(crio)
+    again = crio.installer("install", *ASKED, "--set-as-default")
+    kept = crio.installer("uninstall", "--in-use", "keep")
+    at_undo = starts(crio, "crio")
+    monitor.kill()
+    monitor.wait()
+    undone = crio.installer("uninstall")
+
+    crio.run(["rm", OWNERS])
+    problem = (
+        f"the container {ID[:12]} runs under the runtime_root /run/crun, and after a restart CRI-O looks for it "
+        "under /run/runc, by the runtime runc"
+    )
+    assert (plan.returncode, refused.returncode) == (1, 1), refused.stderr
+    assert problem in sentence(refused.stderr)
+    assert sentence(refused.stderr) in plan.stdout
+    assert at_refusal == (count, untouched)
+    assert again.returncode == 0, again.stderr
+    assert (kept.returncode, problem in kept.stderr, at_undo) == (4, True, count), kept.stderr
+    assert undone.returncode == 0, undone.stderr
+
+
 MINE = '[crio.runtime.runtimes.mine]\nruntime_path = "/usr/libexec/crio/runc"\n{}\n'
 
 

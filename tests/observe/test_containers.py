@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.containers import find_in_use
+from installer.engines.containers import find_in_use, with_live_containers
 from installer.engines.stopped_units import TASKS
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, Runtime
+from installer.model.engine import EffectiveConfig, EngineState, LiveContainer, Runtime
 from installer.model.facts import Container, EngineRow, Record, ToolkitRow
 from installer.model.files import Layout
 from tests.host.servers import serving
@@ -132,6 +132,22 @@ def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_
     running, _ = in_use(tmp_path, row, replace(STOPPED, spec=ENGINES["crio"], serving=served))
 
     assert {(each.id, each.binary) for each in running} == {(each, OURS) for each in found}
+
+
+def test_a_live_container_of_crios_has_the_handler_and_the_root_by_which_it_is_found(tmp_path: Path) -> None:
+    own = {"io.kubernetes.cri-o.SandboxID": SANDBOX, HANDLER: ""}
+    put(tmp_path, STATE / SANDBOX / "userdata", config={"annotations": own})
+    put(tmp_path, STATE / ID / "userdata", config={"annotations": APP}, **{"conmon-pidfile": "186"})
+    words = [*BY_OURS, "--runtime-arg", "--root=/run/runc"]  # as a real 1.37.0 was seen to start it
+    put(tmp_path, "proc/186", comm="conmon\n", cmdline="\0".join(words) + "\0")
+    engine = replace(STOPPED, spec=ENGINES["crio"], state=STATE, serving=EffectiveConfig({}, "runc"))
+    host = Host.under(PurePosixPath(tmp_path))
+
+    found = with_live_containers(host, engine).live
+
+    assert found == (LiveContainer(ID[:12], "", "/run/runc", str(OURS)),)
+    put(tmp_path, "proc/186", cmdline="\0".join(conmon("another", OURS)) + "\0")
+    assert with_live_containers(host, engine).live == (), "it has ended, and its pid is another's"
 
 
 # As dockerd 20.10.24, 26.1.5 and 28.5.2 say them.

@@ -10,8 +10,16 @@ from msgspec.structs import replace
 from installer.config_text import Tree
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import digest_of
-from installer.model.engine import EffectiveConfig, EngineState, Extras, Runtime, RuntimeEntry, Started
-from installer.model.facts import ConfigRow, EngineRow, Facts, Record, ToolkitFacts
+from installer.model.engine import (
+    EffectiveConfig,
+    EngineState,
+    Extras,
+    LiveContainer,
+    Runtime,
+    RuntimeEntry,
+    Started,
+)
+from installer.model.facts import ConfigRow, EngineRow, Facts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import File, Layout
 from installer.model.steps import Reload, WriteConfig
 
@@ -240,3 +248,62 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
     assert changed not in told(Record(engines=(row,)), _dumped(False, "runc")), "as it is recorded"
     ours = ConfigRow("containerd", config, None, None, (contents[config].digest,), ())
     assert changed not in told(Record(configs=(ours,)), _dumped(False, "runc")), "as we wrote it"
+
+
+CRUN = Runtime("/usr/bin/crun", {"runtime_root": "/run/crun"})
+RUNC = Runtime("/usr/bin/runc", {"runtime_root": "/run/runc"})
+RUNC_AT_CRUNS = Runtime("/usr/bin/runc", {"runtime_root": "/run/crun"})
+ON_CRUN = Runtime(str(OURS), {"runtime_root": "/run/crun"})
+BY_OURS = LiveContainer("default/a", "", "/run/crun", str(OURS))
+OF_CRUN = LiveContainer("default/a", "crun", "/run/crun", "/usr/bin/crun")
+WRAPS_CRUN = '[nvidia-container-runtime]\nruntimes = ["/usr/bin/crun", "runc"]\n'
+
+
+def _at(default: str, **handlers: Runtime) -> EffectiveConfig:
+    return EffectiveConfig({"crun": CRUN, "runc": RUNC, "nvidia": ON_CRUN, **handlers}, default, told=True)
+
+
+@pytest.mark.parametrize(
+    ("live", "now", "after", "told"),
+    [
+        pytest.param(BY_OURS, _at("nvidia"), _at("crun"), "", id="the default that ours wraps"),
+        pytest.param(BY_OURS, _at("nvidia"), _at("runc"), "under /run/runc, by", id="another root"),
+        pytest.param(
+            BY_OURS, _at("nvidia"), _at("runc", runc=RUNC_AT_CRUNS), "with runc, by", id="another program"
+        ),
+        pytest.param(BY_OURS, _at("nvidia"), _at("built-in"), "", id="no file defines it"),
+        pytest.param(BY_OURS, _at("runc"), _at("nvidia"), "", id="our restart finds it again"),
+        pytest.param(BY_OURS, _at("runc"), _at("runc"), "", id="lost already"),
+        pytest.param(OF_CRUN, _at("nvidia"), _at("runc"), "", id="a handler of its own"),
+        pytest.param(
+            OF_CRUN, _at("runc"), _at("runc", crun=Runtime("/usr/bin/crun", {"runtime_root": "/run/x"})),
+            "under /run/x, by the runtime crun", id="a handler that its owner moves",
+        ),
+        pytest.param(
+            replace(OF_CRUN, handler=""),
+            _at("crun"),
+            _at("nvidia", nvidia=Runtime(str(OURS), {"runtime_root": "/run/runc"})),
+            "under /run/runc, by the runtime nvidia",
+            id="our new default",
+        ),
+    ],
+)  # fmt: skip
+def test_a_restart_that_would_lose_a_container_of_crios_is_refused(
+    live: LiveContainer, now: EffectiveConfig, after: EffectiveConfig, told: str
+) -> None:
+    running = engine("crio", now, live=(live,))
+    record = Record(toolkit=ToolkitRow("v", None, WRAPS_CRUN))
+    facts = Facts((running,), {}, {}, frozenset(), ToolkitFacts(), record)
+
+    found = [*reloading.explain_lost_containers(running, after, facts)]
+
+    assert [error.code for error in found] == ["pending-by-others"] * bool(told)
+    assert all(told in error.problem for error in found)
+
+
+def test_a_reloaded_crio_reports_its_next_start_and_still_finds_its_containers() -> None:
+    after = _at("runc")
+    running = engine("crio", after, live=(BY_OURS,), changed=(PurePosixPath("/etc/crio/crio.conf"),))
+    facts = Facts((running,), {}, {}, frozenset(), ToolkitFacts(), Record())
+
+    assert [*reloading.explain_lost_containers(running, after, facts)] != []

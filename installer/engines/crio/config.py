@@ -20,6 +20,7 @@ from installer.model.engine import (
     FileWants,
     Runtime,
     RuntimeEntry,
+    Version,
     is_oci,
     is_ours,
     low_level_words,
@@ -317,6 +318,16 @@ def read_effective(tree: Tree) -> EffectiveConfig:
         places={name: said for name, said in places.items() if said},
         nri=nri.get("enable_nri") is not False and not nri.get("nri_disable_connections") if nri else None,
     )
+
+
+def find_runtime_root(effective: EffectiveConfig, handler: str, version: Version | None) -> str:
+    """Return the runtime_root of a handler; that of the default if the handler is ""."""
+    runtime = effective.handlers.get(handler or effective.default)
+    if runtime is not None and runtime.table.get(INHERIT) is True:
+        runtime = effective.handlers.get(effective.default)
+    if runtime is None:
+        return ""
+    return str(runtime.table.get("runtime_root") or f"/run/{find_built_in(version)}")
 
 
 def _read_paths(value: Value) -> tuple[PurePosixPath, ...] | None:

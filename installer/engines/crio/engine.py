@@ -24,6 +24,7 @@ from installer.model.engine import (
     ReloadMethod,
     RuntimeEntry,
     RuntimeFlags,
+    Version,
 )
 
 
@@ -59,6 +60,7 @@ class Crio(Engine):
     state = Place(crio_config.STATE, "", "")
     monitor = Monitor.CONMON
     needs_handler_since = ()
+    finds_by_handler = True
     cdi = CdiSupport(
         "CRI-O passes such devices on from 1.28 on",
         reads=(((1, 35), (1, 1, 0)), ((1, 34), (1, 0, 0)), ((1, 30), (0, 7, 0)), ((0,), (0, 6, 0))),
@@ -91,3 +93,7 @@ class Crio(Engine):
     def list_programs(self, tree: Tree) -> Iterable[tuple[Value, bool]]:
         """Return the runtimes and monitors of a text: CRI-O looks for these programs at its start."""
         return crio_config.list_programs(tree)
+
+    def find_runtime_root(self, config: EffectiveConfig, handler: str, version: Version | None) -> str:
+        """Return the ``runtime_root`` of a handler, or of the default."""
+        return crio_config.find_runtime_root(config, handler, version)
