@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.support.looks import asked, look
+from tests.support.looks import asked, found_problem, look
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, LEDGER, PROJECT, STATE, TOOLKIT, Site, ended
 from tests.support.stand_in import CONFIGS
 from tests.support.waiting import acts, stop, until, until_asked, until_it_sleeps
@@ -157,7 +157,7 @@ def test_drift_that_is_ignored_is_left_without_a_word_and_told_to_who_asks(site:
         site.publish_ready(child.pid)
         told, probe = site.status(), site.status("--ready")
         assert site.read(DAEMON_JSON) == THEIRS
-        assert (look(site)["problem"], look(site)["repairs"]) == ("", {})
+        assert (look(site)["problem"], look(site)["pace"]["repairs"]) == (None, {})
         assert (told.returncode, probe.returncode, probe.stdout) == (1, 0, "")
         assert "BAD docker" in told.stdout
         assert told.stdout.endswith("ready: yes\n")
@@ -180,15 +180,15 @@ def test_whoever_changes_it_again_and_again_is_told_loudly_and_wins(site: Site) 
     with site.running() as child:
         until_it_sleeps(child.pid)
         ago = [time.monotonic() - 60 * minutes for minutes in (9, 8, 7, 6, 5)]
-        seeded(site, repairs={"/etc/docker/daemon.json": ago})
+        seeded(site, pace={"repairs": {"/etc/docker/daemon.json": ago}})
         _rewritten(site)
-        until(lambda: look(site)["code"] == "drift-repeats", lambda: look(site))
+        until(lambda: found_problem(site, "drift-repeats"), lambda: look(site))
         until_it_sleeps(child.pid)
 
         assert site.status("--ready").returncode == 1
         assert site.read(DAEMON_JSON) == THEIRS
         assert asked(site).returncode == 0, "who asks has done something about it"
-        assert look(site)["repairs"] == {}
+        assert look(site)["pace"]["repairs"] == {}
         until_it_sleeps(child.pid)
         said = map(json.loads, ended(child).splitlines())
     (event,) = (line for line in said if line["event"] == "drift not repaired")
@@ -204,7 +204,7 @@ def test_a_run_that_ends_during_a_repair_leaves_nothing(clean: Site, moment: str
         until_it_sleeps(child.pid)
         clean.write(DAEMON_JSON, CONFIGS[DAEMON_JSON])
         # Repairs are written down ahead of their first step.
-        until(lambda: (moment == "check" and acts(child.pid)) or look(clean)["repairs"])
+        until(lambda: (moment == "check" and acts(child.pid)) or look(clean)["pace"]["repairs"])
         if not killed:
             ended(child)
     if killed:
@@ -269,13 +269,13 @@ def test_a_reconcile_that_waits_for_its_answer_ends(site: Site, who: str, proble
 def test_a_low_level_runtime_that_goes_makes_the_node_not_ready_until_it_is_back(site: Site) -> None:
     with site.running() as unknown:
         until_it_sleeps(unknown.pid)
-        assert look(site)["problem"] == "", "where none was found an engine may have its own"
+        assert look(site)["problem"] is None, "where none was found an engine may have its own"
         ended(unknown)
     runc = site.write("usr/sbin/runc", "#! /bin/sh\n")
     runc.chmod(0o755)
     with site.running() as child:
         until_it_sleeps(child.pid)
-        assert look(site)["problem"] == ""
+        assert look(site)["problem"] is None
         for spoil in (runc.unlink, partial(runc.chmod, 0o644)):
             spoil()
             until(lambda: look(site)["problem"], lambda: look(site))
@@ -340,7 +340,8 @@ def test_a_probe_says_in_one_line_what_is_wrong_and_what_to_do(site: Site) -> No
         _a_runtime_gone_and_one_left(site)
         assert "configs: toolkit-installer reconcile puts it right" in site.status("--ready").stdout
 
-        seeded(site, code="config-disturbs-others", problem="configure it", remedy="correct /z.toml")
+        problem = {"code": "config-disturbs-others", "text": "configure it", "remedy": "correct /z.toml"}
+        seeded(site, problem=problem)
         told = site.status()
     assert "the runtime nvidia is not defined in its configs: correct /z.toml\n" in told.stdout
     assert "reconcile" not in told.stdout, "it is not promised beside its refusal"

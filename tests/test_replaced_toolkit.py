@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.looks import asked, look
+from tests.support.looks import asked, found_problem, look
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, HOME, LEDGER, TOOLKIT, Site, ended
 from tests.support.stand_in import CONFIGS
 from tests.support.waiting import until, until_it_sleeps
@@ -138,7 +138,7 @@ def test_a_waiting_run_does_not_fight_for_the_place_and_goes_without_a_trace(sit
     with site.running("--drift", "repair") as child:
         until_it_sleeps(child.pid)
         nvidias_toolkit(site)
-        until(lambda: look(site)["code"] == "drifted", lambda: look(site))
+        until(lambda: found_problem(site, "drifted"), lambda: look(site))
         theirs = _all_of_theirs(site)
         probe = site.status("--ready")
         until_it_sleeps(child.pid)
@@ -162,7 +162,7 @@ def test_a_waiting_run_leaves_an_installer_alone_that_has_only_begun_and_takes_t
         (site.root / f"{TOOLKIT}.made").mkdir()
         while not _has_the_name(site.root / TOOLKIT, site.root / f"{TOOLKIT}.made"):
             pass
-        until(lambda: look(site)["code"] == "drifted", lambda: look(site))
+        until(lambda: found_problem(site, "drifted"), lambda: look(site))
         assert not (site.root / TOOLKIT).is_symlink()
         nvidias_toolkit(site)
         until_it_sleeps(child.pid)

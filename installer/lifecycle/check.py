@@ -26,6 +26,17 @@ from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
 from installer.lifecycle import drift, readiness
 from installer.lifecycle.installation_report import read_installation
+from installer.lifecycle.last_check import (
+    NOT_RUNNING,
+    EngineCheck,
+    LastCheck,
+    Problem,
+    Repair,
+    add_since,
+    publish_check,
+    read_check,
+    read_check_of_boot,
+)
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
 from installer.model.engine import Api, EngineState
@@ -117,12 +128,11 @@ class _Check:
         self.work = work
         self.host = work.host
         self.options = work.options
-        self.previous = readiness.read_check_of_boot(work.host, work.options.state_file)
+        self.previous = read_check_of_boot(work.host, work.options.state_file)
         self.result = replace(
             self.previous,
-            ignores=work.options.drift is Drift.IGNORE,
-            doing=(),
-            did=(),
+            ignores_drift=work.options.drift is Drift.IGNORE,
+            repair=Repair(),
             asked=asked,
             number=self.previous.number + 1,
             began_s=monotonic(),
@@ -133,8 +143,11 @@ class _Check:
     def record(self) -> Record:
         return self.work.ledger.held
 
-    def note(self, **seen: Any) -> None:
-        self.result = replace(self.result, **seen)
+    def note(self, **facts: Any) -> None:
+        self.result = replace(self.result, **facts)
+
+    def note_pace(self, **facts: Any) -> None:
+        self.result = self.result.with_pace(**facts)
 
     def run(self) -> Watch:
         """Plan, then repair the drift or leave it alone."""
@@ -145,7 +158,7 @@ class _Check:
             if error.code == "engine-not-found" and self.record.engines:
                 raise explain_stopped(self.host, self.record.engines[0]) from error
             raise
-        drifted = drift.Drifted.of(plan, self.record, self.previous.edited)
+        drifted = drift.Drifted.of(plan, self.record, self.previous.edited_configs)
         if not self.result.asked:
             refusal = self.find_refusal(plan, drifted)
             if refusal is not None:
@@ -165,7 +178,7 @@ class _Check:
             InstallerError: an engine is stopped, or starts no container.
         """
         self.ask_engines(plan, proven=True)
-        self.result = self.result.with_error(None)
+        self.result = self.result.without_problem()
 
     def conclude(self, plan: Plan) -> Watch:
         reason = next(list_pending_restarts(self.work, plan), None)
@@ -179,7 +192,7 @@ class _Check:
 
     def find_refusal(self, plan: Plan, drifted: drift.Drifted) -> drift.Refusal | None:
         policy = self.options.drift
-        refusal = drift.find_refusal(policy, drifted, self.result.repairs, monotonic(), readiness.clock)
+        refusal = drift.find_refusal(policy, drifted, self.result.pace.repairs, monotonic(), readiness.clock)
         if refusal is None and (drifted.things or plan.reloaded) and node_stops(self.host):
             reason = InstallerError(
                 "repair the node (it is going down)", remedy="look again after its boot", code="drifted"
@@ -194,11 +207,12 @@ class _Check:
             steps = tuple(describe(step).text for step in plan.steps)
             repairs: drift.Repairs = {}
             if not self.result.asked:
-                repairs = drift.add_repair(self.result.repairs, drifted.things, monotonic())
-            self.note(doing=steps, repairs=repairs, looks=())
-            readiness.publish_check(self.host, self.options.state_file, self.result)
+                repairs = drift.add_repair(self.result.pace.repairs, drifted.things, monotonic())
+            self.note(repair=Repair(under_way=steps))
+            self.note_pace(repairs=repairs, idle_checks=())
+            publish_check(self.host, self.options.state_file, self.result)
         if drifted.things:
-            log.warning("drift found", found=drifted.summary, repair=list(self.result.doing))
+            log.warning("drift found", found=drifted.summary, repair=list(self.result.repair.under_way))
         self.work.carry_out(plan)
         if drifted.things:
             log.info("drift repaired", steps=len(plan.steps), seconds=round(monotonic() - began_s, 3))
@@ -206,7 +220,7 @@ class _Check:
             log.info("pending restart done", engines=list(plan.reloaded))
         elif self.result.asked:
             log.info("nothing changed", engines=sorted(plan.engines))
-        self.note(did=self.result.doing, doing=())
+        self.note(repair=Repair(done=self.result.repair.under_way))
 
     def leave(self, plan: Plan, refusal: drift.Refusal, *, ignored: bool) -> Watch:
         """Leave drift alone; a node with ignored drift is ready as long as its engines serve."""
@@ -225,18 +239,21 @@ class _Check:
             untouched = replace(plan, parts=())
             self.tell_success(untouched)
             # The next check comes soon, because a reload changes no file.
-            self.result = replace(self.result.with_error(None), until_s=monotonic() + IGNORED_S)
+            self.result = self.result.without_problem()
+            self.note_pace(next_check_s=monotonic() + IGNORED_S)
             return self.end(untouched)
-        if reason.code != self.previous.code or reason.problem != self.previous.problem:
+        problem = Problem.of(reason)
+        known = self.previous.problem
+        if known is None or (problem.code, problem.text) != (known.code, known.text):
             log_drift = log.error if reason.code == "drift-repeats" else log.warning
             log_drift("drift not repaired", code=reason.code, problem=reason.problem, remedy=reason.remedy)
             metrics.publish_failure(self.host, self.options, work.ledger, reason)
         return self.end_unready(reason, refusal.until_s)
 
-    def end_unready(self, reason: InstallerError | None, until_s: float) -> Watch:
-        """Publish why the node is not ready; the next check begins at ``until_s``."""
+    def end_unready(self, reason: InstallerError, next_check_s: float) -> Watch:
+        """Publish why the node is not ready, and when the next check begins."""
         self.withdraw()
-        self.result = replace(self.result.with_error(reason), until_s=until_s)
+        self.result = self.result.with_error(reason).with_pace(next_check_s=next_check_s)
         return self.end()
 
     def fail(self, error: InstallerError) -> Watch:
@@ -245,12 +262,16 @@ class _Check:
         options = self.options
         result = self.result
         previous = self.previous
-        signs = fingerprint(list_signs(host, options, self.record))
-        # The delays begin anew where an engine has started, and for a user's request: the cause may go soon.
-        engine_started = bool(previous.failures) and signs != previous.signs
-        failures = 1 if engine_started or result.asked else previous.failures + 1
-        # An engine that starts again and again is checked as rarely as a file that is written all the time.
-        looks = (*result.looks, result.began_s) if engine_started else result.looks
+        engine_starts = fingerprint(list_start_files(host, options, self.record))
+        engine_started = previous.pace.failures > 0 and engine_starts != previous.pace.engine_starts
+        failures = previous.pace.failures + 1
+        if engine_started or result.asked:
+            # The delays begin anew for a started engine and for a user's request: the cause may go soon.
+            failures = 1
+        idle_checks = result.pace.idle_checks
+        if engine_started:
+            # An engine that starts again and again is checked as rarely as a file that is always written.
+            idle_checks += (result.began_s,)
         # An engine that its owner restarts does not answer for a moment: the second failure counts.
         if result.asked or failures == LOUD_FAILURES:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
@@ -259,13 +280,13 @@ class _Check:
             replace(each, serves=None, differs="", process=keep_live(each.process))
             for each in previous.engines
         ]
-        self.note(
+        self.note(engines=add_since(engines, previous.engines))
+        self.note_pace(
             failures=failures,
-            signs=signs,
-            looks=looks,
-            engines=readiness.add_since(engines, previous.engines),
+            engine_starts=engine_starts,
+            idle_checks=idle_checks,
             # The file has the failed repair as well.
-            repairs=readiness.read_check_of_boot(host, options.state_file).repairs,
+            repairs=read_check_of_boot(host, options.state_file).pace.repairs,
         )
         self.withdraw()  # before anything else that may fail
         metrics.publish_failure(host, options, self.work.ledger, error)
@@ -280,15 +301,17 @@ class _Check:
         result = self.result
         moment = monotonic()
         changed = proven is not None and bool(proven.steps)
-        looks = self.list_idle_checks(changed=changed)
-        unmade = proven.unmade if proven is not None else None
+        idle_checks = self.list_idle_checks(changed=changed)
+        specification_problem: Problem | None = None
+        if proven is not None and proven.unmade is not None:
+            specification_problem = Problem.of(proven.unmade)
         self.note(
-            looks=looks[-KEPT_CHECKS:],
-            repairs=drift.select_recent(result.repairs, moment),
             by_cdi=self.record.cdi is not None,
-            unmade=unmade.problem if unmade else "",
-            unmade_remedy=str(unmade.remedy) if unmade else "",
-            edited=tuple(self.list_edited()),
+            specification_problem=specification_problem,
+            edited_configs=tuple(self.list_edited()),
+        )
+        self.note_pace(
+            idle_checks=idle_checks[-KEPT_CHECKS:], repairs=drift.select_recent(result.pace.repairs, moment)
         )
         watched = list(self.places())
         found = fingerprint(watched)
@@ -298,7 +321,7 @@ class _Check:
         }:  # a file changed during the check, or is watched for the first time
             self.baseline = CHECK_AGAIN
         try:
-            readiness.publish_check(host, options.state_file, self.result)
+            publish_check(host, options.state_file, self.result)
         except InstallerError as error:
             log.warning("check result not written", error=error)
         files_good, ready = self.judge_installation()
@@ -307,9 +330,9 @@ class _Check:
             # Good files are still as the check wrote them; others were written since.
             baseline = found if files_good else CHECK_AGAIN
         due_s = 0.0
-        if result.until_s:
-            due_s = max(1.0, result.until_s - moment)
-        elif unmade:
+        if result.pace.next_check_s:
+            due_s = max(1.0, result.pace.next_check_s - moment)
+        elif specification_problem is not None:
             due_s = drift.UNMADE_S
         watched += [each.process for each in result.engines if each.process]
         if proven is not None:
@@ -319,14 +342,14 @@ class _Check:
                 local = host.local_path(path, last=False)
                 if local.exists():
                     watched.append(f"{THERE}{local}")
-        return Watch(tuple(watched), baseline, due_s, drift.rest_s(looks, moment))
+        return Watch(tuple(watched), baseline, due_s, drift.rest_s(idle_checks, moment))
 
     def list_idle_checks(self, *, changed: bool) -> tuple[float, ...]:
         """Return the begin of the last checks without any finding; ``changed``: this check has a finding."""
         result = self.result
         if self.baseline and not (result.problem or result.asked or changed):
-            return (*result.looks, result.began_s)
-        return result.looks if result.failures else ()
+            return (*result.pace.idle_checks, result.began_s)
+        return result.pace.idle_checks if result.pace.failures else ()
 
     def judge_installation(self) -> tuple[bool, bool]:
         """Tell whether all installed files are good, and whether nothing keeps the node from being ready."""
@@ -355,7 +378,7 @@ class _Check:
             with suppress(InstallerError):
                 file = self.host.read(row.path)
                 if file is None:
-                    is_edited = str(row.path) in self.previous.edited
+                    is_edited = str(row.path) in self.previous.edited_configs
                 else:
                     is_edited = file.digest not in row.ours
                 if is_edited:
@@ -391,16 +414,16 @@ class _Check:
         dependencies = {name: Dependencies() for name in plan.engines}
         for name, engine in engines.items():
             if engine.serving is not None:
-                last = known.get(name, readiness.EngineCheck(name))
+                last = known.get(name, EngineCheck(name))
                 last_dependencies = Dependencies(last.containerd, last.monitor)
                 dependencies[name] = find_dependencies(
                     self.host, engine, self.options.layout.toolkit, last_dependencies
                 )
         refusals = dry_run.find_refusals(self.host, engines.values()) if asking else {}
         reasons = {} if proven else _list_reload_reasons(plan)
-        checks: list[readiness.EngineCheck] = []
+        checks: list[EngineCheck] = []
         for name, engine in engines.items():
-            check = readiness.EngineCheck(
+            check = EngineCheck(
                 name,
                 None if name in plan.unproven else name not in reasons,
                 differs=reasons.get(name, ""),
@@ -412,17 +435,15 @@ class _Check:
                 program=engine.next_start.program if engine.next_start else "",
             )
             checks.append(check)
-        checks += [
-            readiness.EngineCheck(row.name, serves=False, differs=readiness.NOT_RUNNING) for row in stopped
-        ]
+        checks += [EngineCheck(row.name, serves=False, differs=NOT_RUNNING) for row in stopped]
         for check in checks:
             if check.name in known and known[check.name].refused == check.refused:
                 continue
             error = check.refusal
             if error is not None:
                 log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
-        checks_since = readiness.add_since(checks, self.previous.engines)
-        self.note(plan=plan.digest, engines=checks_since, failures=0)
+        self.note(engines=add_since(checks, self.previous.engines))
+        self.note_pace(failures=0)
 
     def find_low_level(self) -> None:
         """Note the low-level runtime behind our runtimes, "" if none was ever found.
@@ -431,7 +452,7 @@ class _Check:
             InstallerError: the runtime of the last check is gone.
         """
         layout = self.options.layout
-        known = self.result.hands_over_to
+        known = self.result.low_level_runtime
         found = find_low_level_runtime(self.host, layout, self.record)
         if found is None and known:
             raise InstallerError(
@@ -440,7 +461,7 @@ class _Check:
                 remedy=f"install it again, or name another one in {layout.config}",
                 code="no-low-level-runtime",
             )
-        self.note(hands_over_to=str(found or ""))
+        self.note(low_level_runtime=str(found or ""))
 
     def places(self) -> tuple[str, ...]:
         return list_places(self.host, self.options, self.record, self.result)
@@ -496,7 +517,7 @@ def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
     return InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
 
-def list_places(host: Host, options: Options, record: Record, last: readiness.LastCheck) -> tuple[str, ...]:
+def list_places(host: Host, options: Options, record: Record, last: LastCheck) -> tuple[str, ...]:
     """Return the watched paths except the engines' processes; the end of the check adds the processes."""
     layout = options.layout
     directories = _list_directories(layout, record)
@@ -516,7 +537,7 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
     places += gpus.list_watched(host, options, record)
     if record.nri is not None:  # the plugin's own state: whether it is registered, and the pods it missed
         places.append(str(host.local_path(options.nri.at(record.nri).state)))
-    programs = [last.hands_over_to]
+    programs = [last.low_level_runtime]
     for check in last.engines:
         programs += [check.monitor, check.program]
     for program in programs:
@@ -529,7 +550,7 @@ def list_places(host: Host, options: Options, record: Record, last: readiness.La
         kept += [spec.state.usual for spec in specs]
         kept += [spec.data.usual for spec in specs if spec.data]
     places += [f"{KEPT}{host.local_path(path)}" for path in kept]
-    places += list_signs(host, options, record)
+    places += list_start_files(host, options, record)
     # The containerd below Docker.
     places += [
         str(host.local_path(PurePosixPath(check.containerd))) for check in last.engines if check.containerd
@@ -551,7 +572,7 @@ def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
     return directories
 
 
-def list_signs(host: Host, options: Options, record: Record) -> tuple[str, ...]:
+def list_start_files(host: Host, options: Options, record: Record) -> tuple[str, ...]:
     """Return the sockets and pidfiles of the served engines; each start of an engine creates them."""
     sockets = _list_sockets(options, record)
     paths = list(sockets.values())
@@ -576,7 +597,7 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     """Wait while a served Docker is being stopped, a minute at most."""
     # dockerd lives on until its containers have ended. systemd holds its socket too, and would start dockerd
     # again for a client that connects before that (engine-facts.md#dockerd-stop).
-    last = readiness.read_check(host, options.state_file) or readiness.LastCheck()
+    last = read_check(host, options.state_file) or LastCheck()
     processes = {each.name: each.process for each in last.engines if each.serves}
     dockers = {}
     for name, path in _list_sockets(options, record).items():

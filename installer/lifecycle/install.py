@@ -23,6 +23,7 @@ from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import readiness, uninstall
 from installer.lifecycle.check import Watch, Work, check_node, conclude_install
+from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
 from installer.model.engine import Api
@@ -174,9 +175,9 @@ def check(options: Options, *, asked: bool) -> Exit:
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             _answer(check_node(_work(host, options, ledger), asked=asked), tells=asked)
     except UndoIncompleteError as error:  # the check could not publish a result, for which a user may wait
-        before = readiness.read_check_of_boot(host, options.state_file).with_error(error)
-        failed = replace(before, asked=asked, began_s=began_s, doing=(), did=())
-        readiness.publish_check(host, options.state_file, failed)
+        before = read_check_of_boot(host, options.state_file).with_error(error)
+        failed = replace(before, asked=asked, began_s=began_s, repair=Repair())
+        publish_check(host, options.state_file, failed)
         raise
     return Exit.OK
 

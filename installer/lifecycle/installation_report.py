@@ -24,8 +24,9 @@ from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of
 from installer.host.locks import is_pidfile_locked
-from installer.lifecycle import handover, readiness
+from installer.lifecycle import handover
 from installer.lifecycle.drift import RECONCILE
+from installer.lifecycle.last_check import NOT_RUNNING, EngineCheck, LastCheck, read_check
 from installer.model.facts import ADOPTED, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
@@ -72,7 +73,7 @@ class Installation(Struct, frozen=True):
     """The install of a node, and the last check of it."""
 
     record: Record | None
-    last_check: readiness.LastCheck | None
+    last_check: LastCheck | None
     files: tuple[Line, ...]  # the lines of the files on the disk
     lines: tuple[Line, ...]  # all lines: also those of ``run`` and the NRI plugin
 
@@ -98,12 +99,12 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     """
     options = find_install_dir(host, options, tell=False)
     layout = options.layout
-    last_check = readiness.read_check(host, options.state_file)
-    ignores = last_check is not None and last_check.current and last_check.ignores
+    last_check = read_check(host, options.state_file)
+    ignores_drift = last_check is not None and last_check.current and last_check.ignores_drift
     for _ in range(READS):
         ledger_content = read_record(host, layout)
         record = access.drop_foreign(host, layout, ledger_content) if ledger_content else None
-        files = tuple(list_files(host, options, record, deep=deep, ignores=ignores))
+        files = tuple(list_files(host, options, record, deep=deep, ignores=ignores_drift))
         if read_record(host, layout) == ledger_content:
             break
     lines = files
@@ -121,11 +122,12 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     return Installation(record, last_check, files, (*lines, *plugin))
 
 
-def _repaired_by_run(line: Line, last_check: readiness.LastCheck) -> Line:
+def _repaired_by_run(line: Line, last_check: LastCheck) -> Line:
     """Return the line with the remedy that is possible while ``run`` waits."""
     remedy = f"{RECONCILE} puts it right"
-    if last_check.code == "config-disturbs-others":
-        remedy = last_check.remedy
+    problem = last_check.problem
+    if problem is not None and problem.code == "config-disturbs-others":
+        remedy = problem.remedy
     return replace(line, state=re.sub("|".join(BY_INSTALL), lambda _: remedy, line.state))
 
 
@@ -345,39 +347,52 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     return state, True
 
 
-def list_last_check(seen: readiness.LastCheck | None, record: Record) -> Iterator[Line]:
+def list_last_check(check: LastCheck | None, record: Record) -> Iterator[Line]:
     """Yield the results of the last check."""
-    if seen is None:
+    if check is None:
         return
-    if not seen.current:
-        state = f"at {seen.time}, by a run that has ended (pid {seen.pid}): no run watches this node"
+    if not check.current:
+        state = f"at {check.time}, by a run that has ended (pid {check.pid}): no run watches this node"
         yield Line(LAST_CHECK, state, good=True)
         return
-    if seen.problem:
-        waits = is_left_to_owner(seen, record)
-        begin = f"{seen.time}: {PENDING}" if waits else seen.time
-        yield Line(LAST_CHECK, f"{begin}: cannot {seen.problem}; {seen.remedy}", good=waits)
-    serves = "takes devices by CDI" if seen.by_cdi else "serves our runtimes"
-    for engine in seen.engines:
-        if engine.serves:
-            state = "runs our OCI hook" if engine.hook else serves
-            yield Line(engine.name, f"{state}, since {engine.since}", good=True)
-        elif engine.serves is not None:
-            state = f"did not serve our runtimes at the last check ({engine.differs}), since {engine.since}"
-            remedy = "start it" if engine.differs == readiness.NOT_RUNNING else RECONCILE
-            yield Line(engine.name, f"{state}: {remedy}")
-        if engine.refusal is not None:
-            yield Line(engine.name, str(engine.refusal), later=True)
-    if seen.generation is not None:
-        yield Line(GPU_KIND, str(seen.generation), later=True)
-    if seen.doing:
-        yield Line("repair", f"under way since {seen.time}: {', '.join(seen.doing)}", good=True)
+
+    if check.problem is not None:
+        is_pending = is_left_to_owner(check, record)
+        begin = check.time
+        if is_pending:
+            begin += f": {PENDING}"
+        yield Line(LAST_CHECK, f"{begin}: {check.problem.error}", good=is_pending)
+
+    for engine in check.engines:
+        yield from _describe_engine(engine, by_cdi=check.by_cdi)
+    if check.specification_problem is not None:
+        yield Line(GPU_KIND, str(check.specification_problem.error), later=True)
+    if check.repair.under_way:
+        steps = ", ".join(check.repair.under_way)
+        yield Line("repair", f"under way since {check.time}: {steps}", good=True)
 
 
-def is_left_to_owner(seen: readiness.LastCheck, record: Record) -> bool:
+def _describe_engine(engine: EngineCheck, *, by_cdi: bool) -> Iterator[Line]:
+    """Yield the state of an engine at the last check, and the flaw of its next start."""
+    if engine.serves:
+        state = "serves our runtimes"
+        if engine.hook:
+            state = "runs our OCI hook"
+        elif by_cdi:
+            state = "takes devices by CDI"
+        yield Line(engine.name, f"{state}, since {engine.since}", good=True)
+    elif engine.serves is not None:
+        state = f"did not serve our runtimes at the last check ({engine.differs}), since {engine.since}"
+        remedy = "start it" if engine.differs == NOT_RUNNING else RECONCILE
+        yield Line(engine.name, f"{state}: {remedy}")
+    if engine.refusal is not None:
+        yield Line(engine.name, str(engine.refusal), later=True)
+
+
+def is_left_to_owner(check: LastCheck, record: Record) -> bool:
     """Tell whether the check has found nothing but a restart that is left to the owner of the engine."""
-    is_put_off = any(row.restart_due for row in record.engines)
-    return seen.code == LEFT_TO_OWNER and not is_put_off
+    is_postponed = any(row.restart_due for row in record.engines)
+    return check.problem is not None and check.problem.code == LEFT_TO_OWNER and not is_postponed
 
 
 def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Line]:
@@ -413,7 +428,7 @@ def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Lin
 
 
 def explain_unproven(
-    host: Host, pid_file: PurePosixPath, record: Record | None, seen: readiness.LastCheck | None
+    host: Host, pid_file: PurePosixPath, record: Record | None, last_check: LastCheck | None
 ) -> str:
     """Return why a node without any obstacle is not ready."""
     waits = is_pidfile_locked(host.local_path(pid_file))
@@ -425,13 +440,12 @@ def explain_unproven(
             f"no toolkit-installer run waits (normal after install; {pid_file} is not locked): "
             "start run, or see the log of the last one"
         )
-    if seen and seen.current and seen.problem:
-        return f"cannot {seen.problem}; {seen.remedy}"
-    unasked: list[str] = []
-    if seen and seen.current:
-        unasked = [engine.name for engine in seen.engines if engine.serves is None]
-    if unasked:
-        state = "serves (it was not asked, or did not answer): restart or reload it"
-        return f"it is not known what {' or '.join(unasked)} {state}"
+    if last_check and last_check.current:
+        if last_check.problem is not None:
+            return str(last_check.problem.error)
+        unasked = [engine.name for engine in last_check.engines if engine.serves is None]
+        if unasked:
+            state = "serves (it was not asked, or did not answer): restart or reload it"
+            return f"it is not known what {' or '.join(unasked)} {state}"
     proof = "take devices by CDI" if record.cdi else "serve our runtimes"
     return f"run has not verified yet that the engines {proof}: wait, or see its log"

@@ -12,6 +12,7 @@ from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.files import Host
 from installer.lifecycle import installation_report, readiness
+from installer.lifecycle.last_check import LastCheck, read_check
 from installer.model.facts import Record
 from installer.model.files import dumps, says
 from installer.model.options import Options
@@ -145,8 +146,10 @@ def _make_document(found: installation_report.Installation, reason: str) -> Stat
     )
 
 
-def _describe_check(check: readiness.LastCheck) -> CheckDocument:
+def _describe_check(check: LastCheck) -> CheckDocument:
     """Return the document of a check, with the problems in whole sentences."""
+    problem = check.problem
+    specification_problem = check.specification_problem
     engines: list[EngineDocument] = []
     for engine in check.engines:
         document = EngineDocument(engine.name, engine.serves, engine.since, engine.differs, engine.refused)
@@ -157,11 +160,11 @@ def _describe_check(check: readiness.LastCheck) -> CheckDocument:
         current=check.current,
         number=check.number,
         asked=check.asked,
-        did=check.did,
-        code=check.code,
-        problem=f"cannot {check.problem}" if check.problem else "",
-        remedy=check.remedy,
-        unmade=f"cannot {check.unmade}" if check.unmade else "",
+        did=check.repair.done,
+        code=problem.code if problem else "",
+        problem=f"cannot {problem.text}" if problem else "",
+        remedy=problem.remedy if problem else "",
+        unmade=f"cannot {specification_problem.text}" if specification_problem else "",
         engines=tuple(engines),
     )
 
@@ -206,35 +209,33 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         return Exit.NO_RUN_WAITS
 
     check = _await_check(host, options, pid, sent_s)
-    error = check.error
     record = Record()
-    if error is not None:
+    if check.problem is not None:
         record = installation_report.read_installation(host, options).record or record
     # With --restart-mode none the node is as its owner wants it: status counts his restart as pending, too.
     is_pending = installation_report.is_left_to_owner(check, record)
+    problems = check.problems
     if is_pending:
-        error = None
-    refusals = [engine.refusal for engine in check.engines]
-    problems = [problem for problem in (error, *refusals, check.generation) if problem is not None]
+        problems = replace(check, problem=None).problems
     if as_json:
         document = _describe_check(check)
         sys.stdout.write(dumps(document, indent=2).decode())
         return Exit.FAILED if problems else Exit.OK
 
-    if error is None:
-        sys.stdout.writelines(f"done: {step}\n" for step in check.did)
+    if check.problem is None or is_pending:
+        sys.stdout.writelines(f"done: {step}\n" for step in check.repair.done)
         for line in installation_report.list_last_check(check, record):
             sys.stdout.write(f"{line.what}: {line.state}\n")
     if problems:
         raise problems[0]
-    if check.did:
+    if check.repair.done:
         sys.stdout.write("repaired\n")
     elif not is_pending:
         sys.stdout.write("nothing to do\n")
     return Exit.OK
 
 
-def _await_check(host: Host, options: Options, pid: int, sent_s: float) -> readiness.LastCheck:
+def _await_check(host: Host, options: Options, pid: int, sent_s: float) -> LastCheck:
     """Return the finished check that a user's request has started.
 
     Args:
@@ -256,11 +257,11 @@ def _await_check(host: Host, options: Options, pid: int, sent_s: float) -> readi
 
     while time.monotonic() < sent_s + ANSWER_S:
         supervision.raise_if_stopped()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
-        check = readiness.read_check(host, options.state_file)
+        check = read_check(host, options.state_file)
         if check is not None and check.asked and check.began_s >= sent_s:
-            if not check.doing:
+            if not check.repair.under_way:
                 return check
-            write_once(f"under way: {', '.join(check.doing)}\n")
+            write_once(f"under way: {', '.join(check.repair.under_way)}\n")
         if time.monotonic() > sent_s + SOON_S:
             longer = "longer where an engine, or a GPU that nvidia-ctk asks, does not answer"
             write_once(f"asked run (pid {pid}) to check the node, which takes seconds; {longer}\n")

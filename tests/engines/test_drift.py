@@ -81,7 +81,7 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
         assert took < REPAIR_S
         assert served(node)[0] >= OURS
         assert starts(node, node.unit) == count
-        assert list(look(node)["repairs"]) == [node.config]
+        assert list(look(node)["pace"]["repairs"]) == [node.config]
         said = process.log
         node.run(["sh", "-c", f"cp -a {program} {program}.new && mv {program}.new {program}"])  # an upgrade
         node.restart(node.unit)

@@ -1,6 +1,5 @@
 """One check of the node, and the file that it leaves for ``status``."""
 
-import json
 import os
 import socket
 from collections.abc import Callable
@@ -16,10 +15,10 @@ from installer.change.plan import Plan
 from installer.engines import ENGINES
 from installer.errors import InstallerError, NotYetError
 from installer.host.files import Host
-from installer.lifecycle import check
-from installer.lifecycle import readiness as seen
+from installer.lifecycle import check, readiness
 from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import UNMADE_S
+from installer.lifecycle.last_check import EngineCheck, LastCheck, Problem, read_check
 from installer.metrics import snapshot as metrics
 from installer.model.engine import EffectiveConfig, EngineState, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
@@ -35,11 +34,11 @@ TEXTFILE = PurePosixPath("/prom/toolkit.prom")
 READY, PIDFILE = PurePosixPath("/ready"), PurePosixPath("/toolkit.pid")
 
 
-def test_a_damaged_state_file_is_none(tmp_path: Path) -> None:
-    for text in ("", '{"version": 2}', '{"version": 1, "later": 1}', "[" * 100_000):
+def test_a_state_file_that_is_damaged_or_of_another_version_is_none(tmp_path: Path) -> None:
+    for text in ("", '{"version": 1}', '{"version": 2, "later": 1}', "[" * 100_000):
         host = put(tmp_path, {"state": text})
 
-        assert seen.read_check(host, PurePosixPath("/state")) is None
+        assert read_check(host, PurePosixPath("/state")) is None
 
 
 @pytest.mark.parametrize(
@@ -51,10 +50,10 @@ def test_what_somebody_else_calls_ready_stays_as_it_is(tmp_path: Path, text: str
     before = tree(tmp_path)
 
     with pytest.raises(InstallerError, match="publish readiness in /ready"):
-        seen.refuse_foreign(host, READY)
-    seen.remove(host, READY)
+        readiness.refuse_foreign(host, READY)
+    readiness.remove(host, READY)
 
-    assert not seen.is_ready(host, READY, PIDFILE)
+    assert not readiness.is_ready(host, READY, PIDFILE)
     assert tree(tmp_path) == before
 
 
@@ -88,8 +87,8 @@ class Node:
         return check.check_node(replace(self.work(drift), **work), asked=asked)
 
     def _carry_out(self, plan: Plan) -> None:
-        said = self.said if self.path.exists() else {}
-        known = f"known before: {[*said.get('repairs', ())]} {said.get('doing')}"
+        last = read_check(self.host, self.options.state_file) or LastCheck()
+        known = f"known before: {[*last.pace.repairs]} {[*last.repair.under_way]}"
         self.done.append(f"did {len(plan.steps)}, {known}")
 
     @property
@@ -102,8 +101,16 @@ class Node:
         return counts.repairs, counts.failures
 
     @property
-    def said(self) -> Any:
-        return json.loads(self.path.read_text())
+    def last_check(self) -> LastCheck:
+        last = read_check(self.host, self.options.state_file)
+        assert last is not None
+        return last
+
+    @property
+    def problem(self) -> Problem:
+        problem = self.last_check.problem
+        assert problem is not None
+        return problem
 
 
 NO_SPACE = InstallerError("write it", remedy="make room", code="no-space")
@@ -138,7 +145,7 @@ def test_a_node_that_goes_down_is_left_as_it_is(tmp_path: Path) -> None:
     node.check()
 
     assert (node.done, node.ready) == ([], False)
-    assert "it is going down" in node.said["problem"]
+    assert "it is going down" in node.problem.text
 
 
 def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Path) -> None:
@@ -151,8 +158,8 @@ def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Pat
 
     watch = node.check(carry_out=rolled_back)
 
-    assert (node.said["problem"], node.said["code"]) == ("write it", "no-space")
-    assert list(node.said["repairs"]) == ["/etc/docker/daemon.json"]
+    assert (node.problem.text, node.problem.code) == ("write it", "no-space")
+    assert list(node.last_check.pace.repairs) == ["/etc/docker/daemon.json"]
     assert not node.ready
     assert 0 < watch.due_s <= 2
     assert watch.before == signature(watch.places)
@@ -175,13 +182,13 @@ def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_mo
 
     watch = node.check(Drift.IGNORE)
 
-    assert (node.ready, node.counts, node.said["problem"]) == (True, (0, {}), "")
+    assert (node.ready, node.counts, node.last_check.problem) == (True, (0, {}), None)
     assert 0 < watch.due_s <= check.IGNORED_S, "what it serves it gives up with its next reload, in no file"
     node.plan = _plan_with_a_reload(runc=Runtime("runc"))
     node.check(Drift.IGNORE)
     assert (node.ready, node.counts) == (False, (0, {"drifted": 1}))
-    assert "--drift ignore repairs nothing" in node.said["problem"]
-    assert "toolkit-installer reconcile" in node.said["remedy"]
+    assert "--drift ignore repairs nothing" in node.problem.text
+    assert "toolkit-installer reconcile" in node.problem.remedy
 
 
 @pytest.mark.parametrize(
@@ -197,7 +204,7 @@ def test_an_engine_of_ours_that_does_not_run_is_named_and_no_reason_to_be_ready(
     watch = node.check(drift, **work)
 
     assert not node.ready
-    assert "containerd serves our runtimes (it does not run: nothing answers" in node.said["problem"]
+    assert "containerd serves our runtimes (it does not run: nothing answers" in node.problem.text
     assert 0 < watch.due_s <= 2
 
 
@@ -212,7 +219,7 @@ def test_an_engine_that_answers_and_could_start_no_container_is_no_reason_to_be_
     node.check()
 
     assert not node.ready
-    assert "its containerd does not run: nothing answers on" in node.said["problem"]
+    assert "its containerd does not run: nothing answers on" in node.problem.text
 
 
 def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: Path) -> None:
@@ -222,11 +229,11 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
 
     watches = [check.conclude_install(node.work(), plan), node.check(Drift.REPORT)]
 
-    assert (node.said["problem"], node.said["code"]) == (NOT_YET.problem, "restart-pending")
-    assert (node.said["failures"], node.said["repairs"]) == (0, {})
+    assert (node.problem.text, node.problem.code) == (NOT_YET.problem, "restart-pending")
+    assert (node.last_check.pace.failures, node.last_check.pace.repairs) == (0, {})
     node.plan = DIFFERS  # it is found busy right before its restart
     watches.append(node.check(carry_out=fail(NOT_YET)))
-    assert (node.said["problem"], node.said["failures"]) == (NOT_YET.problem, 0)
+    assert (node.problem.text, node.last_check.pace.failures) == (NOT_YET.problem, 0)
     assert (node.counts, node.ready) == ((0, {}), False), "and no failure"
     assert all(0 < watch.due_s <= check.PENDING_S for watch in watches)
 
@@ -283,7 +290,10 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
     watch = node.check(drift)
 
     assert node.done[0].startswith("did 1,"), "the rest is left, and told"
-    assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")
+    if drift is Drift.IGNORE:
+        assert node.last_check.problem is None
+    else:
+        assert node.problem.code == "drifted"
     assert watch.before == check.CHECK_AGAIN, "which is looked at once more"
 
 
@@ -293,7 +303,7 @@ def test_what_is_watched(tmp_path: Path) -> None:
     held = Record(engines=(OF_DOCKER,), configs=(row,), toolkit=ToolkitRow("1", None, ""))
 
     def places(record: Record, runtime: str = "", *engines: str) -> set[str]:
-        last = seen.LastCheck(hands_over_to=runtime, engines=tuple(map(seen.EngineCheck, engines)))
+        last = LastCheck(low_level_runtime=runtime, engines=tuple(map(EngineCheck, engines)))
         return {path.replace(str(tmp_path), "") for path in check.list_places(host, Options(), record, last)}
 
     ours = {str(STEP.path), f"{layout.version('1')}/", str(OF_DOCKER.socket)}
