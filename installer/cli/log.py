@@ -1,4 +1,4 @@
-"""Structured events in the past tense, to stderr: JSON lines off a terminal, readable ones on it."""
+"""Write structured events to stderr: readable lines on a terminal, else lines of JSON."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import Any, Final
 from installer.errors import Exit, InstallerError, Remedy, Spelling
 from installer.host import events
 
-# How the verbs that change a node may end well, as a sentence for whoever finds nothing but that.
+# The good ends of the verbs that change a node, as a sentence for a reader who sees nothing but the sentence.
 OUTCOMES: Final = {
     "installed": "installed, and configured {engines}",
     "nothing changed": "nothing changed: {engines} had everything in place",
@@ -21,7 +21,7 @@ OUTCOMES: Final = {
 
 
 class _Speech:
-    """How this process speaks, which has one stderr, and the sentence by which it ends."""
+    """The form of this process's log, and the sentence by which the process ends; it has one stderr."""
 
     readable = True
     spelling: Spelling = str
@@ -33,18 +33,28 @@ _speech = _Speech()
 
 
 def say_failed(error: InstallerError) -> None:
-    """Say in one line what could not be done and what to do about it, as a sentence or as an event."""
+    """Report a failure in one line, with its remedy: as a sentence, or as an event."""
     _speech.outcome = _spell(error)
     if _speech.readable:
         _write_line(f"toolkit-installer: {_speech.outcome}")
     else:
-        left = {"undo": "incomplete"} if error.exit is Exit.UNDO_INCOMPLETE else {}
-        events.log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy, **left)
+        fields = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
+        if error.exit is Exit.UNDO_INCOMPLETE:
+            fields["undo"] = "incomplete"
+        events.log.error("failed", **fields)
     events.log_others(error)
 
 
 def conclude(act: Callable[[], int], *, leaves: bool) -> int:
-    """Return the exit code of ``act``, whose error is said; ``leaves`` its last sentence for Kubernetes."""
+    """Do an act, and report its failure.
+
+    Args:
+        act: returns an exit code.
+        leaves: leave the last sentence of this process for Kubernetes.
+
+    Returns:
+        The exit code of the act, or of its failure.
+    """
     try:
         with events.internal_errors():
             return act()
@@ -57,71 +67,107 @@ def conclude(act: Callable[[], int], *, leaves: bool) -> int:
 
 
 def leave_outcome() -> None:
-    """Leave the last sentence where Kubernetes looks for it, if we are in a container of its."""
+    """Write the last sentence for Kubernetes, if this process runs in a container of a pod."""
     if _speech.outcome:
         events.write_termination_log(_speech.outcome)
 
 
 def current_format() -> str:
-    """Return how events look, for a program that writes to the same place."""
+    """Return the form of events, for a process that writes to the same stderr."""
     return "text" if _speech.readable else "json"
 
 
 def configure(wanted: str, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
-    """Write from here on as ``--log-format`` says; ``spoken`` and ``spelling`` give other words."""
+    """Write events from here on in another form.
+
+    Args:
+        wanted: the value of ``--log-format``.
+        spoken: other texts for some events.
+        spelling: how options are spelt in remedies.
+    """
     terminal = sys.stderr.isatty()
     _speech.spelling = spelling
     _speech.readable = wanted == "text" or (wanted == "auto" and terminal)
+    texts = spoken or {}
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         if event in OUTCOMES:
-            lists = {name: ", ".join(each) for name, each in fields.items() if isinstance(each, list)}
-            _speech.outcome = OUTCOMES[event].format_map({**fields, **lists})
-        spelt = {name: _spell(value) for name, value in fields.items()}
-        for error in (each for each in fields.values() if isinstance(each, InstallerError)):
-            spelt["code"] = error.code
-        event = (spoken or {}).get(event, event)
+            _speech.outcome = _sentence(OUTCOMES[event], fields)
+        spelt = {}
+        for name, value in fields.items():
+            spelt[name] = _spell(value)
+        for value in fields.values():
+            if isinstance(value, InstallerError):
+                spelt["code"] = value.code
         if "problem" in spelt:  # of an ``InstallerError``
             spelt["problem"] = f"cannot {spelt['problem']}"
+        text = texts.get(event, event)
         if _speech.readable:
-            _write_line(_render(level, event, spelt, colors=terminal and "NO_COLOR" not in os.environ))
+            colors = terminal and "NO_COLOR" not in os.environ
+            _write_line(_render(level, text, spelt, colors=colors))
         else:
-            _write_line(events.line(level, event, spelt))
+            _write_line(events.line(level, text, spelt))
 
     events.log.write = write_event
 
 
+def _sentence(template: str, fields: Mapping[str, Any]) -> str:
+    """Return the sentence of an outcome; the values of a list stand between commas."""
+    words = dict(fields)
+    for name, value in fields.items():
+        if isinstance(value, list):
+            words[name] = ", ".join(value)
+    return template.format_map(words)
+
+
 def _render(level: str, event: str, fields: Mapping[str, Any], *, colors: bool) -> str:
-    """Return an event as a line for a person: a level that is not info, the event, its fields."""
-    from structlog import dev  # it loads as much as all of ours: only a terminal waits for it
+    """Return an event as a line for a person: the level unless it is info, the event, the fields."""
+    from structlog import dev  # as large as all our modules: only a terminal waits for it
 
     style = dev.ConsoleRenderer.get_default_column_styles(colors=colors)
-    level_style = {"warning": style.level_warn, "error": style.level_error}.get(level, "")
-    look = partial(dev.KeyValueColumnFormatter, reset_style=style.reset)
+    level_styles = {"warning": style.level_warn, "error": style.level_error}
+    column = partial(dev.KeyValueColumnFormatter, reset_style=style.reset)
     columns = [
-        dev.Column("level", look(None, level_style, value_repr=str, postfix=":")),
-        dev.Column("event", look(None, style.bright, value_repr=str)),
-        dev.Column("", look(style.kv_key, style.kv_value, value_repr=events.spell_value)),
+        dev.Column("level", column(None, level_styles.get(level, ""), value_repr=str, postfix=":")),
+        dev.Column("event", column(None, style.bright, value_repr=str)),
+        dev.Column("", column(style.kv_key, style.kv_value, value_repr=events.spell_value)),
     ]
-    shown = {"level": level} if level != "info" else {}
+    shown: dict[str, Any] = {}
+    if level != "info":
+        shown["level"] = level
+    shown["event"] = event
+    shown.update(fields)
     render = dev.ConsoleRenderer(columns=columns, sort_keys=False)
-    return str(render(None, level, {**shown, "event": event, **fields}))
+    return str(render(None, level, shown))
 
 
 def _spell(value: Any) -> Any:
-    """Return an error, or a remedy, as text, with options as the entry point spells them."""
+    """Return an error or a remedy as text, with options as the entry point spells them; else the value."""
     if isinstance(value, InstallerError):
         return f"cannot {value.problem}; {_spell(value.remedy)}"
-    return value.spelt(_speech.spelling) if isinstance(value, Remedy) else value
+    if isinstance(value, Remedy):
+        return value.spelt(_speech.spelling)
+    return value
 
 
 def _write_line(message: str) -> None:
-    """Write a line whole; a reader that has gone away, or reads no more, is no reason to stop or to wait.
+    """Write a whole line; a reader of stderr that is gone or slow neither stops nor delays this process.
 
-    A full pipe without a reader would hold us for ever, with a stop pending. What finds no room within
-    ``PATIENCE_S`` is lost, and from then on nothing is waited for until there is room again.
+    A full pipe without a reader would delay us for ever, even with a stop pending. A line without room after
+    ``PATIENCE_S`` is lost, and later lines do not wait until there is room again.
     """
-    lost = f"({_speech.lost_lines} lines were lost here)\n" if _speech.lost_lines else ""
-    goes_on = (lambda: False) if lost else events.patient()
-    written = events.write(events.STDERR, f"{lost}{message}\n".encode(errors="backslashreplace"), goes_on)
-    _speech.lost_lines = 0 if written else _speech.lost_lines + 1
+    text = f"{message}\n"
+    goes_on = events.patient()
+    if _speech.lost_lines:
+        text = f"({_speech.lost_lines} lines were lost here)\n{text}"
+        goes_on = _give_up
+    is_written = events.write(events.STDERR, text.encode(errors="backslashreplace"), goes_on)
+    if is_written:
+        _speech.lost_lines = 0
+    else:
+        _speech.lost_lines += 1
+
+
+def _give_up() -> bool:
+    """Do not wait for room."""
+    return False
