@@ -1,4 +1,4 @@
-"""A plan as people read it: unified diffs, then what else would be done; and as programs do."""
+"""Print a plan: for people as unified diffs and the other steps, for programs as JSON."""
 
 from collections.abc import Sequence
 from difflib import unified_diff
@@ -19,6 +19,7 @@ from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.lifecycle import installation_report
+from installer.lifecycle.installation_report import Line
 from installer.model.facts import Record
 from installer.model.files import File, dumps, says
 from installer.model.options import Options
@@ -65,7 +66,7 @@ class PlanDocument(Struct, frozen=True):
 
 
 def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
-    """Print what ``install`` would do, secrets masked as ``diff`` does; nothing is locked or written."""
+    """Print the plan of ``install``, secrets masked as by ``diff``; nothing is locked or written."""
     host = Host.under(options.host_root, options.mounts)
     ledger = read_record(host, options.layout)
     record = ledger or Record()
@@ -78,15 +79,14 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
         raise
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
-    found = (*installation_report.list_files(host, options, ledger, deep=False, ignores=False),)
-    later = [each for each in found if each.later and each.what in plan.engines]
-    # What an install does without a step: it saves copies anew, restores access, goes on without the ledger.
-    repaired = [each for each in found if not plan.steps and installation_report.REPAIR in each.state]
-    acts = [*found] if ledger is None else repaired
-    acts += [] if plan.steps or record.empty else installation_report.list_last_act(record)
-    notes = (f"{each.what}: {each.state}" for each in (*later, *acts))
+
+    files = list(installation_report.list_files(host, options, ledger, deep=False, ignores=False))
+    later = [line for line in files if line.later and line.what in plan.engines]
+    acts = _acts_without_step(plan, ledger, files)
+    notes = [f"{line.what}: {line.state}" for line in (*later, *acts)]
     validation = Part("validation", notes=(*trials.unvalidated(plan.steps), *notes))
     plan = replace(plan, parts=(*plan.parts, validation))
+
     changes = bool(plan.steps or plan.pending or acts)
     diffs = [
         (step.path, diff(step.path, step.before, step.after, show_secrets=show_secrets))
@@ -98,58 +98,84 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     else:
         for line in lines_of(plan, diffs):
             click.echo(line)
-    for refused in (part for part in plan.parts if part.refused):
-        raise refused.obstacles[0]  # what install would change is not known
-    as_install = Exit.FAILED if plan.obstacles else Exit.OK
-    return Exit.WOULD_CHANGE if changes and not plan.obstacles else as_install
+
+    refused = next((part for part in plan.parts if part.refused), None)
+    if refused is not None:
+        raise refused.obstacles[0]  # the changes of an install are not known
+    if plan.obstacles:
+        return Exit.FAILED
+    return Exit.WOULD_CHANGE if changes else Exit.OK
+
+
+def _acts_without_step(plan: Plan, ledger: Record | None, files: Sequence[Line]) -> list[Line]:
+    """Return what an install repairs without a step: saved copies, access rights, a lost ledger."""
+    if ledger is None:
+        return list(files)
+    if plan.steps:
+        return []
+    acts = [line for line in files if installation_report.REPAIR in line.state]
+    if not ledger.empty:
+        acts += installation_report.list_last_act(ledger)
+    return acts
 
 
 def lines_of(plan: Plan, diffs: Diffs) -> list[str]:
-    """Return the plan as lines, coloured where the terminal takes it."""
-    lines = [line for _, each in diffs for line in each]
-    lines += [
-        f"{click.style(f'* {describe(step).text}', bold=True)}: {reason}" for step, reason in plan.planned
-    ]
+    """Return the plan as lines, with colours for a terminal."""
+    lines: list[str] = []
+    for _, diff_lines in diffs:
+        lines += diff_lines
+    for step, reason in plan.planned:
+        act = click.style(f"* {describe(step).text}", bold=True)
+        lines.append(f"{act}: {reason}")
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
-    if unasked := [name for name in plan.unproven if name not in plan.pending]:
+    unasked = [name for name in plan.unproven if name not in plan.pending]
+    if unasked:
         lines.append(f"! not verified to serve the runtimes: {', '.join(unasked)}")
     return lines or ["nothing to do"]
 
 
 def document_of(plan: Plan, diffs: Diffs, *, changes: bool) -> PlanDocument:
-    """Return the plan for programs: docs/plan.schema.json is made of its type."""
+    """Return the plan for programs; docs/plan.schema.json is made from its type."""
+    steps: list[PlannedStep] = []
+    obstacles: list[Obstacle] = []
+    for part in plan.parts:
+        steps += [PlannedStep(part.id, describe(step).text, reason) for step, reason in part.planned]
+        obstacles += [_obstacle(part, error) for error in part.obstacles]
+    configs = []
+    for path, lines in diffs:
+        text = "".join(f"{click.unstyle(line)}\n" for line in lines)
+        configs.append(PlannedConfig(str(path), text))
     return PlanDocument(
-        changes,
-        tuple(
-            PlannedStep(part.id, describe(step).text, reason)
-            for part in plan.parts
-            for step, reason in part.planned
-        ),
-        tuple(
-            PlannedConfig(str(path), "".join(f"{click.unstyle(line)}\n" for line in lines))
-            for path, lines in diffs
-        ),
-        plan.notes,
-        tuple(
-            Obstacle(part.id, each.code, f"cannot {each.problem}", str(each.remedy))
-            for part in plan.parts
-            for each in part.obstacles
-        ),
-        plan.unproven,
+        would_change=changes,
+        steps=tuple(steps),
+        configs=tuple(configs),
+        notes=plan.notes,
+        obstacles=tuple(obstacles),
+        unproven=plan.unproven,
     )
+
+
+def _obstacle(part: Part, error: InstallerError) -> Obstacle:
+    return Obstacle(part.id, error.code, f"cannot {error.problem}", str(error.remedy))
 
 
 def diff(
     path: PurePosixPath, before: File | None, after: File | None, *, show_secrets: bool = False
 ) -> list[str]:
     """Return the unified diff of one config, its secrets masked unless ``show_secrets``."""
-    texts = [text_of(file, path) for file in (before, after)]
-    shown = texts if show_secrets else [mask(text, syntax_of(path, text)) for text in texts]
-    one, other = f"a{path}" if before else "/dev/null", f"b{path}" if after else "/dev/null"
+    old_text = text_of(before, path)
+    new_text = text_of(after, path)
+    if not show_secrets:
+        old_text = mask(old_text, syntax_of(path, old_text))
+        new_text = mask(new_text, syntax_of(path, new_text))
+    old_lines = list(StringIO(old_text, newline="\n"))
+    new_lines = list(StringIO(new_text, newline="\n"))
+    old_name = f"a{path}" if before else "/dev/null"
+    new_name = f"b{path}" if after else "/dev/null"
+
     lines: list[str] = []
-    old, new = (list(StringIO(text, newline="\n")) for text in shown)
-    for line in unified_diff(old, new, one, other):
+    for line in unified_diff(old_lines, new_lines, old_name, new_name):
         lines.append(click.style(line.rstrip("\r\n"), fg=COLOURS.get(line[0])))
         if line[0] in "+- " and not line.endswith("\n"):
             lines.append("\\ No newline at end of file")
