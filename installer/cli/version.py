@@ -1,4 +1,4 @@
-"""The version that a person is told: of a development version also the commit, where it is known."""
+"""The version of this program for people; a development version with its commit, if known."""
 
 from contextlib import suppress
 from importlib.metadata import version
@@ -16,12 +16,15 @@ GIT_S: Final = 5.0
 def describe_version() -> str:
     """Return the version of this program, such as ``0.3.0`` or ``0.3.0.dev0 (commit 0123456789ab)``."""
     number = version("node-toolkit-installer")
-    commit = find_commit(PACKAGE) if ".dev" in number else ""
-    return f"{number} (commit {commit})" if commit else number
+    if ".dev" in number:
+        commit = find_commit(PACKAGE)
+        if commit:
+            return f"{number} (commit {commit})"
+    return number
 
 
 def find_commit(package: Path) -> str:
-    """Return the commit that the package was made from; "" where neither a file nor git tells."""
+    """Return the commit of the package, by a file in the package or by git; "" if unknown."""
     with suppress(OSError, ValueError):
         return (package / COMMIT).read_text().strip()
     checkout = package.parent
@@ -29,4 +32,6 @@ def find_commit(package: Path) -> str:
         return ""
     words = ["git", "-C", str(checkout), "rev-parse", f"--short={DIGITS}", "HEAD"]
     ran = run_in(Path("/"), words, timeout_s=GIT_S)
-    return ran.stdout.strip() if ran is not None and ran.returncode == 0 else ""
+    if ran is None or ran.returncode != 0:
+        return ""
+    return ran.stdout.strip()
