@@ -1,4 +1,4 @@
-"""The whole cycle in a throw-away root, with the real program as a child process."""
+"""Show the whole cycle in a temporary root, with the real program as a child process."""
 
 import hashlib
 import os
@@ -51,15 +51,17 @@ runtime_path = "/usr/bin/crun"
 
 
 def demo() -> Exit:
-    """Install into a throw-away node, show it, undo it; raise where hashes do not prove that."""
+    """Install on a temporary node, show the result, undo it, and prove the undo by hashes."""
     with tempfile.TemporaryDirectory(prefix="toolkit-installer-demo-") as directory:
-        root, source = Path(directory, "node"), Path(directory, "artifacts")
+        root = Path(directory, "node")
+        source = Path(directory, "artifacts")
         for name, text in CONFIGS.items():
             (root / name).parent.mkdir(parents=True)
             (root / name).touch(0o600)
             (root / name).write_text(text)
         make_toolkit(source)
         before = _hash(root)
+
         arguments = ["--host-root", str(root), "--toolkit-source", str(source), "--restart-mode", "none"]
         arguments += ["--runtime=docker", "--runtime=containerd", "--runtime=crio"]
         _show_title("A node with three container engines, each with an administrator's config")
@@ -70,52 +72,73 @@ def demo() -> Exit:
         if _hash(root) != before:
             raise InstallerError("plan without changing anything", remedy=REPORT, code="demo-failed")
         _show_title("toolkit-installer run: installs, configures, then waits")
-        with supervision.unblocked_signals(), _start("run", [*arguments, "--log-format", "text"]) as child:
-            try:
-                _show_log(child, until="waiting for a signal")
-                if child.poll() is not None:
-                    problem = f"run the demo (exit code {child.returncode})"
-                    raise InstallerError(problem, remedy=REPORT, code="demo-failed")
-                click.echo('  "not verified", and "ready: no" below, are expected: the demo has no engines')
-                _show_files(root)
-                _call("status", arguments[:2])
-                _show_title("SIGTERM: everything is undone")
-                child.terminate()
-                _show_log(child)
-            finally:
-                child.kill()
+        exit_code = _show_run(root, arguments)
         after = _hash(root)
+    return _show_proof(before, after, exit_code)
+
+
+def _show_run(root: Path, arguments: list[str]) -> int:
+    """Show ``run`` until it waits, stop it, and return its exit code."""
+    with supervision.unblocked_signals(), _start("run", [*arguments, "--log-format", "text"]) as child:
+        try:
+            _show_log(child, until="waiting for a signal")
+            if child.poll() is not None:
+                problem = f"run the demo (exit code {child.returncode})"
+                raise InstallerError(problem, remedy=REPORT, code="demo-failed")
+            click.echo('  "not verified", and "ready: no" below, are expected: the demo has no engines')
+            _show_files(root)
+            _call("status", arguments[:2])
+            _show_title("SIGTERM: everything is undone")
+            child.terminate()
+            _show_log(child)
+        finally:
+            child.kill()
+    return child.returncode
+
+
+def _show_proof(before: dict[str, str], after: dict[str, str], exit_code: int) -> Exit:
+    """Show the hashes of the configs before and after; return OK if the node is as before."""
     _show_title("The proof")
-    same = [name for name in CONFIGS if before[name] == after.get(name)]
+    same_count = 0
     for name in CONFIGS:
-        word = "same" if name in same else "DIFFERENT"
+        word = "DIFFERENT"
+        if before[name] == after.get(name):
+            word = "same"
+            same_count += 1
         click.echo(f"  {word}  sha256 {before[name].split()[1][:16]}  /{name}")
-    left = sorted(after.keys() - before.keys())
-    for name in left:
+    left_behind = sorted(after.keys() - before.keys())
+    for name in left_behind:
         click.echo(f"  LEFT  /{name}")
-    came = f"{len(same)} of {len(CONFIGS)} files came back byte for byte"
-    click.echo(f"{came}, {len(left)} left behind, exit code {child.returncode}")
-    return Exit.OK if before == after and child.returncode == 0 else Exit.FAILED
+    same_files = f"{same_count} of {len(CONFIGS)} files came back byte for byte"
+    click.echo(f"{same_files}, {len(left_behind)} left behind, exit code {exit_code}")
+    return Exit.OK if before == after and exit_code == 0 else Exit.FAILED
 
 
 def make_toolkit(source: Path) -> None:
-    """Make a toolkit whose files carry true names and ELF headers of this machine, and do nothing."""
+    """Make a toolkit of files that do nothing, with real names and the ELF header of this machine."""
     head = Path(sys.executable).read_bytes()[:64]
     for name in REQUIRED:
         path = source / search_paths(name)[0]
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f"{name}.99.0") if name in LIBRARIES else path
-        file.touch(0o644 if name in LIBRARIES else 0o755)
+        file = path
+        mode = 0o755
+        if name in LIBRARIES:
+            file = path.with_name(f"{name}.99.0")
+            mode = 0o644
+        file.touch(mode)
         file.write_bytes(head + name.encode())
         if file != path:
             path.symlink_to(file.name)
 
 
 def _start(verb: str, arguments: list[str]) -> "subprocess.Popen[str]":
-    kept = {name: value for name, value in os.environ.items() if "TOOLKIT_INSTALLER" not in name}
+    environment = {name: value for name, value in os.environ.items() if "TOOLKIT_INSTALLER" not in name}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
     command = [sys.executable, "-m", "installer", verb, *arguments]
-    env = kept | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def _call(verb: str, arguments: list[str]) -> None:
@@ -137,21 +160,28 @@ def _show_title(text: str) -> None:
 
 
 def _show_files(root: Path) -> None:
-    paths = [path for path in sorted(root.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    shown = [path for path in paths if ".toolkit-installer/" not in str(path)]
-    for path in shown:
+    """Show the files below ``root``; of our own directory only their number."""
+    inside_count = 0
+    for path in sorted(root.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if ".toolkit-installer/" in str(path):
+            inside_count += 1
+            continue
         about = f"-> {path.readlink()}" if path.is_symlink() else f" {path.stat().st_size} bytes"
         click.echo(f"  /{path.relative_to(root)} {about}")
-    if inside := len(paths) - len(shown):
-        what = f"{inside} files: the payload, the ledger, the originals"
-        click.echo(f"  /usr/local/nvidia/.toolkit-installer/  {what}")
+    if inside_count:
+        text = f"{inside_count} files: the payload, the ledger, the originals"
+        click.echo(f"  /usr/local/nvidia/.toolkit-installer/  {text}")
 
 
 def _hash(root: Path) -> dict[str, str]:
-    """Return what each path below ``root`` is: type and mode, and the hash of a file."""
+    """Return the mode and the hash of the content of each path below ``root``, with the type in the mode."""
     hashes = {}
     for path in root.rglob("*"):
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        content = b""
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         hashes[str(path.relative_to(root))] = f"{path.lstat().st_mode:o} {digest}"
     return hashes
