@@ -30,14 +30,7 @@ from installer.engines.config_edits import (
     without_us,
 )
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.engine import (
-    EffectiveConfig,
-    EngineState,
-    ReloadMethod,
-    RuntimeEntry,
-    find_disturbances,
-    is_ours,
-)
+from installer.model.engine import EffectiveConfig, EngineState, RuntimeEntry, find_disturbances, is_ours
 from installer.model.facts import ConfigRow, EngineRow, Facts, Record, Saved
 from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options, RestartMode
@@ -348,14 +341,14 @@ def _refuse_reload(undo: _Undo, candidate: UndoCandidate) -> InstallerError | No
     ours = _list_ours(undo.row, candidate)
     refusals = reloading.explain_refusals(engine, [candidate.reload], candidate.after, undo.facts, ours)
     refusal = next(refusals, None)
-    if refusal is None and engine.serving is None and engine.spec.reload is ReloadMethod.HUP:
+    if refusal is None and engine.serving is None and engine.spec.reads_config_on_signal:
         # A silent dockerd does not tell whether it has obeyed a signal.
         problem = f"verify that {engine.title} no longer serves our runtimes ({engine.silence})"
         remedy = f"make it answer, then {TRY_AGAIN}"
         refusal = InstallerError(problem, remedy=remedy, code="engine-not-proven")
     if refusal is None:
         return None
-    if engine.spec.reload is ReloadMethod.ITSELF:
+    if engine.spec.restarts_itself:
         return refusal
     written = ", ".join(str(write.path) for write in candidate.writes)
     state = "names our default no more" if candidate.demoted else "is without us"
@@ -365,7 +358,7 @@ def _refuse_reload(undo: _Undo, candidate: UndoCandidate) -> InstallerError | No
 
 def _without_reload(undo: _Undo, candidate: UndoCandidate) -> UndoCandidate:
     """Return the candidate for an engine that may not be reloaded."""
-    if undo.engine.spec.reload is ReloadMethod.ITSELF:  # k0s restarts its engine for any write
+    if undo.engine.spec.restarts_itself:  # k0s restarts its engine for any write
         return UndoCandidate(rows=undo.configs, kept_rows=undo.configs, demoted=candidate.demoted)
     return replace(candidate, reload=None)
 
@@ -652,7 +645,7 @@ def _needs_reload(undo: _Undo, candidate: UndoCandidate, reload: Reload) -> bool
     if reload.present and not candidate.demoted:
         return True
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    if not finished and engine.spec.reload is ReloadMethod.HUP:
+    if not finished and engine.spec.reads_config_on_signal:
         return True
     # An engine that serves nothing of ours is restarted only if it has read our config and the rest differs.
     return not never_read and not _serves_rest(engine.serving, candidate)

@@ -34,7 +34,6 @@ from installer.model.engine import (
     Decision,
     EffectiveConfig,
     EngineState,
-    ReloadMethod,
     Runtime,
     RuntimeEntry,
     find_disturbances,
@@ -362,7 +361,7 @@ def _accept(request: _Request, candidate: Candidate, after: EffectiveConfig | No
     steps: Sequence[Step] = candidate.writes
     if reload_decision is ReloadDecision.NOW:
         writes = candidate.writes
-        if not writes and engine.spec.reload is ReloadMethod.HUP:
+        if not writes and engine.spec.reads_config_on_signal:
             # dockerd may need an intermediate text although its config does not change.
             config = request.facts.contents[engine.config]
             writes = (WriteConfig(engine.name, engine.config, config, config),)
@@ -442,7 +441,7 @@ def _list_unwanted_defaults(
         return frozenset()
     # dockerd keeps a default that its file does not name any more. An engine that is restarted keeps none:
     # only an unfinished install of ours counts, since the owner may have prepared a start of his own.
-    by_signal = engine.spec.reload is ReloadMethod.HUP
+    by_signal = engine.spec.reads_config_on_signal
     if not (by_signal or _has_unfinished_default(request)):
         return frozenset()
     if after is None:

@@ -43,7 +43,7 @@ from installer.host import unit_jobs
 from installer.host.files import Host, entries, is_file, text
 from installer.host.processes import PROC, HostProcess, list_root_processes, read_command_line, unit_of
 from installer.host.trees import digests_below, sums_of
-from installer.model.engine import Engine, EngineState, ReloadMethod, Started
+from installer.model.engine import Engine, EngineState, Started
 from installer.model.facts import (
     OWNER,
     CdiFacts,
@@ -501,7 +501,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
     record = _list_held(host, options, record)
     engines = []
     for row in record.engines:
-        if ENGINES[row.name].reload is ReloadMethod.RESTART and not record.finished:
+        if ENGINES[row.name].is_restarted and not record.finished:
             # A restart that was begun before a crash or a stop of ours may be going on.
             unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)

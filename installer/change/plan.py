@@ -21,7 +21,7 @@ from installer.config_text import flatten
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
-from installer.model.engine import STANDARD_NAMES, EngineState, ReloadMethod, RuntimeEntry
+from installer.model.engine import STANDARD_NAMES, EngineState, RuntimeEntry
 from installer.model.facts import OWNER, Container, EngineRow, Facts, Record, ToolkitRow, names_of, require
 from installer.model.files import File
 from installer.model.options import Options
@@ -254,7 +254,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         texts = [file.digest if file else "" for file in files]
         serves: tuple[object, ...] = ()
         # dockerd keeps what a failed attempt loaded: what it serves tells nothing.
-        if each.serving is not None and each.spec.reload is not ReloadMethod.HUP:
+        if each.serving is not None and not each.spec.reads_config_on_signal:
             tables = []
             for name, runtime in each.serving.handlers.items():
                 tables.append((name, sorted(map(repr, flatten(runtime.table)))))

@@ -37,7 +37,6 @@ from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.host.unit_jobs import STOP_S, Patience
 from installer.model import steps
-from installer.model.engine import ReloadMethod
 from installer.model.facts import OWNER, Failure, Record, names_of
 from installer.model.files import File, Layout, Meta
 from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
@@ -136,7 +135,7 @@ def _needs_our_edits(context: Context, plan: Plan, reload: Reload, error: Instal
     """
     if isinstance(error, NotBegunError | PendingError):
         return False
-    if ENGINES[reload.engine].reload is not ReloadMethod.RESTART:
+    if not ENGINES[reload.engine].is_restarted:
         return False
     if plan.engines[reload.engine].serving is None or _is_faultless(error):
         return False

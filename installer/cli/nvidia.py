@@ -22,7 +22,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.inodes import is_mount_point, resolve_local
 from installer.host.kernel import allow_files, list_mounts
-from installer.model.engine import Extras, ReloadMethod
+from installer.model.engine import Extras
 from installer.model.files import ROOT
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, RunRequest, ToolkitConfig
@@ -456,9 +456,9 @@ def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"
     if line["use-legacy-config"] and spec.drop_ins.is_imported:
         yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
-    if mode == "signal" and spec.reload is ReloadMethod.RESTART:
+    if mode == "signal" and spec.is_restarted:
         yield f"{spec.title} is restarted by its unit: a signal does not make it read its config"
-    if mode == "systemd" and spec.reload is ReloadMethod.HUP:
+    if mode == "systemd" and spec.reads_config_on_signal:
         yield f"{spec.title} gets SIGHUP: a restart by its unit would stop its containers"
     if not spec.drop_ins.takes_ours and line["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"

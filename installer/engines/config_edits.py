@@ -13,15 +13,7 @@ from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.engine import (
-    ConfigFiles,
-    EffectiveConfig,
-    EngineState,
-    FileWants,
-    Flags,
-    ReloadMethod,
-    is_ours,
-)
+from installer.model.engine import ConfigFiles, EffectiveConfig, EngineState, FileWants, Flags, is_ours
 from installer.model.facts import ConfigRow, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
@@ -84,7 +76,7 @@ def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> C
 
 def _choose_flags(engine: EngineState) -> Flags:
     """Return the flags of the start at which an engine reads texts."""
-    is_restarted = engine.spec.reload is ReloadMethod.RESTART
+    is_restarted = engine.spec.is_restarted
     if is_restarted and engine.next_start:
         return engine.next_flags
     return engine.flags

@@ -43,7 +43,6 @@ from installer.model.engine import (
     Extras,
     LoadError,
     LoadInput,
-    ReloadMethod,
     Runtime,
     RuntimeEntry,
     Started,
@@ -102,7 +101,7 @@ class Trials:
 
         start = engine.started or engine.next_start
         later = engine.next_start
-        if start and later and spec.reload is ReloadMethod.RESTART:  # systemd may add variables to the unit's
+        if start and later and spec.is_restarted:  # systemd may add variables to the unit's
             start = replace(later, environment={**start.environment, **later.environment})
         if engine.hook is not None or not spec.has_dry_run:
             return self._check_load(engine, by_texts, given, start)
@@ -279,9 +278,10 @@ def refuse_changed(
     except InstallerError as error:
         broken = f"cannot {error.problem}"
     if broken:
-        verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
         remedy = f"look at what has just been written to the config of {engine.title}, then run again"
-        raise NotBegunError(f"{verb} {engine.title} ({broken})", remedy=remedy, code="config-changed")
+        raise NotBegunError(
+            f"{engine.spec.reload_verb} {engine.title} ({broken})", remedy=remedy, code="config-changed"
+        )
 
 
 def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, str]) -> str:
@@ -299,7 +299,7 @@ def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, st
     if not changed:
         return ""
     names = ", ".join(map(str, changed))
-    if engine.spec.reload is ReloadMethod.HUP:
+    if engine.spec.reads_config_on_signal:
         return f"another process has just written {names}"
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:

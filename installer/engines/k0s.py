@@ -22,7 +22,6 @@ from installer.model.engine import (
     EffectiveConfig,
     Extras,
     Place,
-    ReloadMethod,
     RuntimeEntry,
 )
 
@@ -119,7 +118,8 @@ class K0s(Containerd):
     unit = "k0sworker.service"
     socket = PurePosixPath("/run/k0s/containerd.sock")
     cmdline = CommandLine(config=("--config", "-c"))
-    reload = ReloadMethod.ITSELF
+    restarts_itself = True
+    reload_event = "engine restarted by itself"
     state = Place(PurePosixPath("/run/k0s/containerd"), "--state", "state")
     data = None
 
@@ -141,6 +141,10 @@ class K0s(Containerd):
     def describe_dry_run(self, files: ConfigFiles) -> Check:
         """Return the dry run by containerd, with what k0s would make of its drop-ins."""
         return _describe_dry_run(files)
+
+    def describe_reload(self) -> str:
+        """Return the wait for k0s, which restarts its containerd after a write."""
+        return f"wait until {self.title} has restarted containerd by itself"
 
     def relocate_edits(self, edits: tuple[Edit, ...], _tree: Tree) -> tuple[Edit, ...]:
         """Return the edits as they are: nobody migrates a drop-in of k0s."""

@@ -43,7 +43,7 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
-from installer.model.engine import Api, Engine, EngineState, Flags, ReloadMethod, Started, is_ours
+from installer.model.engine import Api, Engine, EngineState, Flags, Started, is_ours
 from installer.model.facts import EngineRow, Record
 from installer.model.options import Options, Places
 
@@ -195,7 +195,7 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
     if is_socket_activated(host, spec, sought.socket, sought.unit):
         return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")
     engine = ask(host, sought, timeout_s=min(ASK_S, options.timeout_s))
-    if spec.reload is not ReloadMethod.ITSELF or not host.exists(sought.socket):
+    if not spec.restarts_itself or not host.exists(sought.socket):
         return engine
     deadline = time.monotonic() + min(spec.start_s, awaits_s)
     while engine.serving is None and not (engine.failed or engine.disabled) and time.monotonic() < deadline:
@@ -220,7 +220,7 @@ def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) ->
         found = ask(host, replace(engine, socket=socket, unit=row.unit), timeout_s=ANSWER_S)
         if (found.serving is not None or found.failed or found.disabled) and found.unit == row.unit:
             return found
-    if engine.stopped and spec.reload is not ReloadMethod.HUP:
+    if engine.stopped and not spec.reads_config_on_signal:
         unit = systemd.look_at_unit(host, row.unit)
         crashing = unit.active == "activating"  # as one is all the time whose service ends at each start
         remedy = f"restart {engine.title}" if unit.active == "active" else ""  # its socket is gone, say
@@ -252,7 +252,7 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
         edited_inputs=tuple(list_edited_inputs(host, engine)),
         replaced=is_replaced(host, engine),
     )
-    if spec.reload is not ReloadMethod.RESTART:
+    if not spec.is_restarted:
         return engine
     reasons = chain(
         find_refusals(host, engine, unit.start, process_path(host, engine, unit)),

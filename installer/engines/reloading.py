@@ -25,15 +25,7 @@ from installer.engines.config_edits import (
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotYetError
-from installer.model.engine import (
-    NAMELESS,
-    EffectiveConfig,
-    EngineState,
-    Extras,
-    ReloadMethod,
-    RuntimeEntry,
-    is_ours,
-)
+from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, Extras, RuntimeEntry, is_ours
 from installer.model.facts import ConfigRow, Facts, Record, Saved, list_some
 from installer.model.files import File
 from installer.model.steps import Planned, Reload, Step, WriteConfig
@@ -65,7 +57,7 @@ def take_up(
     leaves out, and may die of a file with which a start would succeed: it gets an intermediate text first.
     """
     steps: list[Step] = []
-    if ENGINES[reload.engine].reload is not ReloadMethod.HUP:
+    if not ENGINES[reload.engine].reads_config_on_signal:
         steps += [step for step in writes if step.before != step.after]
         steps.append(reload)
         return steps
@@ -108,7 +100,7 @@ def list_rows(
 
 def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
     """Yield the settings in force, not ours, that the config does not have: dockerd keeps removed keys."""
-    if engine.spec.reload is not ReloadMethod.HUP or engine.serving is None:
+    if not engine.spec.reads_config_on_signal or engine.serving is None:
         return
     ours = {entry.name for entry in entries}
     row = facts.held.engine(engine.name)
@@ -130,7 +122,7 @@ def explain_stale_runtimes(
     engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
 ) -> Iterator[str]:
     """Yield the runtimes of others that an engine serves and its files, with ``wanted``, define otherwise."""
-    by_signal = engine.spec.reload is ReloadMethod.HUP
+    by_signal = engine.spec.reads_config_on_signal
     # An engine serves more than its texts define: without the answer of its program nothing is compared.
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
         return
@@ -175,7 +167,7 @@ def _find_not_shown(serving: EffectiveConfig, wanted: EffectiveConfig) -> Iterat
 def explain_pending(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> str:
     """Return the setting that is not in force after a reload, and when it will be; "" if all are."""
     serving = engine.serving
-    by_signal = engine.spec.reload is ReloadMethod.HUP
+    by_signal = engine.spec.reads_config_on_signal
     # ``serving.cdi`` counts, whatever the release: some releases have CDI switched on by default.
     if serving is None or serving.cdi or not (asks_cdi or (by_signal and extras.cdi)):
         return ""
@@ -480,7 +472,7 @@ def explain_changes(
     is_proven = row is not None and row.proven == digest_of(texts)
     if not is_proven:
         yield from _explain_edited_configs(engine, facts, texts)
-    if engine.spec.reload is ReloadMethod.HUP:
+    if engine.spec.reads_config_on_signal:
         return
 
     if engine.replaced:
@@ -501,7 +493,7 @@ def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> 
         file = texts.get(path)
         if file is None or (row is not None and file.digest in row.ours):
             continue
-        if engine.spec.reload is not ReloadMethod.HUP:
+        if not engine.spec.reads_config_on_signal:
             yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
             continue
         keys = sorted(TAKEN_BY_A_RELOAD & tree_of(file, path).keys())

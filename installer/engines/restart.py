@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.engine import Api, Engine, EngineState, ReloadMethod
+from installer.model.engine import Api, Engine, EngineState
 from installer.model.steps import Reload, WriteConfig
 
 ASK_S: Final = 5.0
@@ -88,7 +88,7 @@ def reload(
     and InstallerError where it cannot be reloaded, or does not serve that in time.
     """
     deadline = time.monotonic() + limit_s(engine.spec, patience)
-    if engine.spec.reload is ReloadMethod.RESTART:
+    if engine.spec.is_restarted:
         await_idle(host, engine, patience, when_idle=reload.when_idle)
         if patience.may_rest and _is_left_stopped(host, engine, patience):
             return False
@@ -111,11 +111,11 @@ class _Begun(Struct, frozen=True):
 
 def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, begun: _Begun) -> bool:
     spec = engine.spec
-    hup = spec.reload is ReloadMethod.HUP
+    hup = spec.reads_config_on_signal
     while True:
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
         # that has not done so until the deadline has nothing to restart for.
-        waits = spec.reload is ReloadMethod.ITSELF and time.monotonic() < begun.deadline
+        waits = spec.restarts_itself and time.monotonic() < begun.deadline
         still = waits and host.changed_s(engine.socket) == begun.made_s
         left_s = max(1.0, min(ASK_S, begun.deadline - time.monotonic()))  # the last answer is what is told
         # Asked first: what dockerd serves before its reload is over may be gone behind it.
@@ -201,18 +201,14 @@ def limit_s(spec: Engine, patience: Patience) -> float:
 
 def _begin(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
     """Begin a reload; return how the unit was before, None where no unit is restarted."""
-    match engine.spec.reload:
-        case ReloadMethod.HUP:
-            return _send_sighup(host, engine, patience)
-        case ReloadMethod.ITSELF:
-            log.info("waiting for the engine to restart itself", engine=engine.name)
-            return None
-        case ReloadMethod.RESTART:
-            if not engine.unit:
-                raise without_unit(engine, "it runs outside any systemd service")
-            return unit_jobs.restart(host, engine.unit, patience)
-        case other:
-            assert_never(other)
+    if engine.spec.reads_config_on_signal:
+        return _send_sighup(host, engine, patience)
+    if engine.spec.restarts_itself:
+        log.info("waiting for the engine to restart itself", engine=engine.name)
+        return None
+    if not engine.unit:
+        raise without_unit(engine, "it runs outside any systemd service")
+    return unit_jobs.restart(host, engine.unit, patience)
 
 
 def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
@@ -284,9 +280,8 @@ def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
 
 def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineState, ...]:
     """Return the engines with the containers that a restart would strand, for those that are restarted."""
-    restarts = ReloadMethod.RESTART
     return tuple(
-        replace(each, creating=_list_creating(host, each)) if each.spec.reload is restarts else each
+        replace(each, creating=_list_creating(host, each)) if each.spec.is_restarted else each
         for each in engines
     )
 
@@ -296,6 +291,6 @@ def write_once_idle(
 ) -> None:
     """Write or remove a config; one that restarts its engine by being written waits for the same as that."""
     engine = engines.get(write.engine)
-    if engine is not None and engine.spec.reload is ReloadMethod.ITSELF:
+    if engine is not None and engine.spec.restarts_itself:
         await_idle(host, engine, patience)
     write_config(host, write)

@@ -13,7 +13,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import PROC, monitors_in_unit_of, read_strings, start_time_of
 from installer.host.programs import is_program
-from installer.model.engine import Engine, EngineState, Flags, Place, ReloadMethod, Started
+from installer.model.engine import Engine, EngineState, Flags, Place, Started
 from installer.model.facts import count
 from installer.model.files import Kind
 from installer.model.options import Options, RestartMode
@@ -362,8 +362,8 @@ def places_by_files(engine: EngineState) -> frozenset[str]:
 
 def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
     """Return the reason why an engine could not be reloaded, before any change; None if it could."""
-    by_signal = engine.spec.reload is ReloadMethod.HUP
-    if engine.spec.reload is ReloadMethod.ITSELF or (by_signal and engine.pid is not None):
+    by_signal = engine.spec.reads_config_on_signal
+    if engine.spec.restarts_itself or (by_signal and engine.pid is not None):
         return None
     if not engine.unit:
         return without_unit(engine, "it runs outside any systemd service")
@@ -393,11 +393,12 @@ def unit_obstacles(
 
 def without_unit(engine: EngineState, reason: str) -> InstallerError:
     """Return the error of an engine that cannot be reloaded by its unit."""
-    verb = "reload" if engine.spec.reload is ReloadMethod.HUP else "restart"
     if engine.pid is not None:
         remedy: str = Remedy(
             "run it as a systemd service, or configure it unverified with ", Option("restart-mode", "none")
         )
     else:
         remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
-    return InstallerError(f"{verb} {engine.title} ({reason})", remedy=remedy, code="engine-not-reloaded")
+    return InstallerError(
+        f"{engine.spec.reload_verb} {engine.title} ({reason})", remedy=remedy, code="engine-not-reloaded"
+    )

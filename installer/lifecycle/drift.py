@@ -13,7 +13,6 @@ from installer.engines import ENGINES
 from installer.engines.reloading import in_progress
 from installer.errors import InstallerError
 from installer.model import steps
-from installer.model.engine import ReloadMethod
 from installer.model.facts import Record, count
 from installer.model.options import Drift
 from installer.payload.plan import THEIRS
@@ -35,7 +34,7 @@ REST_S: Final = 60.0
 TOOLKIT: Final = "the toolkit"
 RECONCILE: Final = "toolkit-installer reconcile"
 # The engines that restart themselves when their config is written.
-RESTARTING: Final = frozenset(name for name, spec in ENGINES.items() if spec.reload is ReloadMethod.ITSELF)
+RESTARTING: Final = frozenset(name for name, spec in ENGINES.items() if spec.restarts_itself)
 
 # Steps that revert nothing an administrator did: a look at the node, and the removal of unneeded files.
 # A directory is created for a file only, and the step of the file tells.
@@ -181,10 +180,7 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
         remedy = f"put it back; or run {RECONCILE} for one with our runtimes alone"
     elif drifted.engines and policy is not Drift.REPAIR:
         specs = [ENGINES[name] for name in drifted.engines]
-        verbs: dict[str, None] = {}
-        for spec in specs:
-            verb = "reloaded" if spec.reload is ReloadMethod.HUP else "restarted"
-            verbs[verb] = None
+        verbs = dict.fromkeys(f"{spec.reload_verb}ed" for spec in specs)
         titles = " and ".join(spec.title for spec in specs)
         reason = f"{titles} would have to be {' or '.join(verbs)}; {drifted.summary}"
     else:

@@ -40,7 +40,7 @@ from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
-from installer.model.engine import Api, ReloadMethod
+from installer.model.engine import Api
 from installer.model.facts import EngineRow, Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import InUse, OnExit, Options, RestartMode
@@ -190,7 +190,7 @@ def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:
     remedies: list[str] = []
     for row in rows:
         spec = ENGINES[row.name]
-        verb = dockers if spec.reload is ReloadMethod.HUP else "restart"
+        verb = dockers if spec.reads_config_on_signal else "restart"
         if row.unit:
             commands.append(f"systemctl {verb} {row.unit}")
         else:

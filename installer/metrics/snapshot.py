@@ -19,7 +19,6 @@ from installer.errors import InstallerError
 from installer.host import supervision
 from installer.host.events import log_failures
 from installer.host.files import Host, read_json_of_root
-from installer.model.engine import ReloadMethod
 from installer.model.facts import EngineRow, Record
 from installer.model.files import ANSWER, METRICS, SOCKET, File, Layout, Meta, dumps
 from installer.model.options import Drift, Options
@@ -222,7 +221,7 @@ def _publish(
     """
     restarts = dict(counts.restarts)
     for name in ledger.reloaded:
-        if ENGINES[name].reload is ReloadMethod.RESTART:
+        if ENGINES[name].is_restarted:
             restarts[name] = restarts.get(name, 0) + 1
     ledger.reloaded.clear()
     counts = replace(counts, restarts=restarts)

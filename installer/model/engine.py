@@ -251,14 +251,6 @@ def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
         raise InstallerError(problem, remedy=Remedy("choose another name with ", Option("runtime-name")))
 
 
-class ReloadMethod(StrEnum):
-    """The method by which an engine reads a changed config."""
-
-    HUP = "SIGHUP"
-    RESTART = "restart"
-    ITSELF = "it watches its configs, and restarts itself"
-
-
 class Api(StrEnum):
     """The protocol of an engine's socket."""
 
@@ -430,8 +422,13 @@ class Engine(ABC):
     has_dry_run: bool = True  # its program tells, without a start, what texts bring into force
     looks_up_programs: bool = False  # at its start, but not in a dry run: see ``list_programs``
 
-    # Its reload.
-    reload: ReloadMethod
+    # Its reload: how the engine gets to read a changed config. Without the first two its unit is restarted.
+    reads_config_on_signal: bool = (
+        False  # at SIGHUP; the engine goes on, and keeps what its config leaves out
+    )
+    restarts_itself: bool = False  # when one of its configs is written
+    reload_verb: str = "restart"
+    reload_event: str = "engine restarted"
     # After a reload the engine answers with its files, but still serves the old config
     # (engine-facts.md#crio-reload).
     reload_misreports: bool = False
@@ -506,6 +503,15 @@ class Engine(ABC):
     def explain_refused_drop_in(self, _drop_in: Tree) -> str:
         """Return why some releases of the engine do not start with a drop-in; "" if all start."""
         return ""
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether we restart the engine's unit to have a changed config read."""
+        return not (self.reads_config_on_signal or self.restarts_itself)
+
+    def describe_reload(self) -> str:
+        """Return the reload as a step of a plan, in the imperative."""
+        return f"{self.reload_verb} {self.title}"
 
     def needs_handler(self, version: Version | None) -> bool:
         """Tell whether this version cannot use a container after the handler is removed from the config."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit
 from installer.errors import InstallerError
-from installer.model.engine import EffectiveConfig, Engine, EngineState, ReloadMethod, Runtime, RuntimeEntry
+from installer.model.engine import EffectiveConfig, Engine, EngineState, Runtime, RuntimeEntry
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.files import File, PayloadFile
 from installer.model.options import Cdi
@@ -207,14 +207,6 @@ Step: TypeAlias = ConcreteStep | WriteSpecification
 Planned: TypeAlias = tuple[tuple[Step, str], ...]  # steps, each with its reason
 
 
-# By method: the act in the imperative, and the event.
-TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
-    ReloadMethod.HUP: ("reload {}", "engine reloaded"),
-    ReloadMethod.RESTART: ("restart {}", "engine restarted"),
-    ReloadMethod.ITSELF: ("wait until {} has restarted containerd by itself", "engine restarted by itself"),
-}
-
-
 class StepDescription(Struct, frozen=True):
     """The description of a step for people, and the step for the undo."""
 
@@ -287,11 +279,11 @@ def _describe_version(step: InstallVersion) -> StepDescription:
 
 def _describe_reload(step: Reload) -> StepDescription:
     """Return the description of a reload or a restart, by the engine's method."""
-    act, event = TAKES_UP[step.spec.reload]
-    text = act.format(step.spec.title)
+    spec = step.spec
+    text = spec.describe_reload()
     if step.present:
         text += " and verify that it serves the runtimes"
-    return StepDescription(text, event, {"engine": step.spec.name})
+    return StepDescription(text, spec.reload_event, {"engine": spec.name})
 
 
 def _describe_write(step: WriteConfig) -> StepDescription:

@@ -12,7 +12,6 @@ from installer.config_text import leaves
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
-from installer.model.engine import ReloadMethod
 from installer.model.facts import Container, ContainerFacts, Facts, Record
 from installer.model.files import File, Kind, Symlink
 from installer.model.options import InUse, Options, RestartMode
@@ -99,7 +98,7 @@ REFUSED = InstallerError("restart it (no)", remedy="correct that, then run again
 def test_a_refused_undo_takes_ours_out_and_the_next_finishes_it(engine: str) -> None:
     for case in cases(engine):
         named_before = any(str(OURS).encode() in file.content for file in case.before.values() if file)
-        restarts = ENGINES[engine].reload is ReloadMethod.RESTART
+        restarts = ENGINES[engine].is_restarted
         if restarts and not (named_before or {"refused", "hook"} & {*case.said}):
             check_refused_undo(case)
 

@@ -19,7 +19,6 @@ from installer.model.engine import (
     LoadError,
     LoadInput,
     Place,
-    ReloadMethod,
     RuntimeEntry,
     Version,
 )
@@ -40,7 +39,6 @@ class Containerd(Engine):
     socket = PurePosixPath("/run/containerd/containerd.sock")
     api = Api.CRI
     cmdline = effective.FLAGS
-    reload = ReloadMethod.RESTART
     state = Place(PurePosixPath("/run/containerd"), "--state", "state")
     data: Place | None = Place(PurePosixPath("/var/lib/containerd"), "--root", "root")
     needs_handler_since: Version | None = (2,)

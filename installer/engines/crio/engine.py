@@ -21,7 +21,6 @@ from installer.model.engine import (
     LoadInput,
     Monitor,
     Place,
-    ReloadMethod,
     RuntimeEntry,
     RuntimeFlags,
     Version,
@@ -54,7 +53,6 @@ class Crio(Engine):
     )
     started_programs = (*crio_config.BUILT_IN, crio_config.CONMON, crio_config.CONMON_RS, crio_config.PINNS)
     looks_up_programs = True
-    reload = ReloadMethod.RESTART
     reload_misreports = True
     finishes_calls = True
     state = Place(crio_config.STATE, "", "")

@@ -18,7 +18,6 @@ from installer.model.engine import (
     LoadError,
     LoadInput,
     Place,
-    ReloadMethod,
     RuntimeEntry,
     RuntimeFlags,
 )
@@ -47,7 +46,9 @@ class Docker(Engine):
     lower_engine = "containerd"
     # The last is that of `docker run --gpus`.
     started_programs = ("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook")
-    reload = ReloadMethod.HUP
+    reads_config_on_signal = True
+    reload_verb = "reload"
+    reload_event = "engine reloaded"
     # The containerd that dockerd starts where the node has none.
     state = Place(
         PurePosixPath("/run/docker/containerd/daemon"), "--exec-root", "exec-root", "containerd/daemon"
