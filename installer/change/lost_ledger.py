@@ -19,11 +19,10 @@ from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
 from installer.engines.config_files import copies_of, walk
-from installer.engines.containerd.effective import RUNC_TYPE, own_import
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.events import log
 from installer.host.files import Host
-from installer.model.engine import EngineState, is_ours
+from installer.model.engine import RUNC_TYPE, EngineState, is_ours
 from installer.model.facts import ADOPTED, OWNER, CdiRow, ConfigRow, EngineRow, Facts, Record, ToolkitRow
 from installer.model.files import DEFAULT_INSTALL_DIR, VERSIONS, Kind, Layout
 from installer.model.options import Options, Places
@@ -185,7 +184,8 @@ class _Leftovers:
         if not self.engine.spec.drop_ins.is_imported or not isinstance(imports, list):
             return
         config = self.engine.config
-        own = {own_import(path) for path in self.trees if self.runtimes[path] and path != config}
+        spec = self.engine.spec
+        own = {spec.find_own_import(path) for path in self.trees if self.runtimes[path] and path != config}
         for pattern in imports:
             if not isinstance(pattern, str):
                 continue

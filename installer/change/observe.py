@@ -33,7 +33,6 @@ from installer.engines.containers import (
     list_places,
     with_live_containers,
 )
-from installer.engines.crio.config import CONMON, HOOK_DIR
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
 from installer.engines.restart import ASK_S, with_creating
@@ -70,7 +69,7 @@ SEARCHED: Final[Mapping[PurePosixPath, int]] = {
     PurePosixPath("/etc/docker"): 1,
     PurePosixPath("/etc/containerd"): 1,
     PurePosixPath("/etc/crio"): 1,
-    PurePosixPath(HOOK_DIR): 0,
+    **{spec.hook_dir: 0 for spec in ENGINES.values() if spec.hook_dir is not None},
     PurePosixPath("/etc/containers"): 2,
     PurePosixPath("/usr/share/containers"): 2,
     PurePosixPath("/etc/systemd/system"): 1,
@@ -80,6 +79,7 @@ SEARCHED: Final[Mapping[PurePosixPath, int]] = {
     PurePosixPath("/lib/systemd/system"): 1,  # on a node where this is no link to /usr/lib
     PurePosixPath("/etc/nvidia-container-runtime"): 0,
 }
+CONMON: Final = "conmon"  # holds a container of Podman or CRI-O
 SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # The keys by which configs of Docker, containerd and CRI-O name more places; their case does not count.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})

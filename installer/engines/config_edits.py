@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, Want, leaves, value_at
 from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
-from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
 from installer.model.engine import ConfigFiles, EffectiveConfig, EngineState, FileWants, Flags, is_ours
 from installer.model.facts import ConfigRow, Facts, Saved
@@ -257,7 +256,7 @@ def group_of(key: Key, name: str) -> str:
     runtime = runtime_of(key)
     if runtime:
         return runtime
-    if name in ENGINES and {ENGINES[name].default_key, OLD_TABLE} & {*key[-2:]}:
+    if name in ENGINES and ENGINES[name].is_default_key(key):
         return DEFAULT
     return key[-1] if key else ""
 

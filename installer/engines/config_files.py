@@ -10,7 +10,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.engines.config_edits import texts_alone, tree_of
-from installer.engines.containerd.effective import list_imports, own_import
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_read_only
@@ -66,14 +65,19 @@ def with_configs(host: Host, engine: EngineState) -> EngineState:
         elif host.kind(directory) is not Kind.ABSENT:
             named |= set(walk(host, directory))
     if spec.drop_ins.imports:
-        named |= set(_imports(host, engine.config))
+        named |= set(_imports(host, spec, engine.config))
     rendered = spec.find_generated_config(engine.config)
     named -= {rendered}
     beside = {path for path in named if host.kind(path) is Kind.FILE}
     if engine.drop_in is not None:
         beside.add(engine.drop_in)
-    own = engine.drop_in if spec.drop_ins.is_imported else None
-    taken = set(_matching(host, own_import(own))) if own else set()
+    own: PurePosixPath | None = None
+    taken: set[PurePosixPath] = set()
+    if spec.drop_ins.is_imported and engine.drop_in is not None:
+        own = engine.drop_in
+        pattern = spec.find_own_import(own)
+        if pattern is not None:
+            taken.update(_matching(host, pattern))
     return replace(
         engine,
         files=(engine.config, *sorted(beside - {engine.config})),
@@ -123,7 +127,8 @@ def with_drop_in(host: Host, engine: EngineState) -> EngineState:
     asked = engine.drop_in is not None or not drop_ins.is_imported
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
-    for pattern in list_imports(engine.config, tree_of(host.read(engine.config), engine.config)):
+    tree = tree_of(host.read(engine.config), engine.config)
+    for pattern in engine.spec.list_imports(engine.config, tree):
         if pattern.name == "*.toml" and not is_read_only(host, pattern.parent):
             return replace(engine, drop_in=pattern.with_name("99-nvidia.toml"))  # as on Flatcar
     return engine
@@ -168,8 +173,8 @@ def walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
         yield from walk(host, path / name)
 
 
-def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the names that a containerd config imports, and those that these import in turn."""
+def _imports(host: Host, spec: Engine, config: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the names that a config imports, and those that these import in turn."""
     seen, waiting = {config}, [config]
     while waiting:
         path = waiting.pop()
@@ -178,8 +183,8 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
         except InstallerError:
             if path == config:
                 raise
-            continue  # another program's file: containerd itself says what is wrong with it
-        for pattern in list_imports(path, tree):
+            continue  # another program's file: the engine itself says what is wrong with it
+        for pattern in spec.list_imports(path, tree):
             fresh = [other for other in _matching(host, pattern) if other not in seen]
             seen.update(fresh)
             waiting += fresh

@@ -1,23 +1,21 @@
 """What containerd or CRI-O serves to the kubelet, in the engine's own words over CRI."""
 
 import json
-import posixpath
 import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
 
-from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
-from installer.engines.crio.config import read_effective as crio_effect
+from installer.engines import CONTAINERD, ENGINES
 from installer.errors import InstallerError
 from installer.host.sockets import AnswerError, StatusError, ask_http, call_grpc, connectable
-from installer.model.engine import Answer, EffectiveConfig, Runtime
+from installer.model.engine import Answer
 from installer.model.protobuf import Schema, unpack
 
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
@@ -30,12 +28,6 @@ _STATUS: Schema = {1: ("status", {1: ("conditions", [_CONDITION])}), 2: ("info",
 _LISTED: Schema = {1: ("listed", [{1: ("id", str)}])}
 SANDBOXES: Schema = {1: ("sandboxes", [{1: ("id", str), 2: ("metadata", {1: ("name", str)})}])}
 _PLUGIN: Schema = {1: ("type", str), 2: ("id", str), 7: ("error", {2: ("message", str)})}
-
-# The plugins that make up CRI: containerd 1.x has the first only; in 2.x it serves what the others hold.
-_CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", V2_PLUGIN)
-
-# A plugin that chose not to load; a part of CRI that is in disabled_plugins.
-_SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
 
 def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
@@ -52,9 +44,10 @@ def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
             # As `crio status config` asks, which every version answers: Status has nothing of it, or from
             # 1.33 on an object in Go's own names (cri-o commit dd38a18058).
             config = tomllib.loads(_crio_config(socket_path, engine.left_s()))
-            serving, pause_image = crio_effect(config), config["crio"].get("image", {}).get("pause_image", "")
+            serving = ENGINES["crio"].read_status(config)
+            pause_image = config["crio"].get("image", {}).get("pause_image", "")
         elif name:
-            serving = _containerd_effect(json.loads(answer["info"].get("config", "{}")))
+            serving = CONTAINERD.read_status(json.loads(answer["info"].get("config", "{}")))
         else:
             raise ValueError("an engine without a name")
     ready = {"type": "RuntimeReady", "holds": 1} in answer["status"]["conditions"]
@@ -97,18 +90,7 @@ class Calls:
         with _understood(path):
             listed = unpack({1: ("plugins", [_PLUGIN])}, content)["plugins"]
         errors = {f"{each['type']}.{each['id']}": each["error"]["message"] for each in listed}
-        parts = [errors[name] for name in _CRI_PARTS if name in errors]
-        failed = [error for error in parts if not any(words in error for words in _SWITCHED_OFF)]
-        if len(failed) < len(parts) or V2_PLUGIN not in errors:
-            remedy = "if a kubelet is to use it, take cri out of disabled_plugins in containerd's config"
-            problem = f"use CRI on {path} (it is switched off)"
-            return InstallerError(problem, remedy=remedy, code="cri-disabled")
-        if failure := next(filter(None, failed), ""):  # those after the first say that they need it
-            problem = f"use CRI on {path} (containerd's plugin did not load: {failure})"
-            remedy = "correct containerd's config and restart it"
-            return InstallerError(problem, remedy=remedy, code="cri-failed")
-        problem = f"use CRI on {path} (it serves no version v1)"
-        return InstallerError(problem, remedy="update containerd to 1.6 or later", code="cri-failed")
+        return CONTAINERD.explain_missing_cri(str(path), errors)
 
     def _ask(self, method: str, request: bytes) -> bytes | None:
         """Return the answer as raw protobuf; None if the engine does not know this call."""
@@ -150,24 +132,6 @@ def _understood(socket_path: Path) -> Iterator[None]:
         problem = f"understand what answers on {socket_path} ({error!r})"
         remedy = "check that it is the engine's socket"
         raise InstallerError(problem, remedy=remedy, code="engine-unknown") from error
-
-
-def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:
-    runtimes = config["containerd"]["runtimes"].items()
-    handlers = {name: Runtime(binary_of(runtime), drop_unasked(runtime)) for name, runtime in runtimes}
-    state = config.get("stateDir")  # that of CRI, below the engine's own (engine-facts.md#containerd-places)
-    places = {
-        "root": config.get("containerdRootDir"),
-        "state": state and posixpath.dirname(state),
-        "address": config.get("containerdEndpoint"),
-    }
-    return EffectiveConfig(
-        handlers,
-        config["containerd"]["defaultRuntimeName"],
-        cdi=config.get("enableCDI"),
-        cdi_dirs=tuple(PurePosixPath(each) for each in config.get("cdiSpecDirs") or ()),
-        places={name: said for name, said in places.items() if said},
-    )
 
 
 def _crio_config(here: Path, timeout_s: float) -> str:

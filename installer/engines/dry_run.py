@@ -25,7 +25,6 @@ from installer.engines.config_files import (
     with_configs,
     with_readable_configs,
 )
-from installer.engines.containerd.effective import CDI
 from installer.engines.observe import engine_of_row, list_said, with_flags, with_start
 from installer.engines.reloading import explain_moved_places
 from installer.engines.restart import ask as ask_engine
@@ -401,7 +400,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     lacks = tuple(_lacking(row, effect, inherited))
 
     def has(edit: Edit) -> bool:
-        return bool(effect.rest_digest) and _in_force(effect, edit)
+        return bool(effect.rest_digest) and _in_force(engine, effect, edit)
 
     return Comparison(lacks=lacks, has=has, refused=refused)
 
@@ -448,11 +447,12 @@ def _find_overruling(row: EngineRow, engine: EngineState) -> InstallerError | No
     return None
 
 
-def _in_force(effect: EffectiveConfig, edit: Edit) -> bool:
+def _in_force(engine: EngineState, effect: EffectiveConfig, edit: Edit) -> bool:
     """Tell whether the setting of an edit is in force; programs and the default are not compared."""
     name = runtime_of(edit.key)
     if not name:
-        return edit.key[-1:] != (CDI,) or effect.cdi is True
+        is_cdi_key = edit.key[-1:] == engine.spec.cdi_key[-1:]
+        return not is_cdi_key or effect.cdi is True
     if name not in effect.handlers or edit.after is None:
         return False
     table: Value = parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]

@@ -14,6 +14,7 @@ from installer.engines.containerd import effective
 from installer.engines.containerd.engine import Containerd
 from installer.errors import InstallerError
 from installer.model.engine import (
+    RUNC_TYPE,
     Check,
     CommandLine,
     ConfigFiles,
@@ -38,7 +39,7 @@ DEFAULTS: Final[Tree] = {
         effective.V2_PLUGIN: {
             "containerd": {
                 effective.DEFAULT: effective.BUILT_IN,
-                "runtimes": {effective.BUILT_IN: {"runtime_type": effective.RUNC_TYPE}},
+                "runtimes": {effective.BUILT_IN: {"runtime_type": RUNC_TYPE}},
             }
         }
     },

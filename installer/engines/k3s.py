@@ -3,13 +3,16 @@
 Their start: engine-facts.md#k3s-start.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from types import MappingProxyType
+from typing import Final
 
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.engines.containerd.engine import Containerd
 from installer.model.engine import (
+    RUNC_TYPE,
     CommandLine,
     ConfigFiles,
     Decision,
@@ -18,7 +21,18 @@ from installer.model.engine import (
     Extras,
     Place,
     RuntimeEntry,
+    Template,
+    TemplateFlaw,
 )
+from installer.model.files import DEFAULT_INSTALL_DIR, Layout
+
+# Their own text lists the runtimes that they found; so does a template that includes it or lists them.
+BASE: Final = re.compile(r"""\{\{-?\s{0,9}template\s{1,9}["`]base["`]""")
+FOUND_RUNTIMES: Final = ".ExtraRuntimes"
+IMPORTS: Final = re.compile(r"(?m)^[ \t]{0,99}imports[ \t]{0,9}=")
+BEGINS: Final = "{{/*"
+ENDS: Final = "*/}}"
+PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime"  # they look nowhere else
 
 
 class K3s(Containerd):
@@ -34,7 +48,9 @@ class K3s(Containerd):
     config_markers = ("/rancher/", "/k3s/")
     built_in_runtime = "nvidia"
     has_dry_run = False
-    templates = MappingProxyType({"config-v3.toml.tmpl": V3_PLUGIN, "config.toml.tmpl": V2_PLUGIN})
+    templates = MappingProxyType(
+        {"config-v3.toml.tmpl": Template(V3_PLUGIN, since=(2,)), "config.toml.tmpl": Template(V2_PLUGIN)}
+    )
     inputs: tuple[PurePosixPath, ...] = (
         PurePosixPath("/etc/rancher/k3s/config.yaml"),
         PurePosixPath("/etc/rancher/k3s/registries.yaml"),
@@ -58,6 +74,19 @@ class K3s(Containerd):
         """Return an empty config: k3s generates the config of its containerd at its start."""
         return EffectiveConfig({}, "")
 
+    def find_template_flaw(self, path: PurePosixPath, text: str) -> TemplateFlaw | None:
+        """Return the flaw of a template that does not define our runtime."""
+        if may_define_ours(text):
+            return None
+        name = self.built_in_runtime
+        table = f'plugins."{self.templates[path.name].plugin}".containerd.runtimes.{name}'
+        lines = f'[{table}] with runtime_type = "{RUNC_TYPE}"'
+        lines += f' and [{table}.options] with BinaryName = "{PROGRAM}"'
+        return TemplateFlaw(
+            f"its template {path} defines no runtime {name} that starts {PROGRAM}",
+            f'add {lines} there, or put {{{{ template "base" . }}}} in the place of its own copy of that',
+        )
+
 
 class Rke2(K3s):
     """RKE2: as k3s, whose socket it shares, with its own paths and units."""
@@ -73,3 +102,21 @@ class Rke2(K3s):
     )
     unit = "rke2-server.service"
     units = ("rke2-server.service", "rke2-agent.service")
+
+
+def may_define_ours(template: str) -> bool:
+    """Tell whether a template defines our runtime, or says too little to deny it."""
+    text = _drop_comments(template)
+    if BASE.search(text) or FOUND_RUNTIMES in text or IMPORTS.search(text):
+        return True
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return any(str(PROGRAM) in line for line in lines)
+
+
+def _drop_comments(template: str) -> str:
+    """Return a template without its comments, which may hold lines that are not in force."""
+    kept: list[str] = []
+    for part in template.replace("{{- /*", BEGINS).replace("*/ -}}", ENDS).split(BEGINS):
+        _, ends, rest = part.partition(ENDS)
+        kept.append(rest if ends and kept else part)
+    return "".join(kept)

@@ -15,6 +15,7 @@ from installer.engines.containerd import effective
 from installer.engines.containerd.engine import Containerd
 from installer.errors import InstallerError
 from installer.model.engine import (
+    RUNC_TYPE,
     Check,
     CommandLine,
     ConfigFiles,
@@ -36,7 +37,7 @@ RENDERED: Final = PurePosixPath("containerd.toml")
 TYPE: Final = "RUNTIME_TYPE"
 USUAL: Final = {
     "SNAPSHOTTER": "overlayfs",
-    TYPE: effective.RUNC_TYPE,
+    TYPE: RUNC_TYPE,
     "SNAP": "/snap/microk8s/current",
     "SNAP_DATA": "/var/snap/microk8s/current",
 }

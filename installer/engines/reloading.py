@@ -1,6 +1,7 @@
 """The steps by which an engine takes up its new configs, their reasons, and the reasons against a restart."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -18,12 +19,11 @@ from installer.engines.config_edits import (
     read_present,
     syntax_of,
     text_of,
+    texts_alone,
     toolkit_runtimes,
     tree_of,
     without_us,
 )
-from installer.engines.containerd.effective import CDI
-from installer.engines.docker.config import DockerdModel, find_differences
 from installer.errors import InstallerError, NotYetError
 from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, Extras, RuntimeEntry, is_ours
 from installer.model.facts import ConfigRow, Facts, Record, Saved, list_some
@@ -68,15 +68,13 @@ def take_up(
             steps.append(step)
             continue
 
-        dockerd = DockerdModel(step.path, engine.version, engine.flags)
-        first, *later = dockerd.find_route(in_force, step.after)
-        passing = dockerd.spell_out(step.after)[1] if later else ()
-
+        route = engine.spec.find_route(engine, step.path, in_force, step.after)
+        first = route.texts[0]
         if step.before != first:
-            steps.append(replace(step, after=first, passing=passing))
+            steps.append(replace(step, after=first, passing=route.passing))
         steps.append(reload)
-        for before, after in pairwise([first, *later]):
-            steps.append(replace(step, before=before, after=after, passing=passing))
+        for before, after in pairwise(route.texts):
+            steps.append(replace(step, before=before, after=after, passing=route.passing))
     return steps
 
 
@@ -108,14 +106,25 @@ def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[Run
         ours.update(row.runtimes)
 
     default = engine.serving.default
-    dockerd = DockerdModel(engine.config, engine.version, engine.flags)
-    wanted = dockerd.start(without_us(engine.config, facts))
-    if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
+    wanted = _predict_start(engine, without_us(engine.config, facts))
+    if (
+        wanted is not None
+        and not wanted.broken
+        and default != wanted.default
+        and not {default, wanted.default} & ours
+    ):
         yield (
             f"{engine.title} has the default runtime {default} in force and {engine.config} says "
             f"{wanted.default}: a reload brings into force what the file says"
         )
     yield from explain_stale_runtimes(engine, wanted, ours)
+
+
+def _predict_start(engine: EngineState, file: File | None) -> EffectiveConfig | None:
+    """Return the settings in force after a start with a root file; None for a text that is not valid."""
+    with suppress(InstallerError):  # reported where the file is read
+        return texts_alone(engine, {engine.config: file})
+    return None
 
 
 def explain_stale_runtimes(
@@ -128,15 +137,13 @@ def explain_stale_runtimes(
         return
 
     if by_signal:
-        differences = find_differences(engine.serving, wanted)
         files = str(engine.config)
         event = "reload or start"
     else:
-        differences = _find_not_shown(engine.serving, wanted)
         files = "its configs"
         event = "start"
 
-    for name, is_undefined in differences:
+    for name, is_undefined in engine.spec.find_differences(engine.serving, wanted):
         if name in ours or name == NAMELESS:
             continue
         if is_undefined:
@@ -151,19 +158,6 @@ def explain_stale_runtimes(
         )
 
 
-def _find_not_shown(serving: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
-    """Yield the runtimes that ``wanted`` defines otherwise, each with whether the definition is missing."""
-    for name, served in sorted(serving.handlers.items()):
-        defined = wanted.handlers.get(name)
-        if defined is None:
-            yield name, True
-            continue
-        # The engine fills in empty settings: 1.7 reports a sandboxMode that its dump leaves empty.
-        filled = {key: value for key, value in defined.table.items() if value or value is False}
-        if not served.shows(replace(defined, table=filled)):
-            yield name, False
-
-
 def explain_pending(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> str:
     """Return the setting that is not in force after a reload, and when it will be; "" if all are."""
     serving = engine.serving
@@ -172,12 +166,8 @@ def explain_pending(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> s
     if serving is None or serving.cdi or not (asks_cdi or (by_signal and extras.cdi)):
         return ""
 
-    if by_signal:
-        key = "features.cdi"
-        program = "dockerd"
-    else:
-        key = CDI
-        program = engine.title
+    key = ".".join(engine.spec.cdi_key)
+    program = "dockerd" if by_signal else engine.title
     if serving.cdi is None:
         return f"{key} in {engine.config} has no effect, for this {program} has no CDI"
     if by_signal:

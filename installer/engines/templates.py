@@ -3,49 +3,31 @@
 Which template they take and what its ``base`` has: engine-facts.md#k3s-templates.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
-from msgspec import Struct
-
-from installer.engines.containerd.effective import V3_PLUGIN
 from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.model.engine import Engine, EngineState, Version
-from installer.model.files import DEFAULT_INSTALL_DIR, Kind, Layout
+from installer.model.engine import Engine, EngineState, TemplateFlaw, Version
+from installer.model.files import Kind
 
-# Their own text lists the runtimes that they found; so does a template that includes it or lists them.
-BASE: Final = re.compile(r"""\{\{-?\s{0,9}template\s{1,9}["`]base["`]""")
-FOUND_RUNTIMES: Final = ".ExtraRuntimes"
-IMPORTS: Final = re.compile(r"(?m)^[ \t]{0,99}imports[ \t]{0,9}=")
-BEGINS: Final = "{{/*"
-ENDS: Final = "*/}}"
 MOST_YAML: Final = 1 << 20  # of the owner's settings; they have some lines
-PROGRAM: Final = Layout(DEFAULT_INSTALL_DIR).toolkit / "nvidia-container-runtime"  # they look nowhere else
 
 
 def find_template(
     host: Host, spec: Engine, config: PurePosixPath, version: Version | None
 ) -> PurePosixPath | None:
     """Return the template that takes the place of an engine's own at its next start; None for none."""
-    for name, plugin in spec.templates.items():
-        if plugin == V3_PLUGIN and version and version < (2,):
-            continue  # such a release does not know that name
+    for name, template in spec.templates.items():
+        if version and version < template.since:
+            continue
         path = config.with_name(name)
         if host.kind(path) is not Kind.ABSENT:
             return path
     return None
-
-
-class TemplateFlaw(Struct, frozen=True):
-    """Why an engine does not serve our runtime after its next start, and what its owner can do."""
-
-    reason: str
-    remedy: str
 
 
 def find_template_flaw(
@@ -58,15 +40,9 @@ def find_template_flaw(
         path = find_template(host, spec, config, version)
         file = host.read(path) if path else None
         text = file.content.decode(errors="replace") if file else ""
-    if path is None or may_define_ours(text):
+    if path is None:
         return None
-    table = f'plugins."{spec.templates[path.name]}".containerd.runtimes.{spec.built_in_runtime}'
-    lines = f'[{table}] with runtime_type = "io.containerd.runc.v2"'
-    lines += f' and [{table}.options] with BinaryName = "{PROGRAM}"'
-    return TemplateFlaw(
-        f"its template {path} defines no runtime {spec.built_in_runtime} that starts {PROGRAM}",
-        f'add {lines} there, or put {{{{ template "base" . }}}} in the place of its own copy of that',
-    )
+    return spec.find_template_flaw(path, text)
 
 
 def explain_template(host: Host, engine: EngineState) -> Iterator[InstallerError]:
@@ -125,24 +101,6 @@ def _find_yaml_flaw(host: Host, path: PurePosixPath) -> str:
     except yaml.YAMLError:
         return "as a whole"
     return ""
-
-
-def may_define_ours(template: str) -> bool:
-    """Tell whether a template defines our runtime, or says too little to deny it."""
-    text = _drop_comments(template)
-    if BASE.search(text) or FOUND_RUNTIMES in text or IMPORTS.search(text):
-        return True
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return any(str(PROGRAM) in line for line in lines)
-
-
-def _drop_comments(template: str) -> str:
-    """Return a template without its comments, which may hold lines that are not in force."""
-    kept: list[str] = []
-    for part in template.replace("{{- /*", BEGINS).replace("*/ -}}", ENDS).split(BEGINS):
-        _, ends, rest = part.partition(ENDS)
-        kept.append(rest if ends and kept else part)
-    return "".join(kept)
 
 
 def digest_inputs(host: Host, engine: EngineState) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from installer.config_text import Edit, Key, Syntax, Tree, Value, Want, flatten
 from installer.errors import InstallerError, Option, Remedy
@@ -31,6 +32,7 @@ OUR_BINARIES: Final = frozenset(
 NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
 STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 NAMELESS: Final = "default"  # containerd 1.x's name for a default runtime with a table of its own
+RUNC_TYPE: Final = "io.containerd.runc.v2"  # the shim of containerd and of Docker that starts runc
 # The keys for the program of a runtime, in the words of containerd, of CRI-O, and of schema 1.
 BINARY_NAMES: Final = frozenset({"binaryname", "runtime", "runtimepath", "path"})
 
@@ -50,6 +52,15 @@ class Runtime(Struct, frozen=True):
         if not isinstance(options, dict):
             return {}
         return {name.lower(): value for name, value in options.items()}
+
+    @property
+    def program(self) -> str:
+        """The program that the runtime starts, a path or a name in the engine's PATH; "" if unknown."""
+        if self.binary:
+            return self.binary
+        if RUNC_TYPE in self.table.values():
+            return "runc"
+        return ""
 
     def same(self, other: "Runtime") -> bool:
         """Tell whether an engine serves this runtime as ``other``; an empty value equals a missing key."""
@@ -338,6 +349,30 @@ class Check(Struct, frozen=True):
     by_start: bool = False  # the answer depends on the flags of the start: without them a no is uncertain
 
 
+class Route(Struct, frozen=True):
+    """The texts through which an engine comes to have the last of them in force.
+
+    One reload follows the first text. No reload follows a second one: it changes nothing any more.
+    """
+
+    texts: tuple[File | None, ...]
+    passing: tuple[Edit, ...] = ()  # the edits that make the last text the intermediate text
+
+
+class Template(Struct, frozen=True):
+    """A template of an engine's owner, of which the engine generates its config."""
+
+    plugin: str  # the id of the CRI plugin in the template
+    since: Version = ()  # the first version of containerd with which the engine looks for the template
+
+
+class TemplateFlaw(Struct, frozen=True):
+    """The reason for which an engine does not serve our runtime after its next start, and a remedy."""
+
+    reason: str
+    remedy: str
+
+
 class HostReader(Protocol):
     """The reading of the host for a load check."""
 
@@ -392,13 +427,14 @@ class Engine(ABC):
     drop_ins: DropIns = DropIns()
     hook_dir: PurePosixPath | None = None  # of OCI hooks
     default_key: str  # the last part of the key that names the default runtime
+    cdi_key: Key = ()  # the key that makes the engine serve CDI devices; () for an engine without such a key
 
     # For an engine that generates a config at each start.
     config_markers: tuple[str, ...] = ()  # parts of paths that only this engine has; () for an engine without
     # The runtime that the engine finds by itself: nothing is edited. "" if texts make the generated config.
     built_in_runtime: str = ""
-    # The owner's templates of the generated config, beside it, the preferred first, with their CRI plugins.
-    templates: Mapping[str, str] = MappingProxyType({})
+    # The owner's templates of the generated config by their names beside it, the preferred first.
+    templates: Mapping[str, Template] = MappingProxyType({})
     inputs: tuple[PurePosixPath, ...] = ()  # further inputs of the generated config
     units: tuple[str, ...] = ()  # the engine is part of one of these units
     start_s: float = 0.0  # the least time to wait for a start
@@ -479,6 +515,78 @@ class Engine(ABC):
         The running engine does not count here, nor does a config that the program itself refuses.
         """
         return ()
+
+    @abstractmethod
+    def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
+        """Return the config in force by the running engine's own answer.
+
+        Args:
+            status: the answer, as ``engines.cri`` and ``engines.docker.api`` decode it.
+
+        Raises:
+            AttributeError, KeyError, TypeError, InstallerError: the answer is none of this engine.
+        """
+
+    def explain_missing_cri(self, socket: str, _plugins: Mapping[str, str]) -> InstallerError:
+        """Return the reason for which a running engine does not serve CRI.
+
+        Args:
+            socket: the engine's socket.
+            _plugins: the error of each of the engine's plugins by the plugin's id, "" for none.
+        """
+        remedy = "check that it is the engine's socket"
+        return InstallerError(f"find CRI on {socket}", remedy=remedy, code="engine-unknown")
+
+    def find_route(
+        self,
+        _state: "EngineState",
+        _path: PurePosixPath,
+        _in_force: EffectiveConfig | None,
+        target: File | None,
+    ) -> Route:
+        """Return the texts through which the engine comes to have the text ``target`` in force.
+
+        Args:
+            _state: the running engine.
+            _path: the config of which ``target`` is the text.
+            _in_force: the config in force; None if unknown.
+            target: the text, None for no file.
+
+        Raises:
+            InstallerError: the engine takes up no text that leads there.
+        """
+        return Route((target,))
+
+    def find_differences(
+        self, serving: EffectiveConfig, wanted: EffectiveConfig
+    ) -> Iterator[tuple[str, bool]]:
+        """Yield the served runtimes that ``wanted`` defines otherwise, true for an undefined runtime."""
+        for name, served in sorted(serving.handlers.items()):
+            defined = wanted.handlers.get(name)
+            if defined is None:
+                yield name, True
+                continue
+            # The engine fills in empty settings: containerd 1.7 reports a sandboxMode that its dump leaves
+            # empty.
+            filled = {key: value for key, value in defined.table.items() if value or value is False}
+            if not served.shows(replace(defined, table=filled)):
+                yield name, False
+
+    def is_default_key(self, key: Key) -> bool:
+        """Tell whether a key of a config names the default runtime, or is in a table that does."""
+        return self.default_key in key[-2:]
+
+    def list_imports(self, _config: PurePosixPath, _tree: Tree) -> list[PurePosixPath]:
+        """Return the patterns of the files that a config imports, as absolute paths."""
+        return []
+
+    def find_own_import(self, _drop_in: PurePosixPath) -> PurePosixPath | None:
+        """Return the pattern by which the root file imports our drop-in; None if none is needed."""
+        return None
+
+    def find_template_flaw(self, _path: PurePosixPath, _text: str) -> TemplateFlaw | None:
+        """Return the flaw of the owner's template for our runtime; None if the template has none."""
+        return None
 
     def read_runtimes(self, _tree: Tree) -> Mapping[str, str]:
         """Return the runtimes of a text that the engine may look up by name, with their programs or ""."""

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
+from installer.engines.k3s import PROGRAM, may_define_ours
 from installer.engines.observe import with_start
-from installer.engines.templates import PROGRAM, digest_inputs, find_template_flaw, may_define_ours
+from installer.engines.templates import digest_inputs, find_template_flaw
 from installer.host.files import MOST_BYTES
 from installer.model.engine import EngineState, Started
 from tests.support.files import put

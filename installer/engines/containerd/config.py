@@ -14,7 +14,6 @@ from installer.engines.containerd.effective import (
     OLD_DEFAULT,
     OLD_TABLE,
     PLUGIN_IDS,
-    RUNC_TYPE,
     SCHEMA_OF_NEW_FILES,
     V2_PLUGIN,
     V3_PLUGIN,
@@ -29,6 +28,7 @@ from installer.engines.containerd.effective import (
 )
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import (
+    RUNC_TYPE,
     ConfigFiles,
     Decision,
     EffectiveConfig,

@@ -1,11 +1,12 @@
 """containerd's configs as containerd understands them, and what it makes of them."""
 
+import posixpath
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,12 +14,21 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Key, Syntax, Tree, Want, leaves, table, text, value_at, wrong_type
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
-from installer.model.engine import NAMELESS, Check, CommandLine, ConfigFiles, EffectiveConfig, Runtime
+from installer.model.engine import (
+    NAMELESS,
+    RUNC_TYPE,
+    Check,
+    CommandLine,
+    ConfigFiles,
+    EffectiveConfig,
+    Runtime,
+)
 
 # By schema: the plugin that has the runtimes, which later schemas keep.
 PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 V2_PLUGIN: Final = PLUGINS[2]
 V3_PLUGIN: Final = PLUGINS[3]
+IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
 PLUGIN_IDS: Final = tuple(PLUGINS.values())
 DEFAULT: Final = "default_runtime_name"
 OLD_DEFAULT: Final = "default"  # what a full one of these is called:
@@ -29,12 +39,15 @@ SCHEMA_OF_NEW_FILES: Final = 2  # read by all from 1.6 to 2.3 (engine-facts.md#c
 CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 BUILT_IN: Final = "runc"
 WILDCARD: Final = "*"  # an import without one is a name, whatever else is in it
-RUNC_TYPE: Final = "io.containerd.runc.v2"
 RUNTIMES: Final = "runtimes"
 NRI: Final = "io.containerd.nri.v1.nri"
 # What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
 UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
+# The plugins of CRI: 1.x has the last one alone; in 2.x that plugin serves the others.
+CRI_PLUGINS: Final = (V3_PLUGIN, IMAGES_PLUGIN, V2_PLUGIN)
+# The errors of a plugin that chose not to load, and of a plugin that needs a disabled plugin of CRI.
+SWITCHED_OFF: Final = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 FLAGS: Final = CommandLine(
     config=("--config", "-c"),
     places={"root": ("--root",), "state": ("--state",), "address": ("--address", "-a")},
@@ -211,6 +224,49 @@ def read_dump(dump: Tree) -> EffectiveConfig:
         schema=schema_of(PRINTED, dump, 0),
         nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
     )
+
+
+def read_status(status: Mapping[str, Any]) -> EffectiveConfig:
+    """Return the config in force by the config in CRI's verbose status."""
+    handlers = {}
+    for name, runtime in status["containerd"]["runtimes"].items():
+        handlers[name] = Runtime(binary_of(runtime), drop_unasked(runtime))
+    state = status.get("stateDir")  # that of CRI, below the engine's own (engine-facts.md#containerd-places)
+    places = {
+        "root": status.get("containerdRootDir"),
+        "state": state and posixpath.dirname(state),
+        "address": status.get("containerdEndpoint"),
+    }
+    return EffectiveConfig(
+        handlers,
+        status["containerd"]["defaultRuntimeName"],
+        cdi=status.get("enableCDI"),
+        cdi_dirs=tuple(PurePosixPath(each) for each in status.get("cdiSpecDirs") or ()),
+        places={name: path for name, path in places.items() if path},
+    )
+
+
+def explain_missing_cri(socket: str, plugins: Mapping[str, str]) -> InstallerError:
+    """Return the reason for which a running containerd does not serve CRI.
+
+    Args:
+        socket: the socket of containerd.
+        plugins: the error of each plugin by its id, "" for a plugin that has loaded.
+    """
+    errors = [plugins[name] for name in CRI_PLUGINS if name in plugins]
+    failed = [error for error in errors if not any(words in error for words in SWITCHED_OFF)]
+    if len(failed) < len(errors) or V2_PLUGIN not in plugins:
+        problem = f"use CRI on {socket} (it is switched off)"
+        remedy = "if a kubelet is to use it, take cri out of disabled_plugins in containerd's config"
+        return InstallerError(problem, remedy=remedy, code="cri-disabled")
+
+    failure = next(filter(None, failed), "")  # the errors after the first say that they need the first
+    if failure:
+        problem = f"use CRI on {socket} (containerd's plugin did not load: {failure})"
+        remedy = "correct containerd's config and restart it"
+        return InstallerError(problem, remedy=remedy, code="cri-failed")
+    problem = f"use CRI on {socket} (it serves no version v1)"
+    return InstallerError(problem, remedy="update containerd to 1.6 or later", code="cri-failed")
 
 
 def _read_runtimes(containerd: Tree) -> tuple[Tree, str, str]:

@@ -1,11 +1,13 @@
 """containerd as an engine, and what Kubernetes distributions that bring their own containerd derive from."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
-from installer.config_text import Edit, Tree
+from installer.config_text import Edit, Key, Tree
 from installer.engines.containerd import config as containerd_config
 from installer.engines.containerd import effective, load
+from installer.errors import InstallerError
 from installer.model.engine import (
     Api,
     CdiSupport,
@@ -34,6 +36,7 @@ class Containerd(Engine):
     config = PurePosixPath("/etc/containerd/config.toml")
     drop_ins = DropIns(is_imported=True, imports=True)
     default_key = effective.DEFAULT
+    cdi_key: Key = (effective.CDI,)
     process = "containerd"
     unit = "containerd.service"
     socket = PurePosixPath("/run/containerd/containerd.sock")
@@ -67,6 +70,26 @@ class Containerd(Engine):
     def describe_dry_run(self, files: ConfigFiles) -> Check:
         """Return ``containerd config dump`` with the texts of all files that containerd would read."""
         return effective.describe_dry_run(files)
+
+    def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
+        """Return the config in force by the config in CRI's verbose status."""
+        return effective.read_status(status)
+
+    def explain_missing_cri(self, socket: str, plugins: Mapping[str, str]) -> InstallerError:
+        """Return the reason for which containerd does not serve CRI: disabled, failed, or too old."""
+        return effective.explain_missing_cri(socket, plugins)
+
+    def is_default_key(self, key: Key) -> bool:
+        """Tell whether a key names the default runtime, or is in 1.x's table of the default runtime."""
+        return super().is_default_key(key) or effective.OLD_TABLE in key[-2:]
+
+    def list_imports(self, config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
+        """Return the patterns in ``imports``; relative patterns begin at the config's directory."""
+        return effective.list_imports(config, tree)
+
+    def find_own_import(self, drop_in: PurePosixPath) -> PurePosixPath | None:
+        """Return the pattern by which the root file imports our drop-in, and only our drop-in."""
+        return effective.own_import(drop_in)
 
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
         """Return the reasons for which CRI would not load, though ``config dump`` accepts the texts."""

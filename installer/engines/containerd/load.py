@@ -15,6 +15,7 @@ from msgspec import Struct
 from installer.config_text import Key, Tree, Value, value_at
 from installer.engines.containerd.effective import (
     DEFAULT,
+    IMAGES_PLUGIN,
     OLD_TABLE,
     RUNTIMES,
     V2_PLUGIN,
@@ -27,7 +28,6 @@ from installer.errors import InstallerError
 from installer.model.engine import LoadError, LoadInput, Version, is_ours
 from installer.model.files import Kind
 
-IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
 NRI_PLUGIN: Final = "io.containerd.nri.v1.nri"
 TRANSFER_PLUGIN: Final = "io.containerd.transfer.v1.local"
 DIFF_SERVICE: Final = "io.containerd.service.v1.diff-service"

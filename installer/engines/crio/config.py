@@ -28,7 +28,6 @@ from installer.model.engine import (
 )
 
 HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
-PODMANS_HOOK_DIR: Final = "/etc/containers/oci/hooks.d"  # which CRI-O reads where its config names that
 RUN_ROOT: Final = "/run/containers/storage"
 DRIVER: Final = "overlay"
 STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from installer.config_text import Tree, Value
 from installer.engines.crio import config as crio_config
@@ -79,6 +80,10 @@ class Crio(Engine):
     def describe_dry_run(self, files: ConfigFiles) -> Check:
         """Return ``crio config`` with the root file and all drop-ins."""
         return crio_config.describe_dry_run(files)
+
+    def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
+        """Return the config in force by CRI-O's answer to ``GET /config``."""
+        return crio_config.read_effective(status)
 
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
         """Return the reasons for which CRI-O validates and ends at its start, unlike ``crio config``."""

@@ -4,13 +4,14 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from installer.engines.docker.config import read_info
 from installer.errors import InstallerError
-from installer.model.engine import Answer, EffectiveConfig, Runtime
+from installer.model.engine import Answer
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client
@@ -55,22 +56,7 @@ def ask_info(address: Path, *, timeout_s: float) -> Answer:
             reason = f"the dockerd on {address} is that of the snap, which does not see our files"
             raise NotServedError(reason, remedy=", or install Docker from a package")
 
-        runtimes = {}
-        for name, runtime in answer["Runtimes"].items():
-            # ``status`` is the program's own report, and no setting.
-            table = {key: value for key, value in runtime.items() if key != "status"}
-            runtimes[name] = Runtime(runtime.get("path") or "", table)
-        # 20.10 has neither this key nor CDI.
-        cdi = bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None
-        directories = tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ()))
-        serving = EffectiveConfig(
-            *(runtimes, answer["DefaultRuntime"]),
-            cdi=cdi,
-            cdi_dirs=directories,
-            cgroup_driver=str(answer.get("CgroupDriver", "")),
-            live_restore=answer.get("LiveRestoreEnabled") is not False,
-        )
-        return Answer(serving, answer["ServerVersion"])
+        return Answer(read_info(answer), answer["ServerVersion"])
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -235,6 +235,25 @@ def read_field(entry: Tree, word: str) -> Value:
     """Return the value of ``word`` in an entry, in whatever case it is written; the last one counts."""
     names = spellings(entry, word)
     return entry[names[-1]] if names else None
+
+
+def read_info(info: Mapping[str, Any]) -> EffectiveConfig:
+    """Return the config in force by dockerd's answer to ``/info``."""
+    runtimes = {}
+    for name, runtime in info["Runtimes"].items():
+        # ``status`` is the program's own report, and no setting.
+        table = {key: value for key, value in runtime.items() if key != "status"}
+        runtimes[name] = Runtime(runtime.get("path") or "", table)
+    # 20.10 has neither this key nor CDI.
+    cdi = bool(info["CDISpecDirs"]) if "CDISpecDirs" in info else None
+    return EffectiveConfig(
+        runtimes,
+        info["DefaultRuntime"],
+        cdi=cdi,
+        cdi_dirs=tuple(map(PurePosixPath, info.get("CDISpecDirs") or ())),
+        cgroup_driver=str(info.get("CgroupDriver", "")),
+        live_restore=info.get("LiveRestoreEnabled") is not False,
+    )
 
 
 def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:

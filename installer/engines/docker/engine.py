@@ -1,7 +1,8 @@
 """Docker as an engine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from installer.engines.docker import config as docker_config
 from installer.engines.docker import load
@@ -14,13 +15,16 @@ from installer.model.engine import (
     Decision,
     EffectiveConfig,
     Engine,
+    EngineState,
     Extras,
     LoadError,
     LoadInput,
     Place,
+    Route,
     RuntimeEntry,
     RuntimeFlags,
 )
+from installer.model.files import File
 
 
 class Docker(Engine):
@@ -32,6 +36,7 @@ class Docker(Engine):
     title = "Docker"
     config = PurePosixPath("/etc/docker/daemon.json")
     default_key = docker_config.DEFAULT
+    cdi_key = (docker_config.FEATURES, docker_config.CDI)
     process = "dockerd"
     unit = "docker.service"
     socket = PurePosixPath("/var/run/docker.sock")
@@ -73,6 +78,27 @@ class Docker(Engine):
     def describe_dry_run(self, files: ConfigFiles) -> Check:
         """Return ``dockerd --validate`` with the flags of the running dockerd."""
         return docker_config.describe_dry_run(files)
+
+    def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
+        """Return the config in force by dockerd's answer to ``/info``."""
+        return docker_config.read_info(status)
+
+    def find_route(
+        self, state: EngineState, path: PurePosixPath, in_force: EffectiveConfig | None, target: File | None
+    ) -> Route:
+        """Return the text, or an intermediate text before it: dockerd keeps keys that a text leaves out."""
+        dockerd = docker_config.DockerdModel(path, state.version, state.flags)
+        texts = dockerd.find_route(in_force, target)
+        if len(texts) == 1:
+            return Route(texts)
+        _, edits = dockerd.spell_out(target)
+        return Route(texts, edits)
+
+    def find_differences(
+        self, serving: EffectiveConfig, wanted: EffectiveConfig
+    ) -> Iterator[tuple[str, bool]]:
+        """Yield dockerd's runtimes that ``wanted`` defines otherwise, true for an undefined runtime."""
+        return docker_config.find_differences(serving, wanted)
 
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
         """Return the reasons for which dockerd ends at a reload that ``--validate`` accepts."""

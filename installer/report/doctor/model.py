@@ -10,7 +10,6 @@ from msgspec import Struct, field
 
 from installer.config_text import Tree, value_at
 from installer.engines import CONTAINERD
-from installer.engines.containerd.effective import RUNC_TYPE
 from installer.model.engine import EffectiveConfig, EngineState, is_ours
 from installer.model.facts import CdiRow, list_some
 
@@ -160,11 +159,7 @@ class EngineExam(EngineState, frozen=True):
     @property
     def programs(self) -> Mapping[str, str]:
         """The program of each runtime, by a path or by a name in the engine's PATH; "" if not known."""
-        programs: dict[str, str] = {}
-        for name, handler in self.served.handlers.items():
-            default = "runc" if RUNC_TYPE in handler.table.values() else ""
-            programs[name] = handler.binary or default
-        return programs
+        return {name: handler.program for name, handler in self.served.handlers.items()}
 
     @property
     def nvidia_runtimes(self) -> tuple[str, ...]:

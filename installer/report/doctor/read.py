@@ -19,7 +19,6 @@ from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
-from installer.engines.crio.config import HOOK_DIR, PODMANS_HOOK_DIR
 from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
@@ -58,6 +57,8 @@ DRIVER_VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
 MAJOR: Final = re.compile(r"^ *(\d{1,9}) +(.*\S)", re.MULTILINE | re.ASCII)
 CHAR_LINK: Final = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 DEV: Final = PurePosixPath("/dev")
+# CRI-O reads this directory, too, if its config names it.
+PODMANS_HOOK_DIR: Final = PurePosixPath("/etc/containers/oci/hooks.d")
 SECURE_BOOT: Final = PurePosixPath(
     "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 )
@@ -173,7 +174,8 @@ def _choose_driver_root(host: Host, options: Options, toolkits: tuple[model.Tool
 
 def read_hooks(host: Host, engines: Iterable[EngineState]) -> dict[PurePosixPath, str]:
     """Return the OCI hooks of CRI-O and Podman, each with its program."""
-    directories = [PurePosixPath(HOOK_DIR), PurePosixPath(PODMANS_HOOK_DIR)]
+    directories = [spec.hook_dir for spec in ENGINES.values() if spec.hook_dir is not None]
+    directories.append(PODMANS_HOOK_DIR)
     for engine in engines:
         directories += engine.served.hook_dirs
 
