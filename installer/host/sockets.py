@@ -1,4 +1,4 @@
-"""Unix sockets: at paths of any length, HTTP and gRPC over them within bounds, and who listens on one."""
+"""Unix sockets at paths of any length; HTTP and gRPC over them, bounded in time and size; their listeners."""
 
 import errno
 import os
@@ -17,23 +17,37 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 LONGEST: Final = 107  # bytes of a path that connect(2) takes (unix(7))
-FOR_ALL: Final = 0o666  # to connect is to write; a textfile is for all to read, too
+FOR_ALL: Final = 0o666  # to connect is to write; all users may read a textfile, too
 LISTENS: Final = "00010000"  # __SO_ACCEPTCON
 BACKLOG: Final = 16
-MAX_BYTES: Final = 16 << 20  # as CRI's own limit; what dockerd says of 1000 containers is 1 MB
-HEAD_BYTES: Final = 5  # of a message: whether it is compressed, and its size
+MAX_BYTES: Final = 16 << 20  # as CRI's own limit; dockerd's answer about 1000 containers has 1 MB
+HEAD_BYTES: Final = 5  # in front of a message: a byte for compression, and the size
 
 # The status codes by their numbers (https://grpc.io/docs/guides/status-codes).
 CODES: Final = (
-    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
-    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE"),
-    *("UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
 )
 
 
 @contextmanager
 def connectable(here: Path) -> Iterator[str]:
-    """Give ``here`` for the block as connect(2) takes it: by its open directory where it is too long."""
+    """Yield a path that connect(2) takes: a path that is too long leads through its open directory."""
     if len(os.fsencode(here)) <= LONGEST:
         yield str(here)
         return
@@ -45,11 +59,11 @@ def connectable(here: Path) -> Iterator[str]:
 
 
 class AnswerError(ValueError):
-    """What came back is not HTTP, or not what was asked for."""
+    """The answer is not in HTTP, or does not answer the request."""
 
 
 class _Bounded(socket.socket):
-    """Reading, which http.client does by ``recv_into``, ends at the deadline and at ``MAX_BYTES``."""
+    """A socket for http.client, which reads by ``recv_into``, within the deadline and ``MAX_BYTES``."""
 
     deadline: float
     received = 0
@@ -66,10 +80,20 @@ class _Bounded(socket.socket):
 def ask_http(
     address: Path, words: tuple[str, str, Any, Mapping[str, str]], *, deadline: float, stream: bool = False
 ) -> tuple["HTTPResponse", bytes]:
-    """Return the answer to ``words``, those of HTTPConnection.request, and its body unless it is a stream.
+    """Ask a server over HTTP.
 
-    ``deadline`` is a moment of time.monotonic(). OSError where nothing listens, it is not in time, or too
-    long; AnswerError where it is not HTTP.
+    Args:
+        address: the socket.
+        words: the arguments of HTTPConnection.request.
+        deadline: the end of the answer, by time.monotonic().
+        stream: return without the body, which the caller reads.
+
+    Returns:
+        The answer and its body.
+
+    Raises:
+        OSError: nothing listens, or the answer is late or too long.
+        AnswerError: the answer is not in HTTP.
     """
     from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 
@@ -85,14 +109,16 @@ def ask_http(
             if stream:
                 return answer, b""
             with answer:
-                # Room is made for what is announced, which is not what comes.
+                # A server may announce more than it sends.
                 body = answer.read(MAX_BYTES)
                 if answer.length:
                     raise AnswerError("ended before its answer did")
                 return answer, body
         except HTTPException as error:
-            gone = isinstance(error, RemoteDisconnected)
-            raise AnswerError("closed without an answer" if gone else "no answer in HTTP") from error
+            reason = "no answer in HTTP"
+            if isinstance(error, RemoteDisconnected):
+                reason = "closed without an answer"
+            raise AnswerError(reason) from error
 
 
 def _left_s(deadline: float) -> float:
@@ -103,7 +129,7 @@ def _left_s(deadline: float) -> float:
 
 
 class StatusError(Exception):
-    """The call ended with another status than OK: ``code`` is its name, ``words`` are the server's."""
+    """A call has ended with another status than OK, named ``code``; ``words`` are the server's text."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -112,10 +138,21 @@ class StatusError(Exception):
 
 
 def call_grpc(path: str, method: str, request: bytes, *, timeout_s: float) -> bytes:
-    """Return the message that ``method`` (``/package.Service/Method``) answers with, by one deadline.
+    """Call a method over gRPC.
 
-    StatusError where the server refuses, or answers with more or less than one message, TimeoutError where it
-    is late, OSError where nothing can be connected to, or what answers does not speak HTTP/2 to the end.
+    Args:
+        path: the socket, as connect(2) takes it.
+        method: such as ``/package.Service/Method``.
+        request: the message to send.
+        timeout_s: the time for the whole call.
+
+    Returns:
+        The message of the answer.
+
+    Raises:
+        StatusError: the server refuses, or does not answer with exactly one message.
+        TimeoutError: the answer is late.
+        OSError: nothing listens, or the server does not speak HTTP/2 to the end.
     """
     from h2.exceptions import H2Error
 
@@ -131,7 +168,8 @@ def call_grpc(path: str, method: str, request: bytes, *, timeout_s: float) -> by
     if code != "OK":
         raise StatusError(code, unquote(headers.get("grpc-message", f"HTTP status {headers.get(':status')}")))
     message = content[HEAD_BYTES:]
-    if content[:HEAD_BYTES] != b"\0" + len(message).to_bytes(4, "big"):
+    head = b"\0" + len(message).to_bytes(4, "big")
+    if content[:HEAD_BYTES] != head:
         raise StatusError("INTERNAL", "the answer is not one whole message")
     return message
 
@@ -139,7 +177,7 @@ def call_grpc(path: str, method: str, request: bytes, *, timeout_s: float) -> by
 def _exchange(
     connection: socket.socket, method: str, request: bytes, deadline: float
 ) -> tuple[dict[str, str], bytes]:
-    """Send a request; return the headers and trailers of its answer, and the content."""
+    """Send a request; return the headers and trailers of the answer, and the content."""
     from h2 import events
     from h2.config import H2Configuration
     from h2.connection import H2Connection
@@ -157,8 +195,10 @@ def _exchange(
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
         connection.sendall(http.data_to_send())
         received = connection.recv(1 << 16)
-        if not received or time.monotonic() > deadline:
-            raise TimeoutError if received else ConnectionResetError("closed by the other side")
+        if not received:
+            raise ConnectionResetError("closed by the other side")
+        if time.monotonic() > deadline:
+            raise TimeoutError
         for event in http.receive_data(received):
             match event:
                 case events.ResponseReceived() | events.TrailersReceived():
@@ -180,8 +220,9 @@ Listener: TypeAlias = socket.socket
 
 
 def listen_tcp(address: str, port: int) -> Listener:
-    """Return a socket that listens on an address; OSError where it is taken, or is none of this node."""
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    """Return a socket that listens on an address; OSError for a taken address, or one of another node."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, port))
     listener.listen(BACKLOG)
@@ -189,10 +230,10 @@ def listen_tcp(address: str, port: int) -> Listener:
 
 
 def listen_unix(here: Path) -> Listener:
-    """Return a socket that listens at ``here``, for all; OSError where something has that name."""
+    """Return a socket that listens at ``here``, for all users; OSError for a name that is taken."""
     listener = socket.socket(socket.AF_UNIX)
     with connectable(here) as name:
-        before = os.umask(0o777 & ~FOR_ALL)  # by name another user's file could be opened to all
+        before = os.umask(0o777 & ~FOR_ALL)  # a chmod(2) by name could open another user's file to all
         try:
             listener.bind(name)
         finally:
@@ -203,7 +244,7 @@ def listen_unix(here: Path) -> Listener:
 
 @contextmanager
 def ended_after(connection: socket.socket, seconds: float) -> Iterator[None]:
-    """End a connection for which the block takes longer: each wait for its peer ends then."""
+    """End a connection if the block takes longer than ``seconds``: each wait for the peer ends then."""
     from threading import Timer
 
     def end() -> None:
@@ -217,7 +258,7 @@ def ended_after(connection: socket.socket, seconds: float) -> Iterator[None]:
 
 
 def is_dead(here: Path) -> bool:
-    """Tell whether nobody listens on a unix socket; False where that cannot be told."""
+    """Tell whether nothing listens on a unix socket; False if unknown."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(0)
         try:
@@ -231,20 +272,21 @@ def is_dead(here: Path) -> bool:
 
 
 def list_listening(process: Path) -> frozenset[str]:
-    """Return the paths that a process, a directory of /proc, listens on; none where we may not look."""
+    """Return the paths on which a process, a directory of /proc, listens; empty if they are unreadable."""
     with suppress(OSError):
-        held = {*list_open_files(process)}
-        return frozenset(path for path, inode in _listeners(process) if inode in held)
+        open_files = set(list_open_files(process))
+        return frozenset(path for path, inode in _listeners(process) if inode in open_files)
     return frozenset()
 
 
 def has_closed(process: str, path: str) -> bool:
-    """Tell whether a process that runs has closed its socket, as dockerd (engine-facts.md#dockerd-stop)."""
+    """Tell whether a running process has closed its socket (engine-facts.md#dockerd-stop)."""
     name = PurePosixPath(path).name
-    with suppress(OSError):  # it has ended, or that is unknown
-        listeners = {inode for each, inode in _listeners(Path(process)) if PurePosixPath(each).name == name}
-        held = {*list_open_files(Path(process))}
-        return bool(process and listeners and held and not listeners & held)
+    with suppress(OSError):  # the process has ended, or its files are unknown
+        listeners = _listeners(Path(process))
+        inodes = {inode for listened, inode in listeners if PurePosixPath(listened).name == name}
+        open_files = set(list_open_files(Path(process)))
+        return bool(process and inodes and open_files and inodes.isdisjoint(open_files))
     return False
 
 
@@ -258,24 +300,24 @@ def _listeners(process: Path) -> Iterator[tuple[str, str]]:
 
 
 def is_like_ours(here: Path) -> bool:
-    """Tell whether a socket is as we make one: root's, and for all."""
+    """Tell whether a socket looks like our own: root's, and for all users."""
     with suppress(OSError):
-        there = here.lstat()
-        like_ours = stat.S_ISSOCK(there.st_mode) and stat.S_IMODE(there.st_mode) == FOR_ALL
-        return like_ours and there.st_uid in trusted_uids()
+        status = here.lstat()
+        is_for_all = stat.S_ISSOCK(status.st_mode) and stat.S_IMODE(status.st_mode) == FOR_ALL
+        return is_for_all and status.st_uid in trusted_uids()
     return False
 
 
 def is_abandoned(here: Path) -> bool:
-    """Tell whether a socket is as we make one, and nothing listens on it: of a run that was killed."""
+    """Tell whether a socket looks like our own, and nothing listens: a killed run has left the socket."""
     return is_like_ours(here) and is_listened_on(here) is False
 
 
 def is_listened_on(here: Path) -> bool | None:
-    """Tell whether a process listens on a socket, without waiting for it; None where there is none."""
+    """Tell whether a process listens on a socket, without a wait; None for a missing socket."""
     with suppress(OSError):
         if stat.S_ISSOCK(here.lstat().st_mode):
             with socket.socket(socket.AF_UNIX) as client, connectable(here) as name:
-                client.setblocking(False)  # noqa: FBT003 - one that listens may have no room for another
+                client.setblocking(False)  # noqa: FBT003 - a busy listener may have no room
                 return client.connect_ex(name) != errno.ECONNREFUSED
     return None
