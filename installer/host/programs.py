@@ -1,4 +1,4 @@
-"""The host's own programs, run in the host's own root, and texts for them that are on no disk."""
+"""Run programs of the host in the host's own root, and give them texts that are on no disk."""
 
 import os
 import stat
@@ -24,22 +24,24 @@ ENVIRONMENT: Final[dict[str, str]] = {
     "LANG": "C.UTF-8",
 }
 STOP_POLL_S: Final = 0.1
-OUTPUT_BYTES: Final = 16 << 20  # of what a program writes, as of a file; an effective config has some 10 KB
+OUTPUT_BYTES: Final = (
+    16 << 20
+)  # the most output of a program, as of a file; an effective config has some 10 KB
 PART_BYTES: Final = 64 << 10
 BY_HAND: Final = "run it by hand on the node"
-# The first is writable also where a container's root is not, but every user can fill it. The second cannot
-# be filled by users.
+# Users can fill the first directory, which is writable even in a container with a read-only root. Users
+# cannot fill the second.
 MEMORY: Final = ("/dev/shm", "/run", None)  # noqa: S108 - a directory of our own is made there
 TEXTS: Final = "texts"
-UNSTARTED: Final = range(125, 128)  # chroot(1): it failed itself; the program cannot be started; is not there
+UNSTARTED: Final = range(125, 128)  # chroot(1): chroot failed; the program cannot be started; it is missing
 
 
 class LateError(InstallerError):
-    """A program did not come to its end in time, or within ``OUTPUT_BYTES``."""
+    """A program did not end in time, or wrote more than ``OUTPUT_BYTES``."""
 
 
 class Ran(Struct, frozen=True):
-    """What a program that came to its end gave."""
+    """The exit code and the output of a program that has ended."""
 
     returncode: int
     stdout: str
@@ -47,26 +49,28 @@ class Ran(Struct, frozen=True):
 
     @property
     def last_line(self) -> str:
-        """Return the last line of stderr, where Go programs say why they gave up."""
+        """Return the last line of stderr, in which Go programs write why they gave up."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        return lines[-1][:300] if lines else f"exit code {self.returncode}"
+        if not lines:
+            return f"exit code {self.returncode}"
+        return lines[-1][:300]
 
 
 def is_program(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a file that can be started stands at ``path``, or a link that leads to one."""
+    """Tell whether ``path`` is an executable file, or a link to an executable file."""
     status = host.status(path)
     return status is not None and stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
 
 
 def can_be_started(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a program stands at ``path``, not empty, and not behind a link of a stranger's."""
+    """Tell whether ``path`` is a program that is not empty, and not behind a link of a stranger's."""
     return is_file(host, path) and is_program(host, path) and host.size(path) > 0
 
 
 def find_file(
     root: PurePosixPath, places: Iterable[PurePosixPath], *, executable: bool
 ) -> PurePosixPath | None:
-    """Return the first of ``places`` below ``root``, a path as this process sees it, that is a file."""
+    """Return the first of ``places`` with a file below ``root``, a path as this process sees it."""
     for place in places:
         path = Path(root / place)
         if path.is_file() and (not executable or path.stat().st_mode & 0o111):
@@ -75,10 +79,12 @@ def find_file(
 
 
 def find_program(root: PurePosixPath, name: str) -> PurePosixPath | None:
-    """Return where a program is below ``root``, in a directory of distributions, with links followed."""
+    """Return the path of a program in the usual directories below ``root``, with links followed."""
     places = (PurePosixPath(directory, name) for directory in EXECUTABLE_DIRS)
     place = find_file(root, places, executable=True)
-    return PurePosixPath(Path(root / place).resolve()) if place else None
+    if place is None:
+        return None
+    return PurePosixPath(Path(root / place).resolve())
 
 
 def run_in(
@@ -89,26 +95,44 @@ def run_in(
     environment: Mapping[str, str] = ENVIRONMENT,
     fds: Sequence[int] = (),
 ) -> Ran | None:
-    """Run a program of the host whose root is ``root`` here.
+    """Run a program of the host.
 
-    Return None where the program cannot be run, is late, or writes more than ``OUTPUT_BYTES``.
+    Args:
+        root: the host's root, as this process sees it.
+        words: the program and its arguments.
+        timeout_s: the longest time.
+        environment: the environment variables of the program.
+        fds: descriptors that the program inherits.
+
+    Returns:
+        None if the program cannot be run, is killed or late, or writes more than ``OUTPUT_BYTES``.
     """
-    command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    with suppress(LateError):
+    own_root = root == Path("/")
+    command = list(words) if own_root else ["chroot", str(root), *words]
+    try:
         ran = _run(command, timeout_s, env=environment, pass_fds=fds)
-        unstarted = ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/"))
-        return None if unstarted else ran
-    return None
+    except LateError:
+        return None
+    if ran is None or ran.returncode < 0:
+        return None
+    if not own_root and ran.returncode in UNSTARTED:
+        return None
+    return ran
 
 
 def run_until_stopped(
     program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float
 ) -> Ran | None:
-    """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``.
+    """Run a program of ours in this process's own root, with ``text`` as the input.
 
-    It may take long: it is ended at a stop (StoppedError), and after ``timeout_s`` (LateError).
+    Returns:
+        None if the program cannot be started.
+
+    Raises:
+        StoppedError: a stop was requested, and the program was ended.
+        LateError: the program has run for ``timeout_s``, or wrote too much, and was ended.
     """
-    # Not by a pipe: communicate() takes a text once, and gives none of it on when it is called again.
+    # Not by a pipe: communicate() takes a text once, and passes nothing on when it is called again.
     with os.fdopen(os.memfd_create("text"), "wb+") as file:
         file.write(text.encode())
         file.seek(0)
@@ -116,16 +140,24 @@ def run_until_stopped(
 
 
 def _run(
-    command: Sequence[str], timeout_s: float, check: Callable[[], None] = lambda: None, **options: Any
+    command: Sequence[str], timeout_s: float, check: Callable[[], None] | None = None, **options: Any
 ) -> Ran | None:
-    """Return what a program gave at its end; ``check`` is called meanwhile, and may raise: that ends it."""
+    """Run a program until its end.
+
+    Args:
+        command: the program and its arguments.
+        timeout_s: the longest time.
+        check: is called again and again meanwhile; an exception of it ends the program.
+        options: further arguments of Popen.
+    """
     from subprocess import DEVNULL, PIPE, Popen, SubprocessError
 
     deadline = time.monotonic() + timeout_s
 
     def pause_s() -> float:
-        """Return how long to wait before the next ``check``."""
-        check()
+        """Return the time to wait before the next ``check``."""
+        if check is not None:
+            check()
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise LateError(f"run {command[0]} within {timeout_s:g} s", remedy=BY_HAND)
@@ -134,7 +166,7 @@ def _run(
     usual: dict[str, Any] = {"stdin": DEVNULL, "env": ENVIRONMENT, "stdout": PIPE, "stderr": PIPE, "cwd": "/"}
     try:
         child: Popen[bytes] = Popen(command, **usual | options)
-    except (OSError, SubprocessError):  # the second where it is killed before it is that program
+    except (OSError, SubprocessError):  # SubprocessError: the child is killed before it becomes the program
         return None
     with child:
         try:
@@ -146,9 +178,9 @@ def _run(
 
 
 def _read_output(child: "Popen[bytes]", pause_s: Callable[[], float]) -> tuple[bytes, bytes]:
-    """Return what a program writes to stdout and to stderr until it has closed both.
+    """Return the output of a program on stdout and stderr, until it has closed both.
 
-    Not by communicate(), which keeps whatever comes.
+    communicate() would keep output of any size.
     """
     from selectors import EVENT_READ, DefaultSelector
 
@@ -182,27 +214,27 @@ class OpenText(Struct, frozen=True):
     """One text, or a directory of texts, for a program that inherits ``fd``."""
 
     fd: int
-    name: str  # the kernel's link to it (proc(5), /proc/PID/fd), which holds in whatever root a program runs
+    name: str  # the kernel's link to the text (proc(5), /proc/PID/fd), valid in the root of any program
 
 
 @contextmanager
 def memory_file() -> Iterator[OpenText]:
-    """Yield an empty text (memfd_create(2)), gone at the end."""
+    """Yield an empty text (memfd_create(2)), which is gone after the block."""
     with os.fdopen(os.memfd_create("config"), "wb") as file:
         yield OpenText(file.fileno(), f"/proc/self/fd/{file.fileno()}")
 
 
 @contextmanager
 def private_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[OpenText]:
-    """Yield a directory with ``texts`` by their relative paths, which only its owner can enter."""
+    """Yield a directory with ``texts`` by their relative paths; only its owner can enter it."""
     with _written(texts) as directory, opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        # A link at the end would not be walked into, so the directory itself is named behind it.
+        # Programs do not walk into a link at the end of a path: the name goes on to a directory behind it.
         yield OpenText(fd, f"/proc/self/fd/{fd}/{TEXTS}")
 
 
 @contextmanager
 def _written(texts: Mapping[PurePosixPath, str]) -> Iterator[str]:
-    """Write the texts into a new directory below the first of ``MEMORY`` that has room for them."""
+    """Write the texts into a new directory below the first of ``MEMORY`` with enough room."""
     import tempfile
 
     failure: OSError | None = None
