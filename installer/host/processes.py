@@ -1,6 +1,6 @@
-"""Processes: who answers on a socket is proven by the kernel, and only the proven one is ever signalled.
+"""Processes: the kernel proves which process answers on a socket, and only that process is ever signalled.
 
-Of the others on the host, root's alone are looked at, and the programs that they run.
+Of the other processes on the host only root's are looked at, with the programs that they run.
 """
 
 import errno
@@ -31,12 +31,12 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00
 """Makes a gRPC server (containerd, CRI-O) answer: the connection preface and an empty SETTINGS frame."""
 
 PROC: Final = PurePosixPath("/proc")
-LOOK_S: Final = 2.0  # at all processes together; a node may run ten thousands
+LOOK_S: Final = 2.0  # for all processes together; a node may run ten thousands
 READ_BYTES: Final = 64 << 20
 DELETED: Final = " (deleted)"
 INOTIFY: Final = "anon_inode:inotify"
 _PROC = Path("/proc")
-_MONITORS = ("containerd-shim", "conmon")  # what comm has of them
+_MONITORS = ("containerd-shim", "conmon")  # the beginning of comm
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SERVICE = re.compile(r"(.*/[^/]+\.service)((?:/.*)?)$")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
@@ -46,27 +46,27 @@ class Peer(Struct, frozen=True):
     """The process that answers on a socket."""
 
     pid: int
-    name: str  # its comm
-    exe: str | None  # in its own mount namespace; None if we may not look
+    name: str  # comm
+    exe: str | None  # the program, in the process's own mount namespace; None without the right to look
     cmdline: tuple[str, ...]
-    unit: str | None  # the systemd service whose cgroup it is in
-    # Seconds from boot to its start: no clock step changes that, so it tells a process from a later one with
-    # the same pid.
+    unit: str | None  # the systemd service with the process in its cgroup
+    # Seconds from boot to the start: no step of the clock changes them, so they tell a process from a later
+    # process with the same pid.
     started: float
 
 
 class Unseen(Struct, frozen=True):
-    """A process answers, but in a pid namespace that we cannot see into: go by its unit."""
+    """A process of an invisible pid namespace answers: its unit must do."""
 
 
 class Silent(Struct, frozen=True):
-    """A process listens, but gave no answer; ``reason`` says what happened instead."""
+    """A process listens, but has not answered; ``reason`` tells the failure."""
 
     reason: str
 
 
 class NotServing(Struct, frozen=True):
-    """Nothing listens: there is no socket, or it was left behind by a process that is gone."""
+    """Nothing listens: the socket is missing, or its process is gone."""
 
 
 def peer_of(
@@ -74,8 +74,10 @@ def peer_of(
 ) -> Peer | Unseen | Silent | NotServing:
     """Return the process that answers ``greeting`` on a unix socket.
 
-    Only a process of root's is believed: what it says it was started with decides which files are written.
-    InstallerError where the socket may not be connected to.
+    Only a process of root's is believed: its command line decides about the files to write.
+
+    Raises:
+        InstallerError: this process may not connect to the socket.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         deadline = time.monotonic() + timeout_s
@@ -89,7 +91,7 @@ def peer_of(
             answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_UCRED.size))
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return NotServing()
-        except (TimeoutError, BlockingIOError):  # EAGAIN: its backlog is full
+        except (TimeoutError, BlockingIOError):  # EAGAIN: the backlog of the socket is full
             return Silent(f"no answer within {timeout_s:g} s")
         except (ConnectionResetError, BrokenPipeError):
             return Silent("the connection was closed without an answer")
@@ -99,20 +101,30 @@ def peer_of(
             raise InstallerError(problem, remedy=remedy, code="engine-not-answering") from error
     if not answer:
         return Silent("the connection was closed without an answer")
-    # Those of the answer: SO_PEERCRED names who called listen(2), under socket activation systemd.
-    sent = (content for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS)
-    pid, uid, _ = next(map(_UCRED.unpack_from, sent), (0, -1, 0))
+    pid = 0
+    uid = -1
+    # The credentials of the answer: SO_PEERCRED has those of listen(2), under socket activation systemd's.
+    credentials = [content for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS]
+    if credentials:
+        pid, uid, _ = _UCRED.unpack_from(credentials[0])
     if uid not in trusted_uids():
         return Silent(f"a process of uid {uid} answers, and only one of root is believed to be an engine")
     return _describe(pid, proc) or Unseen()
 
 
 def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], proc: Path = _PROC) -> None:
-    """Send a signal to ``peer``, or raise InstallerError where it may not be signalled.
+    """Send a signal to the process that has answered.
 
-    Nor is it where it has gone, is another process now, or its comm is none of ``expected``.
+    Args:
+        peer: the process.
+        number: the signal.
+        expected: the names that the process may have.
+        proc: the kernel's /proc.
+
+    Raises:
+        InstallerError: the process is gone, has another name, or may not be signalled.
     """
-    if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or ourselves)
+    if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or this process)
         remedy = "run in the node's pid namespace (hostPID)"
         raise InstallerError(f"signal pid {peer.pid}", remedy=remedy, code="engine-not-signalled")
 
@@ -132,7 +144,7 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
 
 
 def send_signal(pid: int, number: signals.Signals, prove: Callable[[], None]) -> None:
-    """Signal a process unless ``prove`` raises, which looks whether it is the one that is meant."""
+    """Signal a process, unless ``prove`` raises because the pid belongs to another process by now."""
     try:
         process = os.pidfd_open(pid)
     except OSError as error:
@@ -149,66 +161,82 @@ def send_signal(pid: int, number: signals.Signals, prove: Callable[[], None]) ->
 
 
 def unit_in(cgroup: str) -> str | None:
-    """Return the systemd service that a process with this /proc/PID/cgroup is part of, the innermost one."""
+    """Return the innermost systemd service in a text of /proc/PID/cgroup; None without a service."""
     return _service_in(cgroup).rpartition("/")[2] or None
 
 
 def _service_in(cgroup: str) -> str:
-    """Return the cgroup of that service, "" where it is in none."""
-    lines = (line.split(":", 2) for line in cgroup.split("\n"))  # a name may hold any other byte
-    paths = {line[1]: line[2] for line in lines if len(line) > 2}  # noqa: PLR2004 - id:controllers:path
+    """Return the cgroup of the innermost systemd service; "" without a service."""
+    paths: dict[str, str] = {}
+    for line in cgroup.split("\n"):  # a name may have any other byte
+        fields = line.split(":", 2)
+        if len(fields) == 3:  # noqa: PLR2004 - id:controllers:path
+            _, controllers, path = fields
+            paths[controllers] = path
     for hierarchy in ("name=systemd", ""):  # v1 (and hybrid), v2
-        if found := _SERVICE.match(paths.get(hierarchy, "")):
+        match = _SERVICE.match(paths.get(hierarchy, ""))
+        if match is not None:
+            service, below = match.groups()
             # Engines that do not use systemd's cgroups hang containers below their own.
-            return "" if _CONTAINER.search(found[2]) else found[1]
+            return "" if _CONTAINER.search(below) else service
     return ""
 
 
 def unit_of(pid: int, proc: Path) -> str:
-    """Return the systemd service that a process is part of, "" where it is in none."""
+    """Return the systemd service of a process; "" without a service."""
     with suppress(OSError):
         return unit_in(read_proc(proc / f"{pid}/cgroup")) or ""
     return ""
 
 
 def monitors_in_unit_of(process: Path) -> int:
-    """Return how many shims and conmons are in the service of a process, whose stop may end them."""
+    """Return the number of shims and conmons in a process's service: a stop of it may end them."""
     count = 0
-    service = ""
-    with suppress(OSError):
-        service = _service_in(read_proc(process / "cgroup"))
-    for other in (process.with_name(str(pid)) for pid in list_pids(process.parent) if service):
-        with suppress(OSError):  # it ended meanwhile
+    service = _service_of(process)
+    for pid in list_pids(process.parent) if service else ():
+        other = process.with_name(str(pid))
+        with suppress(OSError):  # the other process has ended
             name = read_proc(other / "comm")
-            if name.startswith(_MONITORS) and _service_in(read_proc(other / "cgroup")) == service:
-                # A conmon of a call in flight holds no container (engine-facts.md#crio-conmon): that of an
-                # exec has -e, and one whose container is not made yet is the engine's child.
-                count += not name.startswith("conmon") or not (
-                    "-e" in _command_line(other) or _fields(other)[1] == process.name
-                )
+            is_monitor = name.startswith(_MONITORS) and _service_in(read_proc(other / "cgroup")) == service
+            if is_monitor and not _is_call_in_flight(other, name, process):
+                count += 1
     return count
+
+
+def _service_of(process: Path) -> str:
+    """Return the cgroup of the service of a process; "" without a service, or if unknown."""
+    with suppress(OSError):
+        return _service_in(read_proc(process / "cgroup"))
+    return ""
+
+
+def _is_call_in_flight(monitor: Path, name: str, engine: Path) -> bool:
+    """Tell whether a monitor is a conmon that holds no container (engine-facts.md#crio-conmon)."""
+    if not name.startswith("conmon"):
+        return False
+    # The conmon of an exec has -e. The conmon of a container that is not made yet is the engine's child.
+    return "-e" in _command_line(monitor) or _fields(monitor)[1] == engine.name
 
 
 def list_words_in_unit_of(process: Path) -> Iterator[tuple[str, ...]]:
     """Yield the command lines of all processes in the service of a process, a directory of /proc."""
-    service = ""
-    with suppress(OSError):
-        service = _service_in(read_proc(process / "cgroup"))
-    for other in (process.with_name(str(pid)) for pid in list_pids(process.parent) if service):
-        with suppress(OSError):  # it ended meanwhile
+    service = _service_of(process)
+    for pid in list_pids(process.parent) if service else ():
+        other = process.with_name(str(pid))
+        with suppress(OSError):  # the other process has ended
             if _service_in(read_proc(other / "cgroup")) == service:
                 yield _command_line(other)
 
 
 def words_of(process: Path) -> tuple[str, ...]:
-    """Return the command line of a process, a directory of /proc; none if it has ended, or is too long."""
+    """Return the command line of a process, a directory of /proc; empty if it has ended, or is too long."""
     with suppress(OSError):
         return _command_line(process)
     return ()
 
 
 def read_monitor(host: Host, pid: int) -> tuple[str, ...]:
-    """Return the words that a shim or conmon was started with; none for any other process."""
+    """Return the command line of a shim or conmon; empty for any other process."""
     process = host.local_path(PROC) / str(pid)
     with suppress(OSError):
         if _name(process).startswith(_MONITORS):
@@ -217,13 +245,13 @@ def read_monitor(host: Host, pid: int) -> tuple[str, ...]:
 
 
 def _describe(pid: int, proc: Path) -> Peer | None:
-    """Describe a process of our pid namespace; None if ``proc`` shows another one, or the process ended."""
+    """Describe a process of our pid namespace; None in another namespace, or if the process has ended."""
     process = proc / str(pid)
-    with suppress(OSError):  # it ended meanwhile
+    with suppress(OSError):  # the process has ended
         # A /proc of another namespace (the host's, mounted) has other processes under our numbers.
         if pid > 0 and int((proc / "self").readlink().name) == os.getpid():
             unit = unit_in(read_proc(process / "cgroup"))
-            exe = _link(process / "exe").removesuffix(DELETED) or None  # upgraded while it runs
+            exe = _link(process / "exe").removesuffix(DELETED) or None  # deleted: upgraded at run time
             started = started_of(pid, proc)
             if started is not None:
                 return Peer(pid, _name(process), exe, _command_line(process), unit, started)
@@ -231,17 +259,22 @@ def _describe(pid: int, proc: Path) -> Peer | None:
 
 
 def started_of(pid: int, proc: Path) -> float | None:
-    """Return the start of a process, as in Peer; None if it has ended."""
+    """Return the start of a process, as in Peer; None if the process has ended."""
     with suppress(OSError, IndexError, ValueError, OverflowError):
         fields = _fields(proc / str(pid))
-        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        state = fields[0]
+        if state not in "ZX":
+            return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return None
 
 
 def start_time_of(pid: int, proc: Path = _PROC) -> float | None:
-    """Return when a process was started, in seconds of the wall clock, as files have it; None if it ended."""
+    """Return the start of a process by the wall clock, as for files; None if the process has ended."""
     started = started_of(pid, proc)
-    return None if started is None else time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started
+    if started is None:
+        return None
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return boot_s + started
 
 
 def _fields(process: Path) -> list[str]:
@@ -258,13 +291,15 @@ def _command_line(process: Path) -> tuple[str, ...]:
 
 
 def read_strings(here: Path) -> tuple[str, ...]:
-    """Return the strings of a file of /proc, which zero bytes end; raise OSError if it cannot be read."""
+    """Return the strings of a file of /proc, which end with zero bytes; raise OSError if unreadable."""
     text = read_proc(here)
-    return tuple(text.removesuffix("\0").split("\0")) if text else ()
+    if not text:
+        return ()
+    return tuple(text.removesuffix("\0").split("\0"))
 
 
 def _link(link: Path) -> str:
-    """Return what a link of /proc says, which need not be a path; "" where we may not look."""
+    """Return the text of a link of /proc, which need not be a path; "" without the right to look."""
     with suppress(OSError):
         return os.readlink(link)  # noqa: PTH115 - the text counts
     return ""
@@ -275,22 +310,25 @@ class HostProcess(Struct, frozen=True):
 
     pid: int
     name: str
-    program: str  # "" where it may not be read: a container needs CAP_SYS_PTRACE for that
+    program: str  # "" without the right to read the link, for which a container needs CAP_SYS_PTRACE
     deleted: bool
-    # Tells one program of the host from another, also where both had the same path; (0, 0) is any other.
+    # Device and inode tell the host's programs from each other, even at one path; (0, 0): not the host's.
     file: tuple[int, int]
-    # It sees files as the host's init does, and root alone can have written its program: it may be started.
+    # Whether the program may be started: it lies on the host's files, and only root can have written it.
     of_host: bool
 
 
 def can_see_host(host: Host) -> bool:
-    """Tell whether the host's processes are in view: its first one, or the kernel's own."""
-    firsts = (text(host, PROC / f"{pid}/comm").removesuffix("\n") for pid in (1, 2))
-    return not {"systemd", "init", "kthreadd"}.isdisjoint(firsts)
+    """Tell whether the host's processes are visible: the first process, or the kernel's threads."""
+    for pid in (1, 2):
+        name = text(host, PROC / f"{pid}/comm").removesuffix("\n")
+        if name in {"systemd", "init", "kthreadd"}:
+            return True
+    return False
 
 
 def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostProcess]:
-    """Yield root's processes, less kernel threads; ``unread`` adds those whose program may not be read."""
+    """Yield root's processes without kernel threads; ``unread`` adds processes with an unreadable program."""
     proc = host.local_path(PROC)
     init = _link(proc / "1/ns/mnt")
     for process in _list_of_root(proc):
@@ -301,7 +339,7 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
             if not unread or started_of(int(process.name), proc) is None:
                 continue
             program = ""
-        except OSError:  # it ended, or is a thread of the kernel's
+        except OSError:  # the process has ended, or is a thread of the kernel's
             continue
         file = (0, 0)
         safe = False
@@ -322,16 +360,16 @@ def list_root_processes(host: Host, *, unread: bool = False) -> Iterator[HostPro
 
 
 def read_command_line(host: Host, process: HostProcess) -> tuple[str, ...]:
-    """Return the words that a process was started with; none if it has ended, or they are too long.
+    """Return the command line of a process; empty if the process has ended, or the line is too long.
 
-    Ask only for a process whose name and files are known: the kernel reads its memory, as any process may
-    arrange it.
+    Ask only for a process with a known name and known files: the kernel reads the process's memory, with
+    contents and delays that the process arranges.
     """
     return words_of(host.local_path(PROC) / str(process.pid))
 
 
 def program_holds(host: Host, pid: int, mark: bytes) -> bool:
-    """Tell whether the program of a process has ``mark`` in it; only its first 64 MB are looked at."""
+    """Tell whether the first 64 MB of a process's program contain ``mark``."""
     with (
         suppress(OSError, ValueError),
         (host.local_path(PROC) / f"{pid}/exe").open("rb") as file,
@@ -342,7 +380,7 @@ def program_holds(host: Host, pid: int, mark: bytes) -> bool:
 
 
 def inotify_instances(host: Host) -> int:
-    """Return how many inotify instances root's processes hold: their limit is one for all of them."""
+    """Return the number of inotify instances of root's processes, which share one limit."""
     count = 0
     for process in _list_of_root(host.local_path(PROC)):
         count += sum(file == INOTIFY for file in list_open_files(process))
@@ -359,7 +397,7 @@ def _list_of_root(proc: Path) -> Iterator[Path]:
 
 
 def is_written_by_root(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a program of the host is one that root alone can have written."""
+    """Tell whether only root can have written a program of the host."""
     with suppress(OSError):
         return _is_roots_alone(host.local_path(path).stat())
     return False
