@@ -184,7 +184,7 @@ class Node(Struct, frozen=True):
         yield from find_moved(host, options, self.contents.values())
         for path in sorted(targets):
             try:
-                host.refuse_unreplaceable(path)
+                host.refuse_hard_linked(path)
             except InstallerError as error:
                 yield error
 
@@ -366,7 +366,7 @@ def _find_podmans_runtime(pid: int, words: Sequence[str]) -> Iterator[Reference]
 
 
 # For a config of an engine that this install does not touch.
-LEFT: Final = "{} of an earlier install is read-only here: a stop has systemd undo it on the host"
+LEFT: Final = "{} of an earlier install cannot be replaced here: a stop has systemd undo it on the host"
 
 
 def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:

@@ -13,7 +13,7 @@ from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.startup import WILDCARDS, path_of, value_of
 from installer.errors import InstallerError, NotBegunError, Option, Remedy
 from installer.host.files import READ_ONLY, Host, is_read_only
-from installer.host.inodes import REMEDIES
+from installer.host.inodes import REMEDIES, is_mount_point
 from installer.host.programs import can_be_started
 from installer.model.engine import Engine, EngineState
 from installer.model.facts import ConfigRow
@@ -346,7 +346,13 @@ def explain_unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PureP
     """Return why files could be neither written nor removed where they are to be."""
     found = {}
     for path in paths:
-        above = host.resolve(path).parents
+        real = host.resolve(path)
+        if host.kind(real) is Kind.FILE and is_mount_point(host.local_path(real)):
+            problem = f"replace {path} (it is mounted as a single file)"
+            remedy = f"mount its directory {real.parent} instead"
+            found[path] = InstallerError(problem, remedy=remedy, code="file-not-replaceable")
+            continue
+        above = real.parents
         standing = next(each for each in above if host.kind(each) is not Kind.ABSENT)
         if host.kind(standing) is not Kind.DIRECTORY:
             problem, remedy = f"write {path} ({standing} is not a directory)", REMEDIES[ENOTDIR]

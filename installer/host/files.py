@@ -23,7 +23,6 @@ from installer.host.inodes import (
     copy_label,
     follow_links,
     if_there,
-    is_mount_point,
     move_name,
     opened,
     remove_name,
@@ -174,22 +173,15 @@ class Host:
                 raise _no_file(path, "not a regular file") from error
         return None
 
-    def refuse_unreplaceable(self, path: PurePosixPath) -> None:
-        """Raise InstallerError for an irreplaceable file: hard-linked, or mounted as a single file."""
-        local = self.local_path(path)
+    def refuse_hard_linked(self, path: PurePosixPath) -> None:
+        """Raise InstallerError for a file with several names: the others would keep the old text."""
         status = self.status(path)
-        if status is None or not stat.S_ISREG(status.st_mode):
-            return
-        if status.st_nlink > 1:
+        if status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
             raise InstallerError(
                 f"replace {path} (it has {status.st_nlink} hard links, the others would keep the old text)",
                 remedy="break the link: copy the file and move the copy over it",
                 code="file-not-replaceable",
             )
-        if is_mount_point(local):
-            problem = f"replace {path} (it is mounted as a single file)"
-            remedy = f"mount {path.parent} into the container instead"
-            raise InstallerError(problem, remedy=remedy, code="file-not-replaceable")
 
     def replace(self, path: PurePosixPath, file: File) -> None:
         """Replace ``path`` by ``file``: a reader sees the old or the new file, also after a power failure.

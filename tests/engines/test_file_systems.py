@@ -123,7 +123,7 @@ def test_a_config_on_a_full_disk_is_intact_and_the_remedy_is_named(site: Mounted
             DAEMON_JSON,
             (),
             "replace /etc/docker/daemon.json (it is mounted as a single file); "
-            "mount /etc/docker into the container instead",
+            "mount its directory /etc/docker instead",
             id="a single file",
         ),
         pytest.param(
@@ -154,6 +154,30 @@ def test_a_mount_that_cannot_be_written_is_refused_and_nothing_half_done(
 
     assert site.refuses("install") == f"cannot {what}"
     assert site.tree(times=True) == before
+
+
+def test_an_uninstall_of_a_config_that_was_mounted_as_a_single_file_names_the_directory(
+    site: MountedSite,
+) -> None:
+    before = site.tree()
+    site.install()
+    site.mount(DAEMON_JSON, "--bind", ".")
+    installed = (site.root / DAEMON_JSON).read_bytes()
+    said = (
+        "cannot replace /etc/docker/daemon.json (it is mounted as a single file); "
+        "mount its directory /etc/docker instead"
+    )
+
+    assert site.call("install").returncode == 0, "nothing is to be written"
+    assert site.refuses("install", "--runtime-name", "gpu") == said
+    left = site.uninstall(code=4)
+
+    assert sentence(left.stderr) == said
+    assert (site.root / DAEMON_JSON).read_bytes() == installed
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    site.unmount(DAEMON_JSON)
+    site.uninstall()
+    assert site.tree() == before
 
 
 def test_a_file_system_that_became_read_only_is_told_before_a_repair_fails(site: MountedSite) -> None:

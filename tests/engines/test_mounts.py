@@ -194,7 +194,7 @@ def test_a_config_that_is_mounted_alone_is_refused_and_the_remedy_works_in_the_f
 
     assert refused.returncode == 1
     assert "replace /etc/containerd/config.toml (it is mounted as a single file)" in refused.stderr
-    assert "mount /etc/containerd into the container instead" in refused.stderr
+    assert "mount its directory /etc/containerd instead" in refused.stderr
     assert after == before
     assert done.returncode == 0, done.stderr
     assert RUNTIME in container.text("config.toml")

@@ -132,3 +132,24 @@ def test_a_dockerd_that_hangs_is_undone_up_to_its_signal(docker_node: Node) -> N
     assert said.startswith("cannot verify that Docker no longer serves our runtimes")
     node.installer("uninstall", check=True)
     assert (snapshot(node), served(node)) == (files, before)
+
+
+@pytest.mark.any_version
+def test_an_undo_of_a_config_that_was_mounted_alone_loses_nothing(node: Node) -> None:
+    files, before = snapshot(node), served(node)
+    node.installer("install", *SOURCE, check=True)
+    installed = node.read(node.config)
+    node.run(["cp", node.config, "/root/mine"])
+    node.run(["mount", "--bind", "/root/mine", node.config])
+    directory = node.config.rpartition("/")[0]
+
+    left = node.installer("uninstall")
+
+    assert left.returncode == 4, left.stderr
+    reason = f"cannot replace {node.config} (it is mounted as a single file)"
+    assert sentence(left.stderr) == f"{reason}; mount its directory {directory} instead"
+    assert node.read(node.config) == installed
+    run_through_us(node)
+    node.run(["umount", node.config])
+    node.installer("uninstall", check=True)
+    assert (snapshot(node), served(node)) == (files, before)
