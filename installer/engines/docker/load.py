@@ -1,12 +1,14 @@
 """What dockerd refuses only when it loads or reloads: ``dockerd --validate`` accepts all of that.
 
-The rule is that of dockerd's source from 20.10 to 28 (engine-facts.md#dockerd-load).
+The rules are those of dockerd from 20.10 to 28 (engine-facts.md#dockerd-load).
 """
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
 from pathlib import PurePosixPath
 from typing import Final
+from urllib.parse import urlsplit
 
 from installer.model.engine import HostReader, LoadError, LoadInput
 from installer.model.files import Kind
@@ -15,10 +17,89 @@ PLUGINS: Final = "authorization-plugins"
 RUN: Final = PurePosixPath("/run/docker")
 SPEC_DIRECTORIES: Final = (PurePosixPath("/etc/docker/plugins"), PurePosixPath("/usr/lib/docker/plugins"))
 MANAGED: Final = re.compile("[0-9a-f]{64}")  # the directory of a plugin that dockerd itself runs
+INSECURE: Final = "insecure-registries"
+ARTIFACTS: Final = "allow-nondistributable-artifacts"
+MIRRORS: Final = "registry-mirrors"
+IGNORES_ARTIFACTS: Final = (28,)  # dockerd ignores ARTIFACTS, and its --validate reads MIRRORS
+TAKES_PATHS: Final = (23,)  # the releases before take no path in a mirror; 23 to 25 are not measured
+SCHEMES: Final = ("http", "https")
+LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+REGISTRY: Final = re.compile(rf"{LABEL}(?:\.{LABEL})*(?::([0-9]{{1,9}}))?")
+MOST_PORTS: Final = 65535
 
 
 def find_load_errors(given: LoadInput) -> Iterator[LoadError]:
     """Yield why dockerd would not start, nor live on after a reload, with a config that it can read."""
+    yield from _find_missing_plugins(given)
+    yield from _find_bad_registries(given)
+
+
+def _find_bad_registries(given: LoadInput) -> Iterator[LoadError]:
+    """Yield the entries of registries that dockerd takes neither at a start nor at a reload.
+
+    dockerd refuses the whole reload for one of them: it does not take up our runtimes either. The entries
+    themselves stay out of the error: the URL of a mirror may hold a password.
+    """
+    version = given.files.version
+    is_old = version is not None and version < TAKES_PATHS
+    for path, tree in given.files.trees.items():
+        for key, is_bad in (
+            (INSECURE, _is_bad_insecure_registry),
+            (ARTIFACTS, _is_bad_registry),
+            (MIRRORS, _is_bad_mirror),
+        ):
+            if key != INSECURE and (version is None or version >= IGNORES_ARTIFACTS):
+                continue
+            entries = tree.get(key)
+            for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
+                if isinstance(entry, str) and is_bad(entry, is_old=is_old):
+                    yield LoadError(
+                        f"{path} has in {key} an entry that dockerd refuses, number {number}",
+                        f"correct {key} in {path}",
+                    )
+
+
+def _is_bad_insecure_registry(name: str, *, is_old: bool) -> bool:
+    """Tell whether dockerd refuses a registry; it cuts off http:// and https:// here."""
+    scheme, separator, rest = name.partition("://")
+    return _is_bad_registry(rest if separator and scheme.lower() in SCHEMES else name, is_old=is_old)
+
+
+def _is_bad_registry(name: str, *, is_old: bool) -> bool:
+    """Tell whether dockerd refuses a registry: a host with or without a port, or a network."""
+    try:
+        if "/" in name:
+            ip_network(name, strict=False)
+        else:
+            ip_address(name)
+    except ValueError:
+        pass
+    else:
+        return False
+    if name.startswith("["):  # an address of IPv6, before 23 with a port only
+        return is_old and name.endswith("]")
+    found = REGISTRY.fullmatch(name)
+    return found is None or int(found[1] or 0) > MOST_PORTS
+
+
+def _is_bad_mirror(url: str, *, is_old: bool) -> bool:
+    """Tell whether dockerd before 28 refuses the URL of a mirror."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return True
+    if url != url.strip() or parts.scheme.lower() not in SCHEMES:
+        return True
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        return True
+    host, _, port = parts.netloc.rpartition(":")
+    if " " in parts.netloc or (host and not port.isdigit() and not port.endswith("]")):
+        return True
+    return is_old and parts.path not in {"", "/"}
+
+
+def _find_missing_plugins(given: LoadInput) -> Iterator[LoadError]:
+    """Yield the authorization plugins that do not run."""
     flag = any(word.partition("=")[0] == "--exec-root" for word in given.words)
     for path, tree in given.files.trees.items():
         names = tree.get(PLUGINS)

@@ -1,0 +1,127 @@
+"""What dockerd refuses only when it reloads or starts: no reload of ours runs into it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import pytest
+
+from installer.engines import ENGINES
+from installer.engines.restart import parse_version
+from installer.model.engine import ConfigFiles, HostReader, LoadInput
+from installer.model.files import Kind
+from tests.engines.configs import DAEMON_JSON, DOCKER
+from tests.engines.dockerds import Dockerd, dockerd_of
+from tests.engines.nodes import OURS, SOURCE, Node
+from tests.engines.roots import Roots
+from tests.engines.told import but_the_ledger, sentence, served, snapshot
+from tests.engines.versions import EngineSet
+
+REGISTRIES: Final = (
+    *("a b", "-x", "x-", "http://x", "HTTP://x", "https://x:5000", "ftp://x", "10.0.0.0/8", "10.0.0.0/99"),
+    *("::1", "[::1]", "[::1]:5000", "x:70000", "x:y", "x:", "a_b", "a_b.c", "x/y", "", "a..b", ".x", "x."),
+    *("reg.example.com:5000", "\u00e9", "fe80::/10", "1.2.3.4", "1.2.3.4:5000", "x:0", " x"),
+)
+URLS: Final = (
+    *("x", "ftp://x", "http://x", "https://x/", "https://x/y", "https://x/y/", "https://x?z", "https://x#z"),
+    *("https://u:p@x", "https://u@x", "https://", "https://x:70000", "https://[::1]:5000", "https://a b"),
+    *("HTTPS://x", "https://x:y", "https://x/?", "", " https://x"),
+)
+MIRRORS: Final = "registry-mirrors"
+KEYS: Final = {
+    "insecure-registries": REGISTRIES,
+    MIRRORS: URLS,
+    "allow-nondistributable-artifacts": REGISTRIES,
+}
+BAD: Final = {"insecure-registries": ["reg.example.com:5000", "a b"]}
+
+
+class _Empty(HostReader):
+    """A host without any file."""
+
+    def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
+        del path, last
+        return Kind.ABSENT
+
+    def read(self, path: PurePosixPath) -> None:
+        del path
+
+    def names(self, path: PurePosixPath) -> tuple[str, ...]:
+        del path
+        return ()
+
+    def is_program(self, path: PurePosixPath) -> bool:
+        del path
+        return False
+
+    def is_dead(self, path: PurePosixPath) -> bool:
+        del path
+        return True
+
+
+@pytest.fixture
+def dockerd(docker_engines: EngineSet, roots: Roots) -> Iterator[Dockerd]:
+    """Return a dockerd of each release, not started."""
+    with dockerd_of(roots.suites[docker_engines.suite]) as daemon:
+        yield daemon
+
+
+def _is_told(tree: dict[str, Any], version: str) -> bool:
+    path = PurePosixPath(DOCKER)
+    files = ConfigFiles(path, None, {path: tree}, version=parse_version(version))
+    errors = [*ENGINES["docker"].find_load_errors(LoadInput(files, "", (), {}, _Empty()))]
+    return bool(errors)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.sampled(16)
+def test_a_registry_that_dockerd_refuses_at_a_reload_is_told_and_no_other(
+    dockerd: Dockerd, docker_engines: EngineSet, key: str
+) -> None:
+    version = docker_engines.docker or ""
+    dockerd.start(b"{}")
+    # The --validate of 28 reads mirrors.
+    is_validated = key == MIRRORS and version.startswith("28.")
+    unlike = []
+
+    for value in KEYS[key]:
+        tree = {key: [value]}
+        outcome = dockerd.reload(json.dumps(tree).encode())
+        is_refused = outcome == "refused" and not is_validated
+        if _is_told(tree, version) != is_refused:
+            unlike.append((value, outcome))
+
+    assert unlike == []
+
+
+@pytest.mark.any_version
+def test_no_reload_of_ours_meets_a_registry_that_dockerd_refuses(docker_node: Node) -> None:
+    node, before = docker_node, served(docker_node)
+    words = f"{DOCKER} has in insecure-registries an entry that dockerd refuses, number 2"
+    node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), **BAD}, indent=4))
+    files = snapshot(node)
+
+    planned, refused = node.installer("plan", *SOURCE), node.installer("install", *SOURCE)
+
+    assert (planned.returncode, refused.returncode) == (1, 1), refused.stderr
+    assert words in planned.stdout
+    assert words in sentence(refused.stderr)
+    assert f"correct insecure-registries in {DOCKER}" in sentence(refused.stderr)
+    assert (snapshot(node), served(node)) == (files, before)
+
+    # The same after the install: the undo changes nothing until it is corrected.
+    node.write(DOCKER, DAEMON_JSON)
+    node.installer("install", *SOURCE, check=True)
+    installed = node.read(DOCKER)
+    node.write(DOCKER, json.dumps({**json.loads(installed), **BAD}))
+    files = snapshot(node)
+    left, status = node.installer("uninstall"), node.installer("status")
+    assert (left.returncode, status.returncode) == (4, 1), left.stderr
+    assert words in sentence(left.stderr)
+    assert words in " ".join(status.stdout.split())
+    assert but_the_ledger(snapshot(node)) == but_the_ledger(files)
+    assert served(node)[0] == before[0] | OURS
+    node.write(DOCKER, installed)
+    node.installer("uninstall", check=True)
+    assert (served(node), node.read(DOCKER)) == (before, DAEMON_JSON)
