@@ -11,7 +11,11 @@ from contextlib import suppress
 from select import select
 from time import gmtime, monotonic, sleep, strftime
 
-from installer.watch import HeldLock, fingerprint
+from installer.watch import HeldLock, Watch, fingerprint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded to wait
+    from installer.watch import Place
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
@@ -149,7 +153,7 @@ class Supervisor:
         self._baseline = ""  # the fingerprint of an unchanged node
         self._last = ""  # the last fingerprint
         self._answer = b""  # of the last check
-        self._places: list[str] = []  # the watched places
+        self._places: tuple[Place, ...] = ()  # the watched places
 
     def run(self) -> int:
         """Install, wait and check until a stop; return the exit code."""
@@ -220,10 +224,12 @@ class Supervisor:
 
     def _learn(self) -> None:
         """Take over the last check's answer: the baseline, the places, and the time of the next check."""
-        self._baseline, due, rest, *self._places = os.fsdecode(self._answer).split("\0")
+        watch = Watch.decode(self._answer)
         now = monotonic()
-        self._due = now + min(float(due) or CHECK_S, CHECK_S)
-        self._rest = now + float(rest)
+        self._places = watch.places
+        self._baseline = watch.baseline
+        self._due = now + min(watch.due_s or CHECK_S, CHECK_S)
+        self._rest = now + watch.rest_s
         self._last = ""
         self._first = 0.0
 

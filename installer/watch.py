@@ -1,7 +1,7 @@
 """Watch places and locks while ``run`` waits: the fingerprint of places, and locks that may lose their names.
 
-This module imports the standard library alone. ``supervisor`` compares the fingerprint every other second,
-and a check names the places.
+This module imports the standard library alone. A check names the places in a ``Watch``, and ``supervisor``
+compares their fingerprint every other second.
 """
 
 import os
@@ -12,12 +12,18 @@ from stat import S_ISLNK
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not loaded to wait
     from collections.abc import Sequence
+    from typing import TypeAlias
+
+    Place: TypeAlias = tuple[str, str]  # a kind and a path
 
 MANY = 512  # names in one directory
 PROC = "/proc/"
-# Prefixes of a path.
-THERE = "!"  # the path must exist
-KEPT = "="  # the path's file system must stay mounted as it is, with room in it
+# Kinds of watched places.
+PATH = "path"  # a file, a directory or a link
+DIRECTORY = "directory"  # all files of a directory
+NAMES = "names"  # all files whose paths have this beginning
+EXISTENCE = "existence"  # a path that must exist
+FILE_SYSTEM = "file system"  # a path whose file system must stay mounted as it is, with room in it
 FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB a container with a small config does
 
@@ -59,33 +65,60 @@ def has_name(fd: int, path: "str | os.PathLike[str]") -> bool:
     return False
 
 
-def fingerprint(places: "Sequence[str]") -> str:
-    """Return a number, as text, that changes when one of ``places`` changes.
+class Watch:
+    """The places for ``run`` to watch until the next check; a check sends it to the supervisor."""
 
-    A place is a path. A final / stands for all files of a directory, a final * for all names with this
-    beginning. The prefix ``THERE`` is for a path whose existence alone counts, ``KEPT`` for a file system
-    that may become read-only or full.
-    """
+    def __init__(
+        self, places: "Sequence[Place]" = (), *, baseline: str = "", due_s: float = 0.0, rest_s: float = 0.0
+    ) -> None:
+        """Describe the wait.
+
+        Args:
+            places: The watched places.
+            baseline: The fingerprint of the places on an unchanged node.
+            due_s: The seconds until the next check if nothing changes; 0 for the usual time.
+            rest_s: The seconds in which a change starts no check.
+        """
+        self.places = tuple(places)
+        self.baseline = baseline
+        self.due_s = due_s
+        self.rest_s = rest_s
+
+    def encode(self) -> bytes:
+        """Return the message for the supervisor."""
+        fields = [self.baseline, str(self.due_s), str(self.rest_s)]
+        for kind, path in self.places:
+            fields += [kind, path]
+        return os.fsencode("\0".join(fields))
+
+    @classmethod
+    def decode(cls, message: bytes) -> "Watch":
+        """Return the content of a message."""
+        baseline, due_s, rest_s, *words = os.fsdecode(message).split("\0")
+        places = list(zip(words[::2], words[1::2], strict=True))
+        return cls(places, baseline=baseline, due_s=float(due_s), rest_s=float(rest_s))
+
+
+def fingerprint(places: "Sequence[Place]") -> str:
+    """Return a number, as text, that changes when one of ``places`` changes."""
     numbers: list[int] = []
-    for place in places:
-        numbers += _look_at(place)
+    for kind, path in places:
+        numbers += LOOKS[kind](path)
     # The hash of numbers is the same in each process.
     return str(hash(tuple(numbers)))
 
 
-def _look_at(place: str) -> list[int]:
-    """Return numbers that change when a place changes."""
-    if place[0] == KEPT:
-        return _look_at_file_system(place[1:])
-    if PROC in place or place[0] == THERE:
-        # A file of the host's /proc, perhaps mounted elsewhere, has the time of the look: only its existence
-        # counts. An existing file gives no number.
-        return [] if _stat(place.removeprefix(THERE)) else [-1]
-    if place[-1] == "*":
-        return _look_at_names(place.rstrip("*"))
-    if place[-1] == "/":
-        return _look_at_directory(place)
-    return _stat(place)
+def _look_at_path(path: str) -> list[int]:
+    """Return numbers that change with a file, a directory or the target of a link."""
+    if PROC in path:
+        # The files of the host's /proc, perhaps mounted elsewhere, have the time of the look.
+        return _look_for(path)
+    return _stat(path)
+
+
+def _look_for(path: str) -> list[int]:
+    """Return numbers that change when a path appears or disappears; an existing path gives no number."""
+    return [] if _stat(path) else [-1]
 
 
 def _look_at_file_system(path: str) -> list[int]:
@@ -97,27 +130,25 @@ def _look_at_file_system(path: str) -> list[int]:
 
 
 def _look_at_names(beginning: str) -> list[int]:
-    """Return numbers that change with the files of paths with this beginning."""
+    """Return numbers that change with the files whose paths have this beginning."""
     directory, _, start = beginning.rpartition("/")
     names = [name for name in _names(directory or "/") if name.startswith(start)]
     numbers: list[int] = []
     for name in names[:MANY]:
-        numbers += _stat(f"{directory}/{name}")[
-            :3
-        ]  # without the times: a device's times are those of its use
+        identity = _stat(f"{directory}/{name}")[:3]  # the times of a device are those of its use
+        numbers += identity
     return numbers
 
 
-def _look_at_directory(place: str) -> list[int]:
-    """Return numbers that change with the files of a directory; ``place`` ends with a slash."""
+def _look_at_directory(directory: str) -> list[int]:
+    """Return numbers that change with the files of a directory."""
     # A name with a leading dot is a text that some program, perhaps ours, is about to rename.
-    names = [name for name in _names(place) if name[0] != "."]
-    directory, _, _ = place.rpartition("/")
+    names = [name for name in _names(directory) if name[0] != "."]
     numbers = _stat(directory)
     if len(names) <= MANY:
         numbers = numbers[:3]
     for name in names[:MANY]:
-        numbers += _stat(place + name)
+        numbers += _stat(f"{directory}/{name}")
     return numbers
 
 
@@ -158,3 +189,12 @@ def _list_numbers(status: os.stat_result) -> list[int]:
         status.st_mtime_ns,
         status.st_ctime_ns,
     ]
+
+
+LOOKS = {
+    PATH: _look_at_path,
+    DIRECTORY: _look_at_directory,
+    NAMES: _look_at_names,
+    EXISTENCE: _look_for,
+    FILE_SYSTEM: _look_at_file_system,
+}

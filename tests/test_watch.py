@@ -12,7 +12,7 @@ import pytest
 from installer import watch
 from installer.host.sockets import has_closed
 from installer.supervisor import CHECK_S, QUIET_S, UNQUIET_S, Supervisor
-from installer.watch import fingerprint
+from installer.watch import Watch, fingerprint
 
 Act = Callable[[Path], object]
 
@@ -43,63 +43,94 @@ def _made_anew(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "act", "seen"),
+    ("kind", "name", "act", "seen"),
     [
-        pytest.param("", _renamed_over, True, id="replaced by the same"),
-        pytest.param("", lambda place: (place / "config").unlink(), True, id="removed"),
-        pytest.param("", _written_in_place_with_its_old_time, True, id="its old time and size"),
-        pytest.param("", lambda place: (place / "99-site.toml").touch(), True, id="one more"),
-        pytest.param("", lambda place: (place / ".config.swp").touch(), False, id="one with a dot"),
-        pytest.param("config", lambda place: (place / "other").touch(), False, id="one beside a file"),
-        pytest.param("nvidia*", lambda place: (place / "nvidia1").touch(), True, id="a name that begins so"),
-        pytest.param("nvidia*", _made_anew, True, id="such a name made anew"),
-        pytest.param("nvidia*", lambda place: (place / "tty0").touch(), False, id="another name"),
-        pytest.param("nvidia*", lambda place: (place / "nvidia0").write_text("x"), False, id="its use"),
+        pytest.param(watch.DIRECTORY, "", _renamed_over, True, id="replaced by the same"),
+        pytest.param(watch.DIRECTORY, "", lambda place: (place / "config").unlink(), True, id="removed"),
+        pytest.param(
+            watch.DIRECTORY, "", _written_in_place_with_its_old_time, True, id="its old time and size"
+        ),
+        pytest.param(
+            watch.DIRECTORY, "", lambda place: (place / "99-site.toml").touch(), True, id="one more"
+        ),
+        pytest.param(
+            watch.DIRECTORY, "", lambda place: (place / ".config.swp").touch(), False, id="one with a dot"
+        ),
+        pytest.param(
+            watch.PATH, "/config", lambda place: (place / "other").touch(), False, id="one beside a file"
+        ),
+        pytest.param(
+            watch.NAMES,
+            "/nvidia",
+            lambda place: (place / "nvidia1").touch(),
+            True,
+            id="a name that begins so",
+        ),
+        pytest.param(watch.NAMES, "/nvidia", _made_anew, True, id="such a name made anew"),
+        pytest.param(
+            watch.NAMES, "/nvidia", lambda place: (place / "tty0").touch(), False, id="another name"
+        ),
+        pytest.param(
+            watch.NAMES, "/nvidia", lambda place: (place / "nvidia0").write_text("x"), False, id="its use"
+        ),
     ],
 )
-def test_what_matters_gives_another_fingerprint(place: Path, name: str, act: Act, *, seen: bool) -> None:
-    before = fingerprint([f"{place}/{name}"])
+def test_what_matters_gives_another_fingerprint(
+    place: Path, kind: str, name: str, act: Act, *, seen: bool
+) -> None:
+    places = [(kind, f"{place}{name}")]
+    before = fingerprint(places)
 
     act(place)
 
-    assert (fingerprint([f"{place}/{name}"]) != before) is seen
+    assert (fingerprint(places) != before) is seen
 
 
 def test_what_a_link_leads_to_is_compared_as_well(place: Path) -> None:
     (place / "link").symlink_to("config")
-    before = fingerprint([f"{place}/link"])
+    before = fingerprint([(watch.PATH, f"{place}/link")])
 
     (place / "config").write_text("other")
 
-    assert fingerprint([f"{place}/link"]) != before
+    assert fingerprint([(watch.PATH, f"{place}/link")]) != before
 
 
 def test_what_is_to_be_there_may_be_replaced_and_not_removed(place: Path) -> None:
-    before = fingerprint([f"!{place}/config"])
+    before = fingerprint([(watch.EXISTENCE, f"{place}/config")])
     _renamed_over(place)
-    replaced = fingerprint([f"!{place}/config"])
+    replaced = fingerprint([(watch.EXISTENCE, f"{place}/config")])
     (place / "config").unlink()
 
     assert replaced == before == fingerprint([])
-    assert fingerprint([f"!{place}/config"]) != before
+    assert fingerprint([(watch.EXISTENCE, f"{place}/config")]) != before
 
 
 def test_a_file_system_without_room_is_another_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint([f"={place}"])
+    before = fingerprint([(watch.FILE_SYSTEM, f"{place}")])
     (place / "config").write_text("other")
-    written = fingerprint([f"={place}"])
+    written = fingerprint([(watch.FILE_SYSTEM, f"{place}")])
     monkeypatch.setattr(watch, "lacks_room", lambda _: True)
 
     assert written == before
-    assert fingerprint([f"={place}"]) != before
+    assert fingerprint([(watch.FILE_SYSTEM, f"{place}")]) != before
+
+
+def test_the_supervisor_reads_what_a_check_sends() -> None:
+    places = [(watch.PATH, "/etc/a b"), (watch.NAMES, "/dev/nvidia"), (watch.DIRECTORY, "/etc/\udcff")]
+    sent = Watch(places, baseline="-12", due_s=1.5, rest_s=60.0)
+
+    received = Watch.decode(sent.encode())
+
+    assert vars(received) == vars(sent)
+    assert vars(Watch.decode(Watch().encode())) == vars(Watch())
 
 
 class Clocked(Supervisor):
     """A supervisor whose check has answered now, and that is asked at given seconds from then on."""
 
     def __init__(self, place: Path, due_s: float = 0.0, rest_s: float = 0.0) -> None:
-        before = fingerprint([f"{place}/"])
-        self._answer = os.fsencode("\0".join((before, str(due_s), str(rest_s), f"{place}/")))
+        places = [(watch.DIRECTORY, str(place))]
+        self._answer = Watch(places, baseline=fingerprint(places), due_s=due_s, rest_s=rest_s).encode()
         self._changed_at = 0.0
         self._learn()
         self._at = self._due - min(due_s or CHECK_S, CHECK_S)

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
+from installer import watch
 from installer.cdi.plan import SPEC_DIR, highest_read, without
 from installer.cdi.plan import SPECIFICATION as PATH
 from installer.cdi.specification import ALL_GPUS, device_names, named_paths, read_devices, specification
@@ -218,7 +219,7 @@ def _read_beside(
     return found
 
 
-def list_watched(host: Host, options: Options, record: Record) -> Iterator[str]:
+def list_watched(host: Host, options: Options, record: Record) -> Iterator["watch.Place"]:
     """Yield the places that ``run`` watches, because a change there may change the specification."""
     if record.cdi is None:
         return
@@ -226,18 +227,18 @@ def list_watched(host: Host, options: Options, record: Record) -> Iterator[str]:
         driver, dev = roots(host, options)
         devices = f"{host.local_path(dev / 'dev')}/"
         for name in DEVICES:
-            yield f"{devices}{name}*"
+            yield watch.NAMES, f"{devices}{name}"
         for each in named_paths(text(host, PATH)):
             local = str(host.local_path(PurePosixPath(each), last=False))
             if not local.startswith(devices):
-                yield local
+                yield watch.PATH, local
         # Another driver may be installed beside the named driver, or the first driver.
         for directory in DRIVER_LIBRARY_DIRS:
-            yield str(host.local_path(driver / directory.relative_to("/")))
-        yield str(host.local_path(driver))
-        yield str(LOADED)
-        yield f"{host.local_path(SPEC_DIR)}/"
-        yield f"{host.local_path(PurePosixPath('/etc/cdi'))}/"
+            yield watch.PATH, str(host.local_path(driver / directory.relative_to("/")))
+        yield watch.PATH, str(host.local_path(driver))
+        yield watch.EXISTENCE, str(LOADED)
+        yield watch.DIRECTORY, str(host.local_path(SPEC_DIR))
+        yield watch.DIRECTORY, str(host.local_path(PurePosixPath("/etc/cdi")))
 
 
 def management_specification(source: PurePosixPath, layout: Layout, cdi: Cdi) -> str:

@@ -123,9 +123,8 @@ def own_pid() -> int:
     return _Own.run.pid or os.getpid()
 
 
-def send_answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> None:
-    """Send ``run`` the paths to watch and the other fields of a ``Watch``."""
-    content = os.fsencode("\0".join((before, str(due_s), str(rest_s), *places)))
+def send_answer(content: bytes) -> None:
+    """Send ``run`` the answer of a check."""
     offset = len(IN_STEP)
     with suppress(OSError):  # ``run`` was killed
         while content:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import PurePosixPath
 from time import monotonic, sleep
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from installer import watch
 from installer.cdi import generate as gpus
 from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
@@ -45,14 +47,14 @@ from installer.model.files import Layout
 from installer.model.options import Drift, Options, Places, RestartMode
 from installer.model.steps import Reload, describe
 from installer.nri.state import is_registered
-from installer.watch import KEPT, THERE, fingerprint
+from installer.watch import Watch, fingerprint
 
 KEPT_CHECKS: Final = 16
 LOUD_FAILURES: Final = 2
 IGNORED_S: Final = 60.0  # as often as a serving engine is asked for a sign of life
 PENDING_S: Final = 10.0  # a healthy engine creates and starts a container within a second or two
 STOPS_S: Final = 60.0
-CHECK_AGAIN: Final = "-"  # a fingerprint that the node never has
+CHECK_AGAIN: Final = "-"  # a fingerprint that no node has
 
 
 class Work(Struct, frozen=True):
@@ -65,20 +67,20 @@ class Work(Struct, frozen=True):
     carry_out: Callable[[Plan], None]
 
 
-class Watch(Struct, frozen=True):
-    """The paths for ``run`` to watch until the next check; without ``places`` nothing is watched."""
+class Baseline(Enum):
+    """The fingerprint of the watched places from which the next change counts."""
 
-    places: tuple[str, ...] = ()  # paths as this process finds them, or the patterns of ``fingerprint``
-    before: str = ""  # the fingerprint of the places at the check
-    due_s: float = 0.0  # the next check begins after so many seconds without any change; 0 is never
-    rest_s: float = 0.0  # for so many seconds a change starts no check
+    BEFORE_CHECK = auto()  # the check has written no file
+    AFTER_CHECK = auto()  # the check has written files
+    NONE = auto()  # the node is to be checked once more
 
 
 def conclude_install(work: Work, plan: Plan) -> Watch:
     """Publish the result of an install; return the paths to watch from here on."""
     check = _Check(work, asked=False)
     # A driver that changed after nvidia-ctk read it changes no file of ours.
-    check.baseline = CHECK_AGAIN if check.record.cdi else ""
+    if check.record.cdi:
+        check.baseline = Baseline.NONE
     try:
         check.prove(plan)
     except InstallerError as error:
@@ -96,10 +98,9 @@ def check_node(work: Work, *, asked: bool) -> Watch:
     supervision.raise_if_stopped()
     await_stopped(work.host, work.options, work.ledger.held)
     check = _Check(work, asked=asked)
-    check.baseline = fingerprint(check.places())
+    check.use_present_baseline()
     first_result = check.result
-    first_baseline = check.baseline
-    ledger = (str(work.host.local_path(work.options.layout.ledger)),)
+    ledger = [(watch.PATH, str(work.host.local_path(work.options.layout.ledger)))]
     ledger_before = fingerprint(ledger)
     try:
         with internal_errors():
@@ -108,20 +109,22 @@ def check_node(work: Work, *, asked: bool) -> Watch:
         raise
     except InstallerError as error:
         check.result = first_result
-        check.baseline = first_baseline
+        check.baseline = Baseline.BEFORE_CHECK
         if isinstance(error, NotYetError):
             return check.end_unready(error, monotonic() + PENDING_S)
         if fingerprint(ledger) != ledger_before:  # our own writes, rolled back, start no check
-            check.baseline = ""
+            check.baseline = Baseline.AFTER_CHECK
         return check.fail(error)
 
 
 class _Check:
-    """One check: ``previous`` is the result of the last check, ``result`` the growing result of this check.
+    """One check.
 
-    ``baseline`` is the fingerprint of the unchanged node: the fingerprint before the check; "" for the
-    fingerprint at its end, where the check has written files; ``CHECK_AGAIN`` where the node is to be read
-    once more.
+    Attributes:
+        previous: The result of the last check.
+        result: The growing result of this check.
+        baseline: The fingerprint from which the next change counts.
+        fingerprint_before: The fingerprint before the check.
     """
 
     def __init__(self, work: Work, *, asked: bool) -> None:
@@ -137,7 +140,8 @@ class _Check:
             number=self.previous.number + 1,
             began_s=monotonic(),
         )
-        self.baseline = ""
+        self.baseline = Baseline.AFTER_CHECK
+        self.fingerprint_before = ""
 
     @property
     def record(self) -> Record:
@@ -167,7 +171,7 @@ class _Check:
         self.repair(plan, drifted)
         self.prove(plan)
         if drifted.things or plan.reloaded:  # a restarted engine is another process
-            self.baseline = ""
+            self.baseline = Baseline.AFTER_CHECK
         self.tell_success(plan)
         return self.conclude(plan)
 
@@ -229,7 +233,7 @@ class _Check:
         specification = drift.select_specification(plan, self.record)
         if specification is not None:
             work.carry_out(specification)
-            self.baseline = CHECK_AGAIN
+            self.baseline = Baseline.NONE
         elif any(planned_reason == STALE for _, planned_reason in plan.planned):
             # A stale specification is no drift.
             gpus.withdraw_stale(self.host, self.options, work.ledger.held, work.ledger.write)
@@ -290,7 +294,8 @@ class _Check:
         )
         self.withdraw()  # before anything else that may fail
         metrics.publish_failure(host, options, self.work.ledger, error)
-        self.baseline = self.baseline or fingerprint(self.places())
+        if self.baseline is Baseline.AFTER_CHECK:
+            self.use_present_baseline()
         delay_s = drift.RETRIES_S[min(failures, len(drift.RETRIES_S)) - 1]
         return self.end_unready(error, monotonic() + delay_s)
 
@@ -314,40 +319,33 @@ class _Check:
             idle_checks=idle_checks[-KEPT_CHECKS:], repairs=drift.select_recent(result.pace.repairs, moment)
         )
         watched = list(self.places())
-        found = fingerprint(watched)
-        if self.baseline not in {
-            "",
-            found,
-        }:  # a file changed during the check, or is watched for the first time
-            self.baseline = CHECK_AGAIN
+        fingerprint_after = fingerprint(watched)
         try:
             publish_check(host, options.state_file, self.result)
         except InstallerError as error:
             log.warning("check result not written", error=error)
         files_good, ready = self.judge_installation()
-        baseline = self.baseline
-        if not baseline:
-            # Good files are still as the check wrote them; others were written since.
-            baseline = found if files_good else CHECK_AGAIN
+        baseline = self.choose_baseline(fingerprint_after, files_good=files_good)
         due_s = 0.0
         if result.pace.next_check_s:
             due_s = max(1.0, result.pace.next_check_s - moment)
         elif specification_problem is not None:
             due_s = drift.UNMADE_S
-        watched += [each.process for each in result.engines if each.process]
+        watched += [(watch.EXISTENCE, engine.process) for engine in result.engines if engine.process]
         if proven is not None:
             self.publish_readiness(proven, ready=ready)
             # A removed readiness or metrics file starts a check.
             for path in (options.ready_file, *self.record.published):
                 local = host.local_path(path, last=False)
                 if local.exists():
-                    watched.append(f"{THERE}{local}")
-        return Watch(tuple(watched), baseline, due_s, drift.rest_s(idle_checks, moment))
+                    watched.append((watch.EXISTENCE, str(local)))
+        rest_s = drift.rest_s(idle_checks, moment)
+        return Watch(watched, baseline=baseline, due_s=due_s, rest_s=rest_s)
 
     def list_idle_checks(self, *, changed: bool) -> tuple[float, ...]:
         """Return the begin of the last checks without any finding; ``changed``: this check has a finding."""
         result = self.result
-        if self.baseline and not (result.problem or result.asked or changed):
+        if self.baseline is not Baseline.AFTER_CHECK and not (result.problem or result.asked or changed):
             return (*result.pace.idle_checks, result.began_s)
         return result.pace.idle_checks if result.pace.failures else ()
 
@@ -463,7 +461,22 @@ class _Check:
             )
         self.note(low_level_runtime=str(found or ""))
 
-    def places(self) -> tuple[str, ...]:
+    def use_present_baseline(self) -> None:
+        """Count changes from the present state of the node."""
+        self.fingerprint_before = fingerprint(self.places())
+        self.baseline = Baseline.BEFORE_CHECK
+
+    def choose_baseline(self, fingerprint_after: str, *, files_good: bool) -> str:
+        """Return the fingerprint for the comparison, or ``CHECK_AGAIN``."""
+        # With another fingerprint a file changed during the check, or is watched for the first time.
+        if self.baseline is Baseline.BEFORE_CHECK and self.fingerprint_before == fingerprint_after:
+            return fingerprint_after
+        # Good files are still as the check wrote them; others were written since.
+        if self.baseline is Baseline.AFTER_CHECK and files_good:
+            return fingerprint_after
+        return CHECK_AGAIN
+
+    def places(self) -> "tuple[watch.Place, ...]":
         return list_places(self.host, self.options, self.record, self.result)
 
 
@@ -517,44 +530,43 @@ def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
     return InstallerError(problem, remedy=remedy, code="engine-not-proven")
 
 
-def list_places(host: Host, options: Options, record: Record, last: LastCheck) -> tuple[str, ...]:
-    """Return the watched paths except the engines' processes; the end of the check adds the processes."""
+def list_places(host: Host, options: Options, record: Record, last: LastCheck) -> "tuple[watch.Place, ...]":
+    """Return the watched places except the engines' processes; the end of the check adds the processes."""
     layout = options.layout
     directories = _list_directories(layout, record)
     configs = [row.path for row in record.configs]
-    places: list[str] = []
+    places: list[watch.Place] = []
     for path in (*configs, *directories, layout.toolkit, layout.config, layout.ledger):
         for followed in (False, True):
             local = host.local_path(path, last=followed)
             is_covered = path.is_relative_to(layout.home) and is_mount_point(local)
             if path not in directories:
-                places.append(str(local))
+                places.append((watch.PATH, str(local)))
             elif is_covered:
                 # An open file of a file system that is mounted over ours would keep it from being unmounted.
-                places.append(f"{local}/*")
+                places.append((watch.NAMES, f"{local}/"))
             else:
-                places.append(f"{local}/")
+                places.append((watch.DIRECTORY, str(local)))
     places += gpus.list_watched(host, options, record)
     if record.nri is not None:  # the plugin's own state: whether it is registered, and the pods it missed
-        places.append(str(host.local_path(options.nri.at(record.nri).state)))
+        places.append((watch.PATH, str(host.local_path(options.nri.at(record.nri).state))))
     programs = [last.low_level_runtime]
     for check in last.engines:
         programs += [check.monitor, check.program]
     for program in programs:
         program_path = PurePosixPath(program)
         if program_path.is_absolute():
-            places.append(str(host.local_path(program_path, last=False)))
+            places.append((watch.PATH, str(host.local_path(program_path, last=False))))
     kept = [layout.toolkit]
     for check in last.engines:
         specs = specs_for(check.name)
         kept += [spec.state.usual for spec in specs]
         kept += [spec.data.usual for spec in specs if spec.data]
-    places += [f"{KEPT}{host.local_path(path)}" for path in kept]
+    places += [(watch.FILE_SYSTEM, str(host.local_path(path))) for path in kept]
     places += list_start_files(host, options, record)
-    # The containerd below Docker.
-    places += [
-        str(host.local_path(PurePosixPath(check.containerd))) for check in last.engines if check.containerd
-    ]
+    for check in last.engines:
+        if check.containerd:  # the containerd below Docker
+            places.append((watch.PATH, str(host.local_path(PurePosixPath(check.containerd)))))
     return tuple(dict.fromkeys(places))
 
 
@@ -572,7 +584,7 @@ def _list_directories(layout: Layout, record: Record) -> list[PurePosixPath]:
     return directories
 
 
-def list_start_files(host: Host, options: Options, record: Record) -> tuple[str, ...]:
+def list_start_files(host: Host, options: Options, record: Record) -> "tuple[watch.Place, ...]":
     """Return the sockets and pidfiles of the served engines; each start of an engine creates them."""
     sockets = _list_sockets(options, record)
     paths = list(sockets.values())
@@ -580,7 +592,7 @@ def list_start_files(host: Host, options: Options, record: Record) -> tuple[str,
         pidfile = ENGINES[name].pidfile
         if pidfile is not None:
             paths.append(pidfile)
-    return tuple(str(host.local_path(path)) for path in paths)
+    return tuple((watch.PATH, str(host.local_path(path))) for path in paths)
 
 
 def _list_sockets(options: Options, record: Record) -> dict[str, PurePosixPath]:
@@ -624,6 +636,6 @@ def process_of(host: Host, engine: EngineState) -> str:
 
 def keep_live(process: str) -> str:
     """Return ``process`` to watch further, "" for an ended process: then only a new process is a change."""
-    if process and fingerprint((process,)) == fingerprint(()):
+    if process and fingerprint([(watch.EXISTENCE, process)]) == fingerprint([]):
         return process
     return ""

@@ -22,7 +22,7 @@ from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import readiness, uninstall
-from installer.lifecycle.check import Watch, Work, check_node, conclude_install
+from installer.lifecycle.check import Work, check_node, conclude_install
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
@@ -32,6 +32,7 @@ from installer.model.options import OnExit, Options, RestartMode, RunRequest
 from installer.model.steps import Part
 from installer.nri import state as plugin_state
 from installer.payload.access import install_dir_obstacles, refuse_strangers_files
+from installer.watch import Watch
 
 
 def install(options: Options) -> Exit:
@@ -183,7 +184,7 @@ def check(options: Options, *, asked: bool) -> Exit:
 
 
 def _answer(watch: Watch, *, tells: bool = True) -> None:
-    supervision.send_answer(watch.before, watch.due_s, watch.rest_s, watch.places)
+    supervision.send_answer(watch.encode())
     if tells:
         log.info("waiting for a signal")
 

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
+from installer import watch
 from installer.cdi import generate
 from installer.change.observe import observe_install
 from installer.engines import ENGINES
@@ -220,17 +221,20 @@ def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
     node.write(OWN, text)
 
     watched = generate.list_watched(node.host, node.options(), held(text))
-    places = {place.removeprefix(str(node.root)) for place in watched}
+    places = {(kind, path.removeprefix(str(node.root))) for kind, path in watched}
 
-    assert places >= {"/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*", "/proc/driver/nvidia/version"}
     assert places >= {
-        "/driver/usr/lib64/libcuda.so.1",
-        "/driver/usr/lib64",
-        "/driver",
-        "/run/cdi/",
-        "/etc/cdi/",
+        (watch.NAMES, "/dev/nvidia"),
+        (watch.NAMES, "/dev/nvidia-caps/"),
+        (watch.NAMES, "/dev/dri/"),
+        (watch.EXISTENCE, "/proc/driver/nvidia/version"),
+        (watch.PATH, "/driver/usr/lib64/libcuda.so.1"),
+        (watch.PATH, "/driver/usr/lib64"),
+        (watch.PATH, "/driver"),
+        (watch.DIRECTORY, "/run/cdi"),
+        (watch.DIRECTORY, "/etc/cdi"),
     }
-    assert "/dev/nvidia0" not in places, "a device is written to all the time"
+    assert (watch.PATH, "/dev/nvidia0") not in places, "a device is written to all the time"
     assert [*generate.list_watched(node.host, node.options(), Record())] == []
 
 

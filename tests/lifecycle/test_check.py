@@ -16,7 +16,6 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError, NotYetError
 from installer.host.files import Host
 from installer.lifecycle import check, readiness
-from installer.lifecycle.check import Watch
 from installer.lifecycle.drift import UNMADE_S
 from installer.lifecycle.last_check import EngineCheck, LastCheck, Problem, read_check
 from installer.metrics import snapshot as metrics
@@ -24,7 +23,7 @@ from installer.model.engine import EffectiveConfig, EngineState, Runtime, Runtim
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
-from installer.watch import KEPT
+from installer.watch import DIRECTORY, FILE_SYSTEM, NAMES, PATH, Watch
 from installer.watch import fingerprint as signature
 from tests.support.files import put
 from tests.support.live import SOCKET as CONTAINERD
@@ -162,7 +161,7 @@ def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Pat
     assert list(node.last_check.pace.repairs) == ["/etc/docker/daemon.json"]
     assert not node.ready
     assert 0 < watch.due_s <= 2
-    assert watch.before == signature(watch.places)
+    assert watch.baseline == signature(watch.places)
 
 
 RUNTIME = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
@@ -246,8 +245,8 @@ def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(tmp_path
     before = signature(watch.places)
     (tmp_path / "run/mine.sock").touch()
 
-    assert before == watch.before
-    assert signature(watch.places) != watch.before
+    assert before == watch.baseline
+    assert signature(watch.places) != watch.baseline
 
 
 def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path) -> None:
@@ -269,7 +268,7 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
 
     watch = node.check(plan=fail(STOPPED))
 
-    assert f"{version}/*" in watch.places
+    assert (NAMES, f"{version}/") in watch.places
 
 
 def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(tmp_path: Path) -> None:
@@ -294,7 +293,7 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
         assert node.last_check.problem is None
     else:
         assert node.problem.code == "drifted"
-    assert watch.before == check.CHECK_AGAIN, "which is looked at once more"
+    assert watch.baseline == check.CHECK_AGAIN, "which is looked at once more"
 
 
 def test_what_is_watched(tmp_path: Path) -> None:
@@ -302,16 +301,18 @@ def test_what_is_watched(tmp_path: Path) -> None:
     row = ConfigRow("docker", STEP.path, None, None, (), ())
     held = Record(engines=(OF_DOCKER,), configs=(row,), toolkit=ToolkitRow("1", None, ""))
 
-    def places(record: Record, runtime: str = "", *engines: str) -> set[str]:
+    def places(record: Record, runtime: str = "", *engines: str) -> set[tuple[str, str]]:
         last = LastCheck(low_level_runtime=runtime, engines=tuple(map(EngineCheck, engines)))
-        return {path.replace(str(tmp_path), "") for path in check.list_places(host, Options(), record, last)}
+        listed = check.list_places(host, Options(), record, last)
+        return {(kind, path.replace(str(tmp_path), "")) for kind, path in listed}
 
-    ours = {str(STEP.path), f"{layout.version('1')}/", str(OF_DOCKER.socket)}
-    always = {str(path) for path in (layout.toolkit, layout.config, layout.ledger)}
-    assert places(held) >= ours | always | {"/etc/docker/", "/etc/docker/conf.d/"}
+    ours = {(PATH, str(STEP.path)), (DIRECTORY, str(layout.version("1"))), (PATH, str(OF_DOCKER.socket))}
+    always = {(PATH, str(path)) for path in (layout.toolkit, layout.config, layout.ledger)}
+    directories = {(DIRECTORY, "/etc/docker"), (DIRECTORY, "/etc/docker/conf.d")}
+    assert places(held) >= ours | always | directories
     assert places(Record()).isdisjoint(ours)
-    assert places(held, "/usr/bin/runc") - places(held) == {"/usr/bin/runc"}
-    assert f"{KEPT}/var/lib/docker" in places(held, "", "docker")
+    assert places(held, "/usr/bin/runc") - places(held) == {(PATH, "/usr/bin/runc")}
+    assert (FILE_SYSTEM, "/var/lib/docker") in places(held, "", "docker")
 
 
 def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(tmp_path: Path) -> None:
