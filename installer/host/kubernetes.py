@@ -38,7 +38,7 @@ OWN_NAME: Final = "HOSTNAME"
 
 
 class RefusedError(InstallerError):
-    """The API answered, and not with what was asked for; ``status`` is its code of HTTP."""
+    """The API has refused a request; ``status`` is the HTTP status."""
 
     usual = "kubernetes-api"
 
@@ -48,7 +48,7 @@ class RefusedError(InstallerError):
 
 
 class UnreachableError(InstallerError):
-    """No answer came from the API, or none that makes sense."""
+    """The API has not answered, or the answer is invalid."""
 
     usual = "kubernetes-api"
 
@@ -62,11 +62,11 @@ class ForbiddenError(RefusedError):
 
 
 class NotFoundError(RefusedError):
-    """The API has no such object."""
+    """The object does not exist."""
 
 
 class ConflictError(RefusedError):
-    """The object was changed or deleted since it was read, or was created by somebody else."""
+    """Another client has changed, deleted or created the object since the last read."""
 
 
 class BusyError(RefusedError):
@@ -83,14 +83,14 @@ REFUSALS: Final[Mapping[int, type[RefusedError]]] = {
 
 
 class Reply(Struct, frozen=True):
-    """The object that the API answered, and the API server's time, to the second, of the answer."""
+    """An object from the API, with the API server's time of the answer, to the second."""
 
     content: dict[str, Any]
     server_s: float
 
 
 class Api(Struct, frozen=True):
-    """Where the API answers; each call raises RefusedError, or another InstallerError for no answer."""
+    """The address of the API; each call may raise RefusedError or, without an answer, UnreachableError."""
 
     host: str
     port: int
@@ -100,7 +100,11 @@ class Api(Struct, frozen=True):
 
     @classmethod
     def of_this_pod(cls) -> "Api":
-        """Return the API of the cluster that this process is a pod of; raise where it is none."""
+        """Return the API of this pod's cluster.
+
+        Raises:
+            InstallerError: this process is in no pod.
+        """
         host = os.environ.get(HOST, "")
         port = os.environ.get(PORT, "")
         if not host or not port.isdecimal() or not (ACCOUNT / "token").is_file():
@@ -120,9 +124,9 @@ class Api(Struct, frozen=True):
             return _object(_read_bounded(answer))
 
     def ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> "Reply":
-        """Return the answer to one request, which ends within ``answer_s`` and has at most ``MAX_BYTES``.
+        """Return the answer to a request, within ``answer_s`` and ``MAX_BYTES``.
 
-        A request whose answer does not come may have been carried out.
+        The API may have carried out a request without an answer.
         """
         body = None if content is None else json.dumps(content).encode()
         deadline = time.monotonic() + self.answer_s
@@ -135,12 +139,12 @@ class Api(Struct, frozen=True):
             return Reply(_object(text), _server_s(answer.headers["Date"]))
 
     def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> None:
-        """Change an object by a JSON patch, which is applied whole or not at all."""
+        """Change an object by a JSON patch; the API applies the whole patch or nothing."""
         with self._ask("PATCH", path, json.dumps(changes).encode()) as answer:
             _read_bounded(answer)
 
     def watch(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield each object that is there, and each that is made or changed, until the API ends the watch."""
+        """Yield the existing objects, then each created or changed object, until the API ends the watch."""
         self.ready.unlink(missing_ok=True)
         with self._ask("GET", path) as answer:
             self.ready.touch()
@@ -160,7 +164,7 @@ class Api(Struct, frozen=True):
 
     @contextmanager
     def _connect(self, deadline: float) -> Iterator["HTTPSConnection"]:
-        """Yield a connection on which each wait ends at ``deadline``, a moment of time.monotonic()."""
+        """Yield a connection; each wait ends at ``deadline``, a moment of time.monotonic()."""
         from http.client import HTTPSConnection
 
         context = self._trust()
@@ -188,9 +192,9 @@ class Api(Struct, frozen=True):
 
 
 class _Bounded:
-    """A connection for http.client, which sends, and reads by a file: both end at the deadline.
+    """A connection for http.client: sending and reading end at the deadline.
 
-    http.client's own limits hold for a header's lines and number; ``MAX_BYTES`` holds for all that is read.
+    http.client limits the length and number of headers; ``MAX_BYTES`` limits the whole answer.
     """
 
     def __init__(self, connection: "ssl.SSLSocket", deadline: float) -> None:
@@ -205,11 +209,11 @@ class _Bounded:
         return io.BufferedReader(_Received(self._connection, self._deadline))
 
     def close(self) -> None:
-        """Leave the connection open: http.client closes its own end before it has read the answer."""
+        """Leave the connection open: http.client closes a connection before reading the answer."""
 
 
 class _Received(io.RawIOBase):
-    """What a connection receives until the deadline."""
+    """The bytes that a connection receives until the deadline."""
 
     def __init__(self, connection: "ssl.SSLSocket", deadline: float) -> None:
         self._connection = connection
@@ -236,7 +240,11 @@ def _left_s(deadline: float) -> float:
 
 
 def _read_bounded(answer: "HTTPResponse") -> bytes:
-    """Return the body of an answer; raise OSError if it has more than ``MAX_BYTES``."""
+    """Return the body of an answer.
+
+    Raises:
+        OSError: the body has more than ``MAX_BYTES``.
+    """
     content = answer.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise _too_long()
@@ -244,7 +252,11 @@ def _read_bounded(answer: "HTTPResponse") -> bytes:
 
 
 def _read_lines(answer: "HTTPResponse") -> Iterator[bytes]:
-    """Yield the lines of an answer, of which each has an object; raise OSError for one of ``MAX_BYTES``."""
+    """Yield the lines of an answer, with an object each.
+
+    Raises:
+        OSError: a line has ``MAX_BYTES``.
+    """
     while line := answer.readline(MAX_BYTES):
         if len(line) == MAX_BYTES:
             raise _too_long()
@@ -256,13 +268,17 @@ def _too_long() -> OSError:
 
 
 def _refusal(asked: str, status: int, text: bytes) -> RefusedError:
-    """Return the refusal of a request as an error of its own class."""
+    """Return the error for a refused request, by the HTTP status."""
     told = text[:4096].decode(errors="replace")
     return REFUSALS.get(status, RefusedError)(f"{asked} ({status} {told})", status)
 
 
 def _server_s(date: str | None) -> float:
-    """Return the moment of an answer's Date header; ValueError without one."""
+    """Return the moment of an answer's Date header.
+
+    Raises:
+        ValueError: the header is missing or invalid.
+    """
     from email.utils import parsedate_to_datetime
 
     if date is None:
@@ -272,7 +288,7 @@ def _server_s(date: str | None) -> float:
 
 @contextmanager
 def report_answer(asked: str) -> Iterator[None]:
-    """Raise what is wrong with an answer together with what was ``asked``."""
+    """Turn an error of the block into an UnreachableError for the request ``asked``."""
     from http.client import HTTPException
 
     try:
@@ -284,7 +300,7 @@ def report_answer(asked: str) -> Iterator[None]:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield each object that a watch tells was there, made or changed, until it tells that it is over."""
+    """Yield the objects of a watch's events until the watch is over."""
     for line in lines:
         event = _object(line)
         seen = event.get("object")
@@ -302,7 +318,7 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def is_replica_made(host: Host, since_s: float) -> bool | None:
-    """Tell whether another pod of our DaemonSet was made since a moment; None where we are no pod."""
+    """Tell whether another pod of our DaemonSet was made since a moment; None outside a pod."""
     name = os.environ.get(OWN_NAME, "")
     try:
         directories = host.names(POD_LOGS) if name else ()
