@@ -1,140 +1,106 @@
-"""The gate of an install: choose texts that serve our runtimes and disturb nothing else.
+"""The gate: texts are written only if the engine starts with them and all else stays in force as it was.
 
-``choose_texts`` compares what an engine has in force without us, now, and with each candidate.
-``_decide_reload`` decides whether the engine is restarted or reloaded for the chosen texts.
+The engine's own program tells what texts bring into force (``Ask``, a dry run). For an install,
+``choose_install_texts`` compares what is in force without us and now with what each candidate brings; for an
+undo, ``choose_undo_texts`` does. The first candidate without a problem is accepted.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from enum import Enum, auto
+from collections.abc import Collection
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import reloading
+from installer.change.expected import expect_after_install, expect_after_undo
+from installer.change.install_texts import (
+    Candidate,
+    InstallRequest,
+    find_changes,
+    find_unserved,
+    has_recovered_rows,
+    is_in_force,
+    keep_present_texts,
+    list_former_names,
+    make_candidate,
+    read_inherited,
+)
+from installer.change.restart import Restart, When, decide_for_install, decide_for_undo
+from installer.change.undo_texts import (
+    UndoCandidate,
+    UndoRequest,
+    find_unwritable,
+    list_ours,
+    make_undo_candidate,
+)
+from installer.config_text import leaves
+from installer.engines import next_start
 from installer.engines.config_edits import (
     DEFAULT,
-    Ask,
-    ConfigChange,
     Texts,
     ask_in_force,
-    change_config,
     config_files,
-    configs_of,
-    digest_of,
     files_without_us,
     group_of,
     read_present,
-    record_foreign,
     runtime_of,
-    texts_alone,
-    withdraw,
+    tree_of,
 )
-from installer.errors import InstallerError, NotYetError
-from installer.model.engine import (
-    Decision,
-    EffectiveConfig,
-    EngineState,
-    Runtime,
-    RuntimeEntry,
-    find_disturbances,
-)
-from installer.model.facts import EngineRow, Facts
-from installer.model.options import Options, RestartMode
-from installer.model.steps import Neighbour, Reload, Step, WriteConfig
+from installer.errors import InstallerError
+from installer.model.engine import Decision, EffectiveConfig, EngineState, find_disturbances
+from installer.model.facts import Facts
+from installer.model.options import RestartMode
+from installer.model.steps import TRY_AGAIN, Reload
 
 
-class ReloadDecision(Enum):
-    """When an engine is restarted or reloaded for the texts that are chosen."""
-
-    NOW = auto()
-    NOT_NEEDED = auto()  # the engine serves our runtimes already
-    WHEN_IDLE = auto()  # the engine is creating containers; it is restarted after that
-    LEFT_TO_OWNER = auto()  # restart-mode is none, or the engine reads hooks by itself
-
-
-class Candidate(Struct, frozen=True):
-    """Texts of one engine that would serve our runtimes: the decision, and the change of each config."""
-
-    decision: Decision
-    changes: tuple[ConfigChange, ...]
-
-    @property
-    def writes(self) -> tuple[WriteConfig, ...]:
-        """The configs to write."""
-        return tuple(change.step for change in self.changes if change.step is not None)
-
-    @property
-    def texts(self) -> Texts:
-        """The texts to write, by path."""
-        return {step.path: step.after for step in self.writes}
-
-
-class Accepted(Struct, frozen=True):
-    """The candidate that was chosen for one engine, and the ``steps`` that bring it into force."""
+class AcceptedInstall(Struct, frozen=True):
+    """The candidate that was chosen for an install of one engine."""
 
     engine: EngineState
     candidate: Candidate
-    reload: Reload
-    steps: tuple[Step, ...]
-    reload_decision: ReloadDecision
+    expected: Reload  # what the engine has to serve in the end
+    restart: Restart
     after: EffectiveConfig | None = None  # in force after the steps; None: nothing is written, or unknown
     heals: bool = False  # the engine reads our earlier text differently now, and cannot serve with it
 
-    @property
-    def pending(self) -> NotYetError | None:
-        """The reason why the engine is restarted later; None if it is not."""
-        if self.reload_decision is ReloadDecision.WHEN_IDLE:
-            return reloading.postpone(self.engine)
-        return None
+
+class AcceptedUndo(Struct, frozen=True):
+    """The candidate that was chosen for an undo of one engine."""
+
+    candidate: UndoCandidate
+    expected: Reload  # what the engine has to serve in the end
+    restart: Restart
+    refusals: tuple[InstallerError, ...]  # of the candidates before, whose texts are not written
 
 
-class _Request(Struct, frozen=True):
-    """The runtimes that one engine is to serve, and everything on which the choice of texts depends."""
-
-    engine: EngineState
-    entries: tuple[RuntimeEntry, ...]
-    facts: Facts
-    options: Options
-    ask: Ask
-    names: frozenset[str]  # of the entries
-    row: EngineRow | None  # the engine's row in the ledger
-
-
-def choose_texts(
-    engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
-) -> Accepted:
+def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
     """Return the first candidate by which an engine serves our runtimes and keeps everything else.
 
     Raises:
         InstallerError: no candidate does; the error is that of the first.
     """
+    engine = request.engine
+    entries = request.entries
+    facts = request.facts
+    ask = request.ask
     spec = engine.spec
-    request = _Request(
-        engine=engine,
-        entries=entries,
-        facts=facts,
-        options=options,
-        ask=ask,
-        names=frozenset(entry.name for entry in entries),
-        row=facts.held.engine(engine.name),
-    )
+    extras = request.options.extras
     texts_without_us = files_without_us(engine, facts)
     present_texts = {path: facts.contents.get(path) for path in texts_without_us}
     files = config_files(engine, texts_without_us)
     if request.row is not None and engine.serving is None:
-        files = replace(files, serving=_read_inherited(request, present_texts))
+        files = replace(files, serving=read_inherited(request, present_texts))
 
-    first = next(iter(spec.propose(files, entries, options.extras)))
-    first_changes = _find_changes(request, first)
-    plainest = _make_candidate(request, first, first_changes)
+    first = next(iter(spec.propose(files, entries, extras)))
+    first_changes = find_changes(request, first)
+    plainest = make_candidate(request, first, first_changes)
     unvalidated = _accept(request, plainest)
     if spec.built_in_runtime:
         return unvalidated
-    if not unvalidated.steps and _is_in_force(request, plainest):
+    has_steps = plainest.writes or unvalidated.restart.when is When.NOW
+    if not has_steps and is_in_force(request, plainest):
         return unvalidated
 
     before = _ask_before_us(request, texts_without_us)
-    ours = request.names | _list_former_names(request)
+    ours = request.names | list_former_names(request)
 
     # What others have put into a file of ours is in force as well, and has to stay in force.
     lived = before
@@ -144,17 +110,17 @@ def choose_texts(
     now = ask(engine, present_texts)
 
     refusals: list[InstallerError] = []
-    for decision in spec.propose(replace(files, before=before), entries, options.extras):
+    for decision in spec.propose(replace(files, before=before), entries, extras):
         changes = first_changes
         if decision.files != first.files:  # else a text of megabytes would be edited twice
-            changes = _find_changes(request, decision)
-        candidate = _make_candidate(request, decision, changes)
+            changes = find_changes(request, decision)
+        candidate = make_candidate(request, decision, changes)
         only_adds = all(change.adds for change in candidate.changes if change.step is not None)
         if only_adds and _is_in_force_unwritten(request, decision, before, now, names):
-            candidate = _keep_present_texts(candidate, facts)
+            candidate = keep_present_texts(candidate, facts)
 
         after = ask(engine, {**present_texts, **candidate.texts})
-        problems = [*_find_unserved(request, candidate.decision, after)]
+        problems = [*find_unserved(request, candidate.decision, after)]
         problems += find_disturbances(before, after, names)
         if not (problems or lived.broken or lived.undefined):
             problems += find_disturbances(lived, after, ours)
@@ -163,82 +129,15 @@ def choose_texts(
             is_edited = present_texts != texts_without_us
             heals = bool(now.fatal) and (is_edited or now.undefined in request.names)
             return replace(_accept(request, candidate, after), heals=heals)
-        refusals.append(decision.doubt or _refuse(request, decision, present_texts, problems))
+        refusals.append(decision.doubt or _refuse_proposal(request, decision, present_texts, problems))
 
-    removes_runtimes = bool(unvalidated.reload.absent)
+    removes_runtimes = bool(unvalidated.expected.absent)
     if not removes_runtimes and _serves_despite_lost_ledger(request, plainest, now):
-        return _accept(request, _keep_present_texts(plainest, facts), now)
+        return _accept(request, keep_present_texts(plainest, facts), now)
     raise refusals[0]  # every engine drafts at least one decision
 
 
-def _list_former_names(request: _Request) -> set[str]:
-    """Return the names of the runtimes that earlier installs have given an engine."""
-    names: set[str] = set()
-    for row in request.facts.held.configs:
-        if row.engine == request.engine.name:
-            names.update(runtime_of(edit.key) for edit in row.edits)
-    if request.row is not None:
-        names.update(request.row.runtimes)
-    return names
-
-
-def _read_inherited(request: _Request, present_texts: Texts) -> EffectiveConfig:
-    """Return our runtimes as the files of a silent engine define them, with what they have inherited."""
-    in_files = texts_alone(request.engine, present_texts).handlers
-    return EffectiveConfig({name: in_files[name] for name in request.names & in_files.keys()}, "")
-
-
-def _serves_despite_lost_ledger(request: _Request, candidate: Candidate, now: EffectiveConfig) -> bool:
-    """Tell whether an engine stays unchanged, because it serves everything and the ledger is lost.
-
-    Without a ledger the texts without us are a guess, and no comparison with them counts.
-    """
-    if not _is_ledger_lost(request):
-        return False
-    if any(change.taken_back for change in candidate.changes):
-        return False
-    wants_default = any(entry.default for entry in request.entries)
-    has_unwanted_default = now.default in request.names and not wants_default
-    lacks_cdi = candidate.decision.cdi and not now.cdi
-    if has_unwanted_default or now.broken or lacks_cdi:
-        return False
-    return not any(_find_unserved(request, candidate.decision, now))
-
-
-def _is_in_force_unwritten(
-    request: _Request,
-    decision: Decision,
-    before: EffectiveConfig,
-    now: EffectiveConfig,
-    names: Collection[str],
-) -> bool:
-    """Tell whether an engine serves our runtimes and all else as before by its present texts."""
-    if not now.rest_digest or now.fatal:
-        return False
-    if any(_find_unserved(request, decision, now)) or any(find_disturbances(before, now, names)):
-        return False
-    return bool(now.cdi) or not decision.cdi
-
-
-def _refuse(
-    request: _Request, decision: Decision, present_texts: Texts, problems: list[str]
-) -> InstallerError:
-    """Return why a decision is refused; the remedy names the files of others that name our runtimes."""
-    ours = [files.path for files in decision.files]
-    words = [f"runtimes.{name}".encode() for name in request.names]
-    beside = []
-    for path, file in present_texts.items():
-        if file and path not in ours and any(word in file.content for word in words):
-            beside.append(str(path))
-    return InstallerError(
-        f"configure {request.engine.name} in {', '.join(map(str, ours))} and leave all else as it is "
-        f"({'; '.join(problems)})",
-        remedy=f"correct {' and '.join(beside) or 'the config that it has now'}, then run again",
-        code="config-disturbs-others",
-    )
-
-
-def _ask_before_us(request: _Request, texts_without_us: Texts) -> EffectiveConfig:
+def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> EffectiveConfig:
     """Return what an engine would have in force without us.
 
     Raises:
@@ -255,240 +154,222 @@ def _ask_before_us(request: _Request, texts_without_us: Texts) -> EffectiveConfi
             remedy=f"{before.remedy or 'correct that config'}, then run again",
             code="config-refused",
         )
-    other_major = reloading.explain_other_major(engine, before)
+    other_major = next_start.explain_other_major(engine, before)
     if other_major is not None and request.options.restart_mode is not RestartMode.NONE:
         raise other_major  # what the other program makes of our text is not the reason
     return before
 
 
-def _is_in_force(request: _Request, candidate: Candidate) -> bool:
-    """Tell whether texts that hold our keys still make the engine serve them, whatever others have added."""
-    present_texts = read_present(request.engine, request.facts)
-    if request.row is None or request.row.proven in {"", digest_of(present_texts)}:
-        return True
-    now = request.ask(request.engine, present_texts)
-    # Another check reports an engine that would not start; until then it serves.
-    return bool(now.fatal) or not any(_find_unserved(request, candidate.decision, now))
-
-
-def _is_installed_unedited(request: _Request, candidate: Candidate) -> bool:
-    """Tell whether the same runtimes were installed in the same files, and these were not edited since."""
-    written = {row.path: row.ours for row in configs_of(request.engine, request.facts) if row.written}
-    for path, digests in written.items():
-        file = request.facts.contents.get(path)
-        if file is None or file.digest not in digests:
-            return False
-    if written.keys() != {files.path for files in candidate.decision.files}:
+def _is_in_force_unwritten(
+    request: InstallRequest,
+    decision: Decision,
+    before: EffectiveConfig,
+    now: EffectiveConfig,
+    names: Collection[str],
+) -> bool:
+    """Tell whether an engine serves our runtimes and all else as before by its present texts."""
+    if not now.rest_digest or now.fatal:
         return False
-    row = request.row
-    if row is None:
+    if any(find_unserved(request, decision, now)) or any(find_disturbances(before, now, names)):
         return False
-    runtimes = {entry.name: entry.binary for entry in request.entries}
-    default = next((entry.name for entry in request.entries if entry.default), "")
-    return row.runtimes == runtimes and row.default == default
+    return bool(now.cdi) or not decision.cdi
 
 
-def _keep_present_texts(candidate: Candidate, facts: Facts) -> Candidate:
-    """Return a candidate without the writes of files that the ledger knows; their rows stay."""
-    changes = []
-    for change in candidate.changes:
-        row = facts.held.config(change.step.path) if change.step is not None else None
-        changes.append(change if row is None else ConfigChange(step=None, row=row, original=None))
-    return replace(candidate, changes=tuple(changes))
+def _serves_despite_lost_ledger(request: InstallRequest, candidate: Candidate, now: EffectiveConfig) -> bool:
+    """Tell whether an engine stays unchanged, because it serves everything and the ledger is lost.
+
+    Without a ledger the texts without us are a guess, and no comparison with them counts.
+    """
+    if not has_recovered_rows(request):
+        return False
+    if any(change.taken_back for change in candidate.changes):
+        return False
+    wants_default = any(entry.default for entry in request.entries)
+    has_unwanted_default = now.default in request.names and not wants_default
+    lacks_cdi = candidate.decision.cdi and not now.cdi
+    if has_unwanted_default or now.broken or lacks_cdi:
+        return False
+    return not any(find_unserved(request, candidate.decision, now))
 
 
-def _find_changes(request: _Request, decision: Decision) -> tuple[ConfigChange, ...]:
-    """Return the change of each config, whether a decision, an earlier install or others wrote to it."""
-    engine = request.engine
-    facts = request.facts
-    changes = [change_config(engine.name, wanted, facts) for wanted in decision.files]
-    wanted = {files.path for files in decision.files}
-    # Our keys leave a file that an earlier install wrote and that this one does not use.
-    former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
-    changes += [withdraw(row, facts) for row in former]
-    known = {*wanted, *(row.path for row in former)}
-    toolkits = {entry.binary.parent for entry in request.entries}
-    for path in engine.files:
-        if path in known:
-            continue
-        foreign = record_foreign(engine.name, path, facts, toolkits)
-        if foreign is not None:
-            changes.append(foreign)
-    return tuple(changes)
+def _refuse_proposal(
+    request: InstallRequest, decision: Decision, present_texts: Texts, problems: list[str]
+) -> InstallerError:
+    """Return why a decision is refused; the remedy names the files of others that name our runtimes."""
+    ours = [files.path for files in decision.files]
+    words = [f"runtimes.{name}".encode() for name in request.names]
+    beside = []
+    for path, file in present_texts.items():
+        if file and path not in ours and any(word in file.content for word in words):
+            beside.append(str(path))
+    return InstallerError(
+        f"configure {request.engine.name} in {', '.join(map(str, ours))} and leave all else as it is "
+        f"({'; '.join(problems)})",
+        remedy=f"correct {' and '.join(beside) or 'the config that it has now'}, then run again",
+        code="config-disturbs-others",
+    )
 
 
-def _is_ledger_lost(request: _Request) -> bool:
-    """Tell whether the rows of an engine were recovered from its configs, because the ledger was lost."""
-    return any(row.edits and not row.ours for row in configs_of(request.engine, request.facts))
-
-
-def _make_candidate(request: _Request, decision: Decision, changes: tuple[ConfigChange, ...]) -> Candidate:
-    """Return the candidate of a decision; without writes if the same is installed and in force."""
-    if _is_ledger_lost(request):
-        # Without a ledger it is not known what our runtimes have inherited.
-        decision = replace(decision, shown={})
-    candidate = Candidate(decision, changes)
-    if not request.engine.spec.reload_misreports or decision.shown:
-        return candidate
-    if not _is_installed_unedited(request, candidate):
-        return candidate
-    # What our runtimes inherit was decided when they were written: the engine reports otherwise after a
-    # reload, and owners edit.
-    unwritten = replace(candidate, decision=replace(decision, shown={}))
-    unwritten = _keep_present_texts(unwritten, request.facts)
-    return unwritten if _is_in_force(request, unwritten) else candidate
-
-
-def _find_unserved(request: _Request, decision: Decision, after: EffectiveConfig) -> Iterator[str]:
-    """Yield, in words, which of our runtimes an engine would not serve as asked for."""
-    if request.engine.hook is not None:
-        return
-    for entry in request.entries:
-        served = after.handlers.get(entry.name)
-        if served is None:
-            yield f"the runtime {entry.name} would not be there"
-        elif not served.shows(Runtime(str(entry.binary), decision.shown.get(entry.name) or {})):
-            yield f"the runtime {entry.name} would not be as asked for"
-        if entry.default and after.default != entry.name:
-            yield f"its default runtime would be {after.default}"
-
-
-def _accept(request: _Request, candidate: Candidate, after: EffectiveConfig | None = None) -> Accepted:
-    """Return a candidate as the accepted one, with its steps; ``after`` is None if no program was asked."""
-    engine = request.engine
-    reload = _plan_reload(request, candidate, after)
-    reload_decision = _decide_reload(request, candidate, reload)
-    steps: Sequence[Step] = candidate.writes
-    if reload_decision is ReloadDecision.NOW:
-        writes = candidate.writes
-        if not writes and engine.spec.reads_config_on_signal:
-            # dockerd may need an intermediate text although its config does not change.
-            config = request.facts.contents[engine.config]
-            writes = (WriteConfig(engine.name, engine.config, config, config),)
-        steps = reloading.take_up(writes, reload, engine.serving, engine)
-    return Accepted(
-        engine=engine,
+def _accept(
+    request: InstallRequest, candidate: Candidate, after: EffectiveConfig | None = None
+) -> AcceptedInstall:
+    """Return a candidate as the accepted one; ``after`` is None if no program was asked."""
+    expected = expect_after_install(request, candidate, after)
+    return AcceptedInstall(
+        engine=request.engine,
         candidate=candidate,
-        reload=reload,
-        steps=tuple(steps),
-        reload_decision=reload_decision,
+        expected=expected,
+        restart=decide_for_install(request, candidate, expected, after),
         after=after,
     )
 
 
-def _plan_reload(request: _Request, candidate: Candidate, after: EffectiveConfig | None) -> Reload:
-    """Return the reload of an engine, with what the engine has to serve after it."""
-    engine = request.engine
-    decision = candidate.decision
-    present = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in request.entries)
-    if engine.spec.built_in_runtime:
-        present = tuple(entry for entry in request.entries if entry.name == engine.spec.built_in_runtime)
-    names = {entry.name for entry in present}
+def choose_undo_texts(request: UndoRequest, *, keeps_runtimes: bool) -> AcceptedUndo:
+    """Return the first writable candidate that the engine accepts, or none of the texts.
 
-    absent = []
-    if request.row is not None:
-        # Another installer's entry of the same name, which we had taken over, may be back.
-        binaries = after.binaries if after is not None else {}
-        for name, binary in request.row.runtimes.items():
-            if name not in names and binaries.get(name) != str(binary):
-                absent.append(RuntimeEntry(name, binary))
-
-    ours = {*names, *(entry.name for entry in absent)}
-    return Reload(
-        engine.spec,
-        present,
-        tuple(absent),
-        _list_unwanted_defaults(request, candidate, after, ours),
-        expect_others(engine, after, ours),
-        expect_defaults(engine, after, ours),
-        cdi=decision.cdi,
-        when_idle=request.options.restart_mode is RestartMode.WHEN_IDLE,
-    )
-
-
-def _decide_reload(request: _Request, candidate: Candidate, reload: Reload) -> ReloadDecision:
-    """Decide whether an install restarts or reloads an engine, and when.
-
-    The engine is left alone if it serves everything that the reload would bring about, and if no key of an
-    earlier install is removed. ``reloading.explain_refusals`` may still refuse a restart decided here.
+    The candidates: without us (unless ``keeps_runtimes``), without our default, unchanged.
     """
-    engine = request.engine
-    if request.options.restart_mode is RestartMode.NONE or engine.hook is not None:
-        return ReloadDecision.LEFT_TO_OWNER
-    removes_keys = any(change.taken_back for change in candidate.changes)
-    if reload.is_served_by(engine) and not removes_keys and not _repairs_program(request, candidate):
-        return ReloadDecision.NOT_NEEDED
-    if engine.creating:
-        return ReloadDecision.WHEN_IDLE
-    return ReloadDecision.NOW
+    refusals: list[InstallerError] = []
+    for demoted in (False, True):
+        if keeps_runtimes and not demoted:
+            continue
+        candidate = make_undo_candidate(request, demoted=demoted)
+        expected = expect_after_undo(request, candidate)
+        decision = decide_for_undo(request, candidate, expected)
+        refusal = find_unwritable(request.facts, candidate)
+        if refusal is None:
+            refusal = _find_refusal(request, candidate, is_restarted=decision.is_wanted)
+        if refusal is None:
+            return AcceptedUndo(candidate, expected, decision, tuple(refusals))
+        refusals.append(refusal)
+    unchanged = UndoCandidate(rows=request.configs, kept_rows=request.configs)
+    decision = Restart(When.NOT_NEEDED, "no text is written")
+    return AcceptedUndo(unchanged, expect_after_undo(request, unchanged), decision, tuple(refusals))
 
 
-def _repairs_program(request: _Request, candidate: Candidate) -> bool:
-    """Tell whether a write repairs a config in force that names a program that is missing."""
-    engine = request.engine
-    if not (candidate.writes and engine.gone):
-        return False
-    return bool(request.ask(engine, read_present(engine, request.facts)).broken)
+def _find_refusal(
+    request: UndoRequest, candidate: UndoCandidate, *, is_restarted: bool
+) -> InstallerError | None:
+    """Return why an engine would not do with the texts of a candidate; None if it would.
 
-
-def _list_unwanted_defaults(
-    request: _Request, candidate: Candidate, after: EffectiveConfig | None, ours: Collection[str]
-) -> frozenset[str]:
-    """Return our runtimes that may not be the engine's default after the reload."""
+    The prediction is compared with two others: for the present texts, and for the present texts without the
+    unedited files of ours. If either comparison finds no problem, the candidate is accepted.
+    """
+    row = request.row
     engine = request.engine
     facts = request.facts
-    if engine.spec.built_in_runtime:
-        return frozenset()
-    # dockerd keeps a default that its file does not name any more. An engine that is restarted keeps none:
-    # only an unfinished install of ours counts, since the owner may have prepared a start of his own.
-    by_signal = engine.spec.reads_config_on_signal
-    if not (by_signal or _has_unfinished_default(request)):
-        return frozenset()
-    if after is None:
-        after = texts_alone(engine, {**read_present(engine, facts), **candidate.texts})
-    return frozenset({*ours} - {after.default})
+    now = candidate.now
+    after = candidate.after
+    ours = list_ours(row, candidate)
+    refusal = _refuse_default(engine, candidate, facts, ours)
+    if refusal is not None:
+        return refusal
+    if now is None or after is None:
+        return None
+
+    if now.fatal:
+        return _refuse_fatal(engine, candidate, after, is_restarted=is_restarted)
+
+    edits = [edit for config in candidate.rows for edit in config.edits]
+    # A default that had no definition before us either comes back as it was.
+    edited_runtimes = {runtime_of(edit.key) for edit in edits}
+    is_as_before = bool(after.undefined) and after.undefined in edited_runtimes
+    is_edited = _is_edited_by_others(facts, candidate)
+    if is_as_before and not is_edited:
+        return None
+    if not candidate.changes:
+        return None
+
+    gave_default = any(group_of(edit.key, row.name) == DEFAULT for edit in edits)
+    lived = ask_in_force(request.engine_without_us, facts, read_present(engine, facts), request.ask)
+    problems: list[str] = []
+    for before in (now, lived):
+        expected = before
+        if gave_default:
+            # The default that we gave goes, and what our own file had taken from the others comes back.
+            expected = replace(before, default=after.default)
+        problems = [*find_disturbances(expected, after, ours)]
+        if not problems:
+            return None
+
+    # In a file that we made, additions of others stay; they are not read without our import.
+    kept = []
+    for config, write in zip(request.configs, candidate.writes, strict=True):
+        if not config.original and write.after is not None and write.path != engine.config:
+            kept.append(str(write.path))
+    remedy = "correct that config"
+    if kept:
+        remedy = f"move what was added to {', '.join(kept)} to a file of its own"
+    return _refuse_texts(engine, candidate, "; ".join(problems), remedy)
 
 
-def _has_unfinished_default(request: _Request) -> bool:
-    """Tell whether an install of ours has set the default, is pending, or did not finish."""
-    if request.row is None:
-        return False
-    if request.row.pending or not request.facts.held.finished:
-        return True
-    for row in configs_of(request.engine, request.facts):
-        if any(group_of(edit.key, request.engine.name) == DEFAULT for edit in row.edits):
+def _refuse_fatal(
+    engine: EngineState, candidate: UndoCandidate, after: EffectiveConfig, *, is_restarted: bool
+) -> InstallerError | None:
+    """Return why an engine whose present config is fatal is not reloaded; None if it is, or need not be.
+
+    The present config is not fatal for our undo: our keys would not repair it.
+    """
+    # An engine that is down and whose CRI is switched off may be restarted as it is.
+    may_restart = engine.serving is None and after.rest_digest
+    if not after.fatal or may_restart or not is_restarted:
+        return None
+    reason = f"it would not come up again with the config it has: {after.fatal}"
+    return _refuse_texts(engine, candidate, reason, after.remedy or "correct that config")
+
+
+def _is_edited_by_others(facts: Facts, candidate: UndoCandidate) -> bool:
+    """Tell whether others have edited a config of ours so that its undo is not the text before us."""
+    digests = {digest for config in candidate.rows for digest in config.ours}
+    for write in candidate.writes:
+        if write.before is None or write.before.digest in digests:
+            continue
+        if tree_of(write.after, write.path) != tree_of(facts.originals.get(write.path), write.path):
             return True
     return False
 
 
-def expect_defaults(
-    engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
-) -> frozenset[str]:
-    """Return the runtimes that may be the engine's default after a reload; none if that is not known."""
-    if engine.serving is None or (after is not None and after.broken):
-        return frozenset()
-    now = engine.serving.default
-    if after is None:
-        return frozenset({now})
-    if now in {*ours}:
-        return frozenset({after.default})
-    return frozenset({now, after.default} - {""})
+def _refuse_default(
+    engine: EngineState, candidate: UndoCandidate, facts: Facts, ours: Collection[str]
+) -> InstallerError | None:
+    """Return why a runtime of ours has to stay as the default of an engine; None if none has to."""
+    flag_now = engine.flags.default
+    flag_later = engine.next_flags.default
+    undefined = ""
+    if candidate.after is not None and candidate.now is not None and not candidate.now.fatal:
+        undefined = candidate.after.undefined
+
+    if not candidate.demoted and flag_later in ours and flag_later != flag_now:
+        name = flag_later
+        reason = f"its unit starts it with --default-runtime {flag_later}"
+        remedy = "take that out of the unit"
+    elif undefined not in ours:
+        return None
+    elif undefined == flag_now:
+        name = flag_now
+        reason = f"it was started with --default-runtime {flag_now}"
+        remedy = f"start {engine.title} without that"
+    else:
+        name = undefined
+        naming = _list_files_naming(engine, candidate, facts, undefined)
+        reason = f"it was made the default in {naming}"
+        remedy = "name another default runtime there"
+    problem = f"remove the runtime {name} from {engine.title} ({reason})"
+    return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="runtime-needed")
 
 
-def expect_others(
-    engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
-) -> tuple[Neighbour, ...]:
-    """Return the runtimes of others that an engine serves and has to serve after a reload.
+def _refuse_texts(engine: EngineState, candidate: UndoCandidate, reason: str, remedy: str) -> InstallerError:
+    paths = ", ".join(str(write.path) for write in candidate.writes)
+    problem = f"undo our edits of {paths} and leave all else of {engine.title} as it is ({reason})"
+    return InstallerError(problem, remedy=f"{remedy}, then {TRY_AGAIN}", code="config-disturbs-others")
 
-    Each is served as now, or as the engine's files define it.
-    """
-    if engine.serving is None:
-        return ()
-    served = engine.serving.handlers
-    names = sorted(served.keys() - {*ours})
-    if after is None:
-        return tuple(Neighbour(name, (served[name],)) for name in names)
-    # An administrator may have edited them without a reload. A runtime that he removed is not missed.
-    return tuple(
-        Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
-    )
+
+def _list_files_naming(engine: EngineState, candidate: UndoCandidate, facts: Facts, default: str) -> str:
+    """Return the files that name the default runtime; none if its value is put together from several."""
+    texts = {**read_present(engine, facts), **candidate.texts}
+    wanted = (engine.spec.default_key, default)
+    naming = []
+    for path, file in texts.items():
+        if any((key[-1], value) == wanted for key, value in leaves(tree_of(file, path))):
+            naming.append(str(path))
+    return ", ".join(naming)

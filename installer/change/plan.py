@@ -14,11 +14,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from installer.cdi import plan as cdi
-from installer.change import engine_plan
-from installer.change.gate import Accepted, ReloadDecision, choose_texts
+from installer.change import engine_plan, rows
+from installer.change.engine_plan import EngineInstall
+from installer.change.gate import choose_install_texts
+from installer.change.install_texts import InstallRequest
 from installer.change.references import find_references, find_taken_over, leads_into
+from installer.change.restart import When
 from installer.config_text import flatten
-from installer.engines import ENGINES, reloading
+from installer.engines import ENGINES
 from installer.engines.config_edits import Ask, files_without_us, texts_alone, toolkit_runtimes, without_us
 from installer.errors import InstallerError, NotYetError, Option, Remedy, UndoIncompleteError
 from installer.model.engine import STANDARD_NAMES, EngineState, RuntimeEntry
@@ -129,18 +132,20 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     held = facts.held
     mode, reason = cdi.mode_of(facts.engines, held, options)
     entries: tuple[RuntimeEntry, ...] = ()
-    accepted: list[Accepted] = []
+    installs: list[EngineInstall] = []
     refused = dict(facts.refused)
     if not mode.by_cdi:
         entries = entries_for(options)
         for engine in facts.engines:
+            request = InstallRequest.of(engine, entries, facts, options, ask)
             try:
-                accepted.append(choose_texts(engine, entries, facts, options, ask))
+                accepted = choose_install_texts(request)
+                installs.append(engine_plan.make_install(request, accepted))
             except InstallerError as error:
                 refused[engine.name] = error
-    engines = [engine_plan.install_engine(each, entries, facts, options, ask) for each in accepted]
+    engines = [engine_plan.install_engine(install) for install in installs]
 
-    low_level = options.low_level or _find_low_level(accepted, facts, options)
+    low_level = options.low_level or _find_low_level(installs, facts, options)
     payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, by_cdi=mode.by_cdi))
     specification = cdi.install_specification(facts, options)
     of_gpus = cdi.install_gpus(facts, options, reason)
@@ -165,22 +170,24 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         specification,
         of_gpus,
         plugin,
-        *map(engine_plan.find_runtimes, accepted),
+        *map(engine_plan.find_runtimes, installs),
         *engines,
         toolkit.sweep(facts, payload),
     )
-    return _sum_install(parts, facts, options, accepted)
+    return _sum_install(parts, facts, options, installs)
 
 
-def _find_low_level(accepted: Sequence[Accepted], facts: Facts, options: Options) -> tuple[str, ...]:
+def _find_low_level(installs: Sequence[EngineInstall], facts: Facts, options: Options) -> tuple[str, ...]:
     """Return the low-level runtimes that our runtimes wrap: paths first, then the names of programs."""
     held = facts.held
-    words = [word for each in accepted for word in each.candidate.decision.low_level]
+    words = [word for install in installs for word in install.accepted.candidate.decision.low_level]
     # Containers may run on the toolkit: it goes on to wrap the same runtimes until another engine joins.
     config = facts.toolkit.config
-    if accepted and held.toolkit is not None:
+    if installs and held.toolkit is not None:
         config = held.toolkit.rendered
-    joins = any(each.candidate.writes and held.engine(each.engine.name) is None for each in accepted)
+    joins = any(
+        install.accepted.candidate.writes and held.engine(install.engine.name) is None for install in installs
+    )
     if not joins:
         with suppress(InstallerError):  # a config that is no TOML is written anew
             words = [*toolkit_runtimes(config or "")] or words
@@ -192,26 +199,26 @@ def _find_low_level(accepted: Sequence[Accepted], facts: Facts, options: Options
 
 
 def _sum_install(
-    parts: tuple[Part, ...], facts: Facts, options: Options, accepted: Sequence[Accepted]
+    parts: tuple[Part, ...], facts: Facts, options: Options, installs: Sequence[EngineInstall]
 ) -> Plan:
     """Return the plan of an install, unless the same has failed before."""
     held = facts.held
-    rows = sum_rows(parts)
+    final_rows = sum_rows(parts)
     gpus = require(facts.cdi).gpus
-    configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
+    configs = sorted(final_rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(
-        rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+        final_rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
     )
     steps = [step for part in parts for step in part.steps]
-    pending = {each.engine.name: each.pending for each in accepted if each.pending}
-    earlier = [write for each in accepted for write in _find_earlier_writes(each, facts)]
+    pending = {install.engine.name: install.postponed for install in installs if install.postponed}
+    earlier = [write for install in installs for write in _find_earlier_writes(install)]
     plan = Plan(
         parts=parts,
-        in_progress=reloading.in_progress(held, final, steps),
+        in_progress=rows.in_progress(held, final, steps),
         final=final,
         engines={each.name: each for each in facts.engines},
-        digest=_digest(facts, options, rows.toolkit),
-        unproven=tuple(each.engine.name for each in accepted if _is_unproven(each)),
+        digest=_digest(facts, options, final_rows.toolkit),
+        unproven=tuple(install.engine.name for install in installs if install.is_unproven),
         seen=facts.digests,
         release=require(facts.payload).version,
         pending=pending,
@@ -223,19 +230,12 @@ def _sum_install(
     return replace(plan, parts=(*parts, failed))
 
 
-def _is_unproven(accepted: Accepted) -> bool:
-    """Tell whether an engine will not have our runtimes in force at the end of the install."""
-    if accepted.pending:
-        return True
-    is_owners = accepted.reload_decision is ReloadDecision.LEFT_TO_OWNER
-    return is_owners and not accepted.reload.is_served_by(accepted.engine)
-
-
-def _find_earlier_writes(accepted: Accepted, facts: Facts) -> Iterator[WriteConfig]:
+def _find_earlier_writes(install: EngineInstall) -> Iterator[WriteConfig]:
     """Yield the writes of earlier installs that only the restart of this plan brings into force."""
-    engine = accepted.engine
-    row = facts.held.engine(engine.name)
-    if row is None or not row.restart_due or accepted.reload_decision is not ReloadDecision.NOW:
+    engine = install.engine
+    facts = install.request.facts
+    row = install.request.row
+    if row is None or not row.restart_due or install.accepted.restart.when is not When.NOW:
         return
     for path, without_ours in files_without_us(engine, facts).items():
         present = facts.contents.get(path)
@@ -372,13 +372,13 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     """Return the plan of an undo; if something of ours ``stays``, the ledger says why."""
     held = facts.held
     running = facts.containers.running
-    rows = sum_rows(parts)
+    final_rows = sum_rows(parts)
     steps = [step for part in parts for step in part.steps]
     in_progress = held
     if steps:
         configs = {row.path: row for part in parts for row in part.in_progress}
-        known = tuple(reloading.add_known_texts(configs.values(), steps))
-        in_progress = replace(held, configs=known, directories=rows.directories, finished=False)
+        known = tuple(rows.add_known_texts(configs.values(), steps))
+        in_progress = replace(held, configs=known, directories=final_rows.directories, finished=False)
 
     final = None
     if stays:
@@ -386,7 +386,7 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
         if running:
             problem = f"undo everything (our runtime runs {names_of(running)})"
         final = replace(
-            rows,
+            final_rows,
             pid_file=held.pid_file,
             published=held.published,
             finished=True,
@@ -486,15 +486,15 @@ def plan_rollback(
         if name in used:
             continue
         writes = [step for step in of_engines if isinstance(step, WriteConfig) and step.engine == name]
-        steps += _roll_back_engine(plan.engines[name], writes, reloads.get(name))
+        steps += engine_plan.roll_back_engine(plan.engines[name], writes, reloads.get(name))
     if not used:
         for step in reversed(done):
             undo = describe(step).undo if step not in of_engines else None
             if undo is not None:
                 steps.append(undo)
 
-    rows = tuple(reloading.add_known_texts(plan.in_progress.configs, (*done, *steps)))
-    in_progress = replace(plan.in_progress, configs=rows, finished=False)
+    configs = tuple(rows.add_known_texts(plan.in_progress.configs, (*done, *steps)))
+    in_progress = replace(plan.in_progress, configs=configs, finished=False)
     seen = dict(plan.seen)
     unwanted = set()
     for step in done:
@@ -515,30 +515,3 @@ def plan_rollback(
         in_use=running if used else (),
         seen=seen,
     )
-
-
-def _roll_back_engine(
-    engine: EngineState, written: Sequence[WriteConfig], reload: Reload | None
-) -> Sequence[Step]:
-    """Return the steps that revert an engine's configs and make it serve what it served before ``reload``.
-
-    The engine is only written to, and not reloaded, if no reload was tried (``reload`` is None), or if it was
-    silent before.
-    """
-    writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
-    before = engine.serving
-    if reload is None or before is None or engine.spec.built_in_runtime:
-        return writes
-    entries = (*reload.present, *reload.absent)
-    present: list[RuntimeEntry] = []
-    for entry in entries:
-        binary = before.binaries.get(entry.name)
-        if binary:
-            is_default = entry.name == before.default
-            present.append(RuntimeEntry(entry.name, PurePosixPath(binary), default=is_default))
-    kept = {(entry.name, entry.binary) for entry in present}
-    absent = tuple(
-        RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
-    )
-    # What dockerd has in force depends on when it failed, so it counts as unknown.
-    return reloading.take_up(writes, Reload(engine.spec, tuple(present), absent), None, engine)

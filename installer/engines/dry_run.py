@@ -25,8 +25,8 @@ from installer.engines.config_files import (
     with_configs,
     with_readable_configs,
 )
+from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import engine_of_row, list_said, with_flags, with_start
-from installer.engines.reloading import explain_moved_places
 from installer.engines.restart import ask as ask_engine
 from installer.engines.startup import drop_flags, explain_overruling, find_lacks, next_start, read_start
 from installer.errors import InstallerError, NotBegunError

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from installer.cdi.plan import FOLLOWS, GPUS
 from installer.change.plan import Plan
+from installer.change.rows import in_progress
 from installer.engines import ENGINES
-from installer.engines.reloading import in_progress
 from installer.errors import InstallerError
 from installer.model import steps
 from installer.model.facts import Record, count

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import is_foreign, is_ledger_lost, read_record, read_saved
 from installer.change.lost_ledger import find_install_dir, find_left_behind, find_lost_specification
+from installer.change.restart import LEFT, PENDING
 from installer.config_text import Edit
 from installer.config_text.change import list_missing
 from installer.engines import ENGINES
@@ -18,7 +19,6 @@ from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs
 from installer.engines.observe import engine_of_row
-from installer.engines.reloading import LEFT, PENDING
 from installer.engines.restart import ask, is_socket_activated
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError

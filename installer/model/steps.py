@@ -97,6 +97,11 @@ class Reload(Struct, frozen=True):
         """The engine's name."""
         return self.spec.name
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of our runtimes, present and absent."""
+        return frozenset(entry.name for entry in (*self.present, *self.absent))
+
     def is_served_by(self, engine: EngineState) -> bool:
         """Tell whether an engine already has the result of this reload in force, from its present configs."""
         serving = engine.serving

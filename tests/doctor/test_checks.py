@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from installer.change.restart import AT_NEXT_START
 from installer.config_text import Value
 from installer.engines import ENGINES
-from installer.engines.reloading import AT_NEXT_START
 from installer.model.engine import EffectiveConfig, Runtime
 from installer.model.facts import CdiRow
 from installer.report.doctor.model import EngineExam, Level, Node

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import digest_of
 from installer.engines.dry_run import Trials, compare_configs, find_refusals, refuse_changed
-from installer.engines.reloading import explain_moved_places
+from installer.engines.next_start import explain_moved_places
 from installer.errors import NotBegunError
 from installer.host.files import Host
 from installer.model.engine import EffectiveConfig, EngineState, Started

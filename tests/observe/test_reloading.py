@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from installer.change import restart, rows, step_reasons
 from installer.config_text import Tree
-from installer.engines import ENGINES, reloading
+from installer.engines import ENGINES, next_start, reloading
 from installer.engines.config_edits import digest_of
 from installer.model.engine import (
     EffectiveConfig,
@@ -58,7 +59,7 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtim
     ],
 )
 def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -> None:
-    assert [reason for _, reason in reloading.explain_undo([step], found)] == [why]
+    assert [reason for _, reason in step_reasons.explain_undo([step], found)] == [why]
     if found.serving is not None and not found.outdated:
         assert step.satisfied_by(found.serving) is (why == WELL)
 
@@ -87,11 +88,11 @@ def test_while_steps_are_under_way_all_texts_of_ours_are_known() -> None:
     held, final = Record(configs=(a, b), finished=True), Record(configs=(c,), finished=True)
     write = WriteConfig("docker", stays, None, new)
 
-    now = reloading.in_progress(held, final, [write])
+    now = rows.in_progress(held, final, [write])
 
     assert {each.path: each.ours for each in now.configs} == {goes: ("a",), stays: ("c", "b", new.digest)}
     assert not now.finished
-    same = [reloading.in_progress(held, *more) is held for more in ((held, []), (held, [write]), (final, []))]
+    same = [rows.in_progress(held, *more) is held for more in ((held, []), (held, [write]), (final, []))]
     assert same == [True, False, False]
 
 
@@ -117,7 +118,7 @@ def test_a_default_that_the_file_does_not_say_is_told(
     contents = {docker.config: File(text.encode())}
     facts = Facts((docker,), contents, {}, frozenset(), ToolkitFacts(), held)
 
-    found = reloading.explain_stale_state(docker, facts, (ENTRY,))
+    found = next_start.explain_stale_state(docker, facts, (ENTRY,))
 
     lines = [line for line in found if "default runtime" in line]
     assert len(lines) == bool(told)
@@ -138,14 +139,14 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told() ->
     now = engine("containerd", has({**CONTAINERD, "privilegedWithoutHostDevices": True}))
     wanted = has({**LIKE, "privileged_without_host_devices": False})
 
-    (line,) = reloading.explain_stale_runtimes(now, wanted, ())
+    (line,) = next_start.explain_stale_runtimes(now, wanted, ())
     assert line == f"containerd serves the runtime x, {CHANGES}"
-    assert not [*reloading.explain_stale_runtimes(usual, has(LIKE), ())], "what it fills in is no difference"
-    assert [*reloading.explain_stale_runtimes(now, wanted, {"x"})] == []
+    assert not [*next_start.explain_stale_runtimes(usual, has(LIKE), ())], "what it fills in is no difference"
+    assert [*next_start.explain_stale_runtimes(now, wanted, {"x"})] == []
     # Where the texts alone tell, or nobody, or it would not start at all, nothing is said.
     for unknown in (replace(wanted, rest_digest=""), replace(wanted, broken="why"), None):
-        assert [*reloading.explain_stale_runtimes(now, unknown, ())] == []
-    assert [*reloading.explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
+        assert [*next_start.explain_stale_runtimes(now, unknown, ())] == []
+    assert [*next_start.explain_stale_runtimes(replace(now, serving=None), wanted, ())] == []
 
 
 @pytest.mark.parametrize(
@@ -163,11 +164,11 @@ def test_what_becomes_of_cdi_after_a_reload(
 ) -> None:
     facts = engine(name, EffectiveConfig({}, "runc", cdi=cdi))
 
-    found = reloading.explain_pending(facts, Extras(cdi=asked), asks_cdi=told)
+    found = restart.explain_pending_cdi(facts, Extras(cdi=asked), asks_cdi=told)
 
     assert found.endswith(said_of_it)
     assert bool(found) == bool(said_of_it)
-    assert reloading.explain_pending(replace(facts, serving=None), Extras(cdi=asked), asks_cdi=told) == ""
+    assert restart.explain_pending_cdi(replace(facts, serving=None), Extras(cdi=asked), asks_cdi=told) == ""
 
 
 def _dumped(driver: bool, *names: str, default: str = "runc", schema: int = 3) -> EffectiveConfig:  # noqa: FBT001
@@ -208,11 +209,11 @@ def test_what_a_restart_of_ours_would_take_from_others_is_refused(after: Effecti
     serving = replace(_dumped(False, "runc", "kata"), cgroup_driver="systemd")
     running = replace(engine("containerd", serving), version=(2, 1, 9))
 
-    found = [*reloading.explain_losses(running, after, {"nvidia"})]
+    found = [*next_start.explain_losses(running, after, {"nvidia"})]
 
     assert [error.code for error in found] == ["pending-by-others"] * bool(told)
     assert all(told in error.problem for error in found)
-    assert [*reloading.explain_losses(replace(running, serving=None), after, {"nvidia"})] == []
+    assert [*next_start.explain_losses(replace(running, serving=None), after, {"nvidia"})] == []
 
 
 def test_what_others_have_changed_since_a_start_is_named_without_its_values() -> None:
@@ -233,7 +234,7 @@ def test_what_others_have_changed_since_a_start_is_named_without_its_values() ->
 
     def told(held: Record, after: EffectiveConfig) -> list[str]:
         facts = Facts((running,), contents, {}, frozenset(), ToolkitFacts(), held)
-        return [*reloading.explain_changes(running, after, facts, {"nvidia"})]
+        return [*next_start.explain_changes(running, after, facts, {"nvidia"})]
 
     row = EngineRow("containerd", running.socket, "", {}, proven=digest_of(contents))
     changed, *others = told(Record(), _dumped(False, "runc", "kata", "nvidia"))
@@ -295,7 +296,7 @@ def test_a_restart_that_would_lose_a_container_of_crios_is_refused(
     record = Record(toolkit=ToolkitRow("v", None, WRAPS_CRUN))
     facts = Facts((running,), {}, {}, frozenset(), ToolkitFacts(), record)
 
-    found = [*reloading.explain_lost_containers(running, after, facts)]
+    found = [*next_start.explain_lost_containers(running, after, facts)]
 
     assert [error.code for error in found] == ["pending-by-others"] * bool(told)
     assert all(told in error.problem for error in found)
@@ -306,4 +307,4 @@ def test_a_reloaded_crio_reports_its_next_start_and_still_finds_its_containers()
     running = engine("crio", after, live=(BY_OURS,), changed=(PurePosixPath("/etc/crio/crio.conf"),))
     facts = Facts((running,), {}, {}, frozenset(), ToolkitFacts(), Record())
 
-    assert [*reloading.explain_lost_containers(running, after, facts)] != []
+    assert [*next_start.explain_lost_containers(running, after, facts)] != []

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from installer.engines import ENGINES, startup
 from installer.engines.containerd.effective import read_dump
 from installer.engines.crio.config import read_effective
+from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import explain_moving, with_process, with_start
-from installer.engines.reloading import explain_moved_places
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of

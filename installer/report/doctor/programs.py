@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from installer.change.restart import AT_NEXT_START, PENDING
 from installer.engines import CONTAINERD, ENGINES
-from installer.engines.reloading import AT_NEXT_START, PENDING
 from installer.model.engine import Api, is_ours
 from installer.model.facts import count
 from installer.payload.files import advise

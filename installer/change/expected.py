@@ -1,0 +1,159 @@
+"""What an engine has to serve after a restart: of ours, of others, and as its default.
+
+The answer stands in the ``Reload`` step, and is proven after the restart.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import PurePosixPath
+
+from msgspec.structs import replace
+
+from installer.change.install_texts import Candidate, InstallRequest
+from installer.change.undo_texts import UndoCandidate, UndoRequest, list_ours
+from installer.engines.config_edits import DEFAULT, configs_of, group_of, read_present, texts_alone
+from installer.model.engine import EffectiveConfig, EngineState, RuntimeEntry
+from installer.model.options import RestartMode
+from installer.model.steps import Neighbour, Reload
+
+
+def expect_after_install(
+    request: InstallRequest, candidate: Candidate, after: EffectiveConfig | None
+) -> Reload:
+    """Return what an engine has to serve after an install; ``after`` is None if no program was asked."""
+    engine = request.engine
+    decision = candidate.decision
+    present = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in request.entries)
+    if engine.spec.built_in_runtime:
+        present = tuple(entry for entry in request.entries if entry.name == engine.spec.built_in_runtime)
+    names = {entry.name for entry in present}
+
+    absent = []
+    if request.row is not None:
+        # Another installer's entry of the same name, which we had taken over, may be back.
+        binaries = after.binaries if after is not None else {}
+        for name, binary in request.row.runtimes.items():
+            if name not in names and binaries.get(name) != str(binary):
+                absent.append(RuntimeEntry(name, binary))
+
+    ours = {*names, *(entry.name for entry in absent)}
+    return Reload(
+        engine.spec,
+        present,
+        tuple(absent),
+        demoted=_list_unwanted_defaults(request, candidate, after, ours),
+        others=_expect_others(engine, after, ours),
+        defaults=_expect_defaults(engine, after, ours),
+        cdi=decision.cdi,
+        when_idle=request.options.restart_mode is RestartMode.WHEN_IDLE,
+    )
+
+
+def _list_unwanted_defaults(
+    request: InstallRequest, candidate: Candidate, after: EffectiveConfig | None, ours: Collection[str]
+) -> frozenset[str]:
+    """Return our runtimes that may not be the engine's default after the restart."""
+    engine = request.engine
+    facts = request.facts
+    if engine.spec.built_in_runtime:
+        return frozenset()
+    # dockerd keeps a default that its file does not name any more. An engine that is restarted keeps none:
+    # only an unfinished install of ours counts, since the owner may have prepared a start of his own.
+    by_signal = engine.spec.reads_config_on_signal
+    if not (by_signal or _has_unfinished_default(request)):
+        return frozenset()
+    if after is None:
+        after = texts_alone(engine, {**read_present(engine, facts), **candidate.texts})
+    return frozenset({*ours} - {after.default})
+
+
+def _has_unfinished_default(request: InstallRequest) -> bool:
+    """Tell whether an install of ours has set the default, is pending, or did not finish."""
+    if request.row is None:
+        return False
+    if request.row.pending or not request.facts.held.finished:
+        return True
+    for row in configs_of(request.engine, request.facts):
+        if any(group_of(edit.key, request.engine.name) == DEFAULT for edit in row.edits):
+            return True
+    return False
+
+
+def expect_after_undo(request: UndoRequest, candidate: UndoCandidate) -> Reload:
+    """Return what an engine has to serve after an undo.
+
+    The engine has to serve our runtimes only if its files without us define them, and the rest as before.
+    """
+    row = request.row
+    engine = request.engine
+    after = candidate.after
+    if after is not None and after.broken:
+        after = None
+    binaries = after.binaries if after is not None else {}
+    entries = [RuntimeEntry(name, binary) for name, binary in row.runtimes.items()]
+    # Files without us define runtimes that we had taken over from another installer.
+    present = tuple(entry for entry in entries if binaries.get(entry.name) == str(entry.binary))
+    absent = tuple(entry for entry in entries if entry not in present)
+    unwanted_defaults: set[str] = set()
+    defaults: frozenset[str] = frozenset()
+    if after is not None and candidate.demoted:
+        unwanted_defaults = {entry.name for entry in entries} - {after.default}
+    elif after is not None:
+        defaults = _expect_defaults(engine, after, row.runtimes)
+    return Reload(
+        engine.spec,
+        present,
+        absent,
+        demoted=frozenset(unwanted_defaults),
+        others=_expect_others(engine, candidate.after, list_ours(row, candidate)),
+        defaults=defaults,
+    )
+
+
+def expect_after_rollback(engine: EngineState, tried: Reload) -> Reload:
+    """Return what an engine has to serve after a roll-back: our runtimes as before ``tried``."""
+    before = engine.served
+    entries: Sequence[RuntimeEntry] = (*tried.present, *tried.absent)
+    present: list[RuntimeEntry] = []
+    for entry in entries:
+        binary = before.binaries.get(entry.name)
+        if binary:
+            is_default = entry.name == before.default
+            present.append(RuntimeEntry(entry.name, PurePosixPath(binary), default=is_default))
+    kept = {(entry.name, entry.binary) for entry in present}
+    absent = tuple(
+        RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
+    )
+    return Reload(engine.spec, tuple(present), absent)
+
+
+def _expect_defaults(
+    engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
+) -> frozenset[str]:
+    """Return the runtimes that may be the engine's default after a restart; none if that is not known."""
+    if engine.serving is None or (after is not None and after.broken):
+        return frozenset()
+    now = engine.serving.default
+    if after is None:
+        return frozenset({now})
+    if now in {*ours}:
+        return frozenset({after.default})
+    return frozenset({now, after.default} - {""})
+
+
+def _expect_others(
+    engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
+) -> tuple[Neighbour, ...]:
+    """Return the runtimes of others that an engine serves and has to serve after a restart.
+
+    Each is served as now, or as the engine's files define it.
+    """
+    if engine.serving is None:
+        return ()
+    served = engine.serving.handlers
+    names = sorted(served.keys() - {*ours})
+    if after is None:
+        return tuple(Neighbour(name, (served[name],)) for name in names)
+    # An administrator may have edited them without a reload. A runtime that he removed is not missed.
+    return tuple(
+        Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
+    )

@@ -1,0 +1,180 @@
+"""The texts by which an engine would serve our runtimes: one candidate for each proposal of the engine."""
+
+from collections.abc import Iterator
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.engines.config_edits import (
+    Ask,
+    ConfigChange,
+    Texts,
+    change_config,
+    configs_of,
+    digest_of,
+    read_present,
+    record_foreign,
+    runtime_of,
+    texts_alone,
+    withdraw,
+)
+from installer.model.engine import Decision, EffectiveConfig, EngineState, Runtime, RuntimeEntry
+from installer.model.facts import EngineRow, Facts
+from installer.model.options import Options
+from installer.model.steps import WriteConfig
+
+
+class Candidate(Struct, frozen=True):
+    """Texts of one engine that would serve our runtimes: the decision, and the change of each config."""
+
+    decision: Decision
+    changes: tuple[ConfigChange, ...]
+
+    @property
+    def writes(self) -> tuple[WriteConfig, ...]:
+        """The configs to write."""
+        return tuple(change.step for change in self.changes if change.step is not None)
+
+    @property
+    def texts(self) -> Texts:
+        """The texts to write, by path."""
+        return {step.path: step.after for step in self.writes}
+
+
+class InstallRequest(Struct, frozen=True):
+    """The runtimes that one engine is to serve, and everything on which the choice of texts depends."""
+
+    engine: EngineState
+    entries: tuple[RuntimeEntry, ...]
+    facts: Facts
+    options: Options
+    ask: Ask
+    names: frozenset[str]  # of the entries
+    row: EngineRow | None  # the engine's row in the ledger
+
+    @classmethod
+    def of(
+        cls, engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
+    ) -> Self:
+        """Return the request for an engine, with what the ledger knows of the engine."""
+        return cls(
+            engine=engine,
+            entries=entries,
+            facts=facts,
+            options=options,
+            ask=ask,
+            names=frozenset(entry.name for entry in entries),
+            row=facts.held.engine(engine.name),
+        )
+
+
+def find_changes(request: InstallRequest, decision: Decision) -> tuple[ConfigChange, ...]:
+    """Return the change of each config, whether a decision, an earlier install or others wrote to it."""
+    engine = request.engine
+    facts = request.facts
+    changes = [change_config(engine.name, wanted, facts) for wanted in decision.files]
+    wanted = {files.path for files in decision.files}
+    # Our keys leave a file that an earlier install wrote and that this one does not use.
+    former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
+    changes += [withdraw(row, facts) for row in former]
+    known = {*wanted, *(row.path for row in former)}
+    toolkits = {entry.binary.parent for entry in request.entries}
+    for path in engine.files:
+        if path in known:
+            continue
+        foreign = record_foreign(engine.name, path, facts, toolkits)
+        if foreign is not None:
+            changes.append(foreign)
+    return tuple(changes)
+
+
+def make_candidate(
+    request: InstallRequest, decision: Decision, changes: tuple[ConfigChange, ...]
+) -> Candidate:
+    """Return the candidate of a decision; without writes if the same is installed and in force."""
+    if has_recovered_rows(request):
+        # Without a ledger it is not known what our runtimes have inherited.
+        decision = replace(decision, shown={})
+    candidate = Candidate(decision, changes)
+    if not request.engine.spec.reload_misreports or decision.shown:
+        return candidate
+    if not _is_installed_unedited(request, candidate):
+        return candidate
+    # What our runtimes inherit was decided when they were written: the engine reports otherwise after a
+    # reload, and owners edit.
+    unwritten = replace(candidate, decision=replace(decision, shown={}))
+    unwritten = keep_present_texts(unwritten, request.facts)
+    return unwritten if is_in_force(request, unwritten) else candidate
+
+
+def _is_installed_unedited(request: InstallRequest, candidate: Candidate) -> bool:
+    """Tell whether the same runtimes were installed in the same files, and these were not edited since."""
+    written = {row.path: row.ours for row in configs_of(request.engine, request.facts) if row.written}
+    for path, digests in written.items():
+        file = request.facts.contents.get(path)
+        if file is None or file.digest not in digests:
+            return False
+    if written.keys() != {files.path for files in candidate.decision.files}:
+        return False
+    row = request.row
+    if row is None:
+        return False
+    runtimes = {entry.name: entry.binary for entry in request.entries}
+    default = next((entry.name for entry in request.entries if entry.default), "")
+    return row.runtimes == runtimes and row.default == default
+
+
+def keep_present_texts(candidate: Candidate, facts: Facts) -> Candidate:
+    """Return a candidate without the writes of files that the ledger knows; their rows stay."""
+    changes = []
+    for change in candidate.changes:
+        row = facts.held.config(change.step.path) if change.step is not None else None
+        changes.append(change if row is None else ConfigChange(step=None, row=row, original=None))
+    return replace(candidate, changes=tuple(changes))
+
+
+def has_recovered_rows(request: InstallRequest) -> bool:
+    """Tell whether the rows of an engine were recovered from its configs, because the ledger was lost."""
+    return any(row.edits and not row.ours for row in configs_of(request.engine, request.facts))
+
+
+def read_inherited(request: InstallRequest, present_texts: Texts) -> EffectiveConfig:
+    """Return our runtimes as the files of a silent engine define them, with what they have inherited."""
+    in_files = texts_alone(request.engine, present_texts).handlers
+    return EffectiveConfig({name: in_files[name] for name in request.names & in_files.keys()}, "")
+
+
+def list_former_names(request: InstallRequest) -> set[str]:
+    """Return the names of the runtimes that earlier installs have given an engine."""
+    names: set[str] = set()
+    for row in request.facts.held.configs:
+        if row.engine == request.engine.name:
+            names.update(runtime_of(edit.key) for edit in row.edits)
+    if request.row is not None:
+        names.update(request.row.runtimes)
+    return names
+
+
+def is_in_force(request: InstallRequest, candidate: Candidate) -> bool:
+    """Tell whether texts that hold our keys still make the engine serve them, whatever others have added."""
+    present_texts = read_present(request.engine, request.facts)
+    if request.row is None or request.row.proven in {"", digest_of(present_texts)}:
+        return True
+    now = request.ask(request.engine, present_texts)
+    # Another check reports an engine that would not start; until then it serves.
+    return bool(now.fatal) or not any(find_unserved(request, candidate.decision, now))
+
+
+def find_unserved(request: InstallRequest, decision: Decision, after: EffectiveConfig) -> Iterator[str]:
+    """Yield, in words, which of our runtimes an engine would not serve as asked for."""
+    if request.engine.hook is not None:
+        return
+    for entry in request.entries:
+        served = after.handlers.get(entry.name)
+        if served is None:
+            yield f"the runtime {entry.name} would not be there"
+        elif not served.shows(Runtime(str(entry.binary), decision.shown.get(entry.name) or {})):
+            yield f"the runtime {entry.name} would not be as asked for"
+        if entry.default and after.default != entry.name:
+            yield f"its default runtime would be {after.default}"

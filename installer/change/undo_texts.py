@@ -1,0 +1,144 @@
+"""The texts of an engine without us, or without our default alone: the candidates of an request."""
+
+from functools import partial
+from pathlib import PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.engines.config_edits import Ask, notes_of, read_present, runtime_of, undo_config, without_us
+from installer.errors import InstallerError
+from installer.model.engine import EffectiveConfig, EngineState, is_ours
+from installer.model.facts import ConfigRow, EngineRow, Facts, Saved
+from installer.model.files import File
+from installer.model.options import Options
+from installer.model.steps import WriteConfig
+
+
+class UndoRequest(Struct, frozen=True):
+    """The undo of one engine, and everything on which its plan depends."""
+
+    row: EngineRow
+    engine: EngineState
+    facts: Facts
+    options: Options
+    ask: Ask
+    configs: tuple[ConfigRow, ...]
+    # The engine without the runtimes that it serves by our names. CRI-O's program is asked about this state:
+    # texts of CRI-O are completed by what it serves.
+    engine_without_us: EngineState
+
+
+class UndoCandidate(Struct, frozen=True):
+    """The texts of one engine without us, or, if ``demoted``, only without our default runtime."""
+
+    rows: tuple[ConfigRow, ...]  # of the configs while they are written
+    kept_rows: tuple[ConfigRow, ...]  # of the configs after that, if our runtimes stay
+    writes: tuple[WriteConfig, ...] = ()
+    notes: tuple[str, ...] = ()
+    demoted: bool = False
+    now: EffectiveConfig | None = None  # by the present texts; None if the engine's program is not asked
+    after: EffectiveConfig | None = None  # by the texts of the candidate; None as above
+    start_failure: str = ""  # the reason why a crashing engine does not start with these texts either
+
+    @property
+    def changes(self) -> tuple[WriteConfig, ...]:
+        """The writes that change a text."""
+        return tuple(write for write in self.writes if write.before != write.after)
+
+    @property
+    def texts(self) -> dict[PurePosixPath, File | None]:
+        """The texts after the writes, by path."""
+        return {write.path: write.after for write in self.writes}
+
+
+def make_request(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> UndoRequest:
+    """Return the undo of the engine of a row."""
+    row = _add_earlier_runtimes(row, facts)
+    engine = next(each for each in facts.engines if each.name == row.name)
+    engine_without_us = engine
+    if engine.serving is not None:
+        handlers = {
+            name: runtime for name, runtime in engine.serving.handlers.items() if name not in row.runtimes
+        }
+        engine_without_us = replace(engine, serving=replace(engine.serving, handlers=handlers))
+    return UndoRequest(
+        row=row,
+        engine=engine,
+        facts=facts,
+        options=options,
+        ask=ask,
+        configs=tuple(config for config in facts.held.configs if config.engine == row.name),
+        engine_without_us=engine_without_us,
+    )
+
+
+def _add_earlier_runtimes(row: EngineRow, facts: Facts) -> EngineRow:
+    """Return the row, with the runtimes of earlier installs that later installs have not yet removed."""
+    toolkits = {str(binary.parent) for binary in row.runtimes.values()}
+    earlier: dict[str, PurePosixPath] = {}
+    for config in facts.held.configs:
+        if config.engine != row.name:
+            continue
+        for edit in config.edits:
+            binary = PurePosixPath((edit.after or "").strip("\"'"))
+            if str(binary.parent) not in toolkits:
+                continue
+            name = runtime_of(edit.key)
+            if name:
+                earlier[name] = binary
+    return replace(row, runtimes=earlier | {**row.runtimes})
+
+
+def make_undo_candidate(request: UndoRequest, *, demoted: bool) -> UndoCandidate:
+    """Return the configs of one engine without our keys, or, if ``demoted``, without our default alone."""
+    engine = request.engine
+    facts = request.facts
+    rows: list[ConfigRow] = []
+    kept_rows: list[ConfigRow] = []
+    writes: list[WriteConfig] = []
+    notes: list[str] = []
+    for config in request.configs:
+        path = config.path
+        present = facts.contents[path]
+        after, undone = undo_config(path, facts, demoted=demoted)
+        row = replace(config, original=Saved.of(without_us(path, facts)))
+        rows.append(row)
+        if after == present:
+            kept_rows.append(config)
+        elif after:
+            kept_rows.append(replace(row, ours=(after.digest,)))
+        else:
+            kept_rows.append(row)
+        writes.append(WriteConfig(engine.name, path, present, after, facts.relinked.get(path, "")))
+        notes += notes_of(path, undone)
+
+    candidate = UndoCandidate(
+        rows=tuple(rows),
+        kept_rows=tuple(kept_rows),
+        writes=tuple(writes),
+        notes=tuple(notes),
+        demoted=demoted,
+    )
+    if engine.hook is None and not engine.spec.built_in_runtime:
+        texts = read_present(engine, facts)
+        ask = partial(request.ask, request.engine_without_us)
+        predicted = ask({**texts, **candidate.texts})
+        start_failure = predicted.broken if engine.crashing else ""
+        return replace(candidate, now=ask(texts), after=predicted, start_failure=start_failure)
+    return candidate
+
+
+def find_unwritable(facts: Facts, candidate: UndoCandidate) -> InstallerError | None:
+    """Return why a text that changes cannot be written; None if all can."""
+    for write in candidate.changes:
+        if write.path in facts.unwritable:
+            return facts.unwritable[write.path]
+    return None
+
+
+def list_ours(row: EngineRow, candidate: UndoCandidate) -> frozenset[str]:
+    """Return the names of our runtimes without those that an administrator has given another program."""
+    binaries = candidate.now.binaries if candidate.now is not None else {}
+    # A runtime whose program was taken out of the text has no other program: it still is ours.
+    return frozenset(name for name in row.runtimes if not binaries.get(name) or is_ours(binaries[name]))

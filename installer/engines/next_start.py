@@ -1,0 +1,325 @@
+"""The next start of an engine, compared with what the engine has in force: refusals and notes.
+
+A restart of ours brings into force whatever others have edited since the engine's start. ``find_refusals``
+yields what a restart may not bring about, ``list_notes`` what the owner is told of. Both get the config that
+the engine's own program printed for the texts of the next start.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+from posixpath import normpath
+from typing import Final
+
+from installer.engines.config_edits import (
+    Texts,
+    digest_of,
+    read_present,
+    texts_alone,
+    toolkit_runtimes,
+    tree_of,
+    without_us,
+)
+from installer.errors import InstallerError
+from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, RuntimeEntry, is_ours
+from installer.model.facts import Facts
+from installer.model.files import File
+
+FIRST_MERGING: Final = 2  # the first release of containerd whose dump has another schema
+LAST_SCHEMA_OF_1: Final = 2
+# Of daemon.json, besides runtimes and the default, which are compared with what dockerd has in force.
+TAKEN_BY_A_RELOAD: Final = frozenset((
+    "allow-nondistributable-artifacts", "authorization-plugins", "debug", "features", "insecure-registries",
+    "labels", "live-restore", "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts",
+    "registry-mirrors", "shutdown-timeout",
+))  # fmt: skip
+OCI_RUNTIMES: Final = ("crun", "runc")  # neither reads the state of the other's containers
+
+
+def explain_refusals(
+    engine: EngineState, after: EffectiveConfig | None, facts: Facts, ours: Collection[str]
+) -> Iterator[InstallerError]:
+    """Yield the reasons why we may not restart an engine.
+
+    Args:
+        engine: the engine as it runs.
+        after: the config in force after the restart; None if it is not known.
+        facts: the facts about the node.
+        ours: the names of our runtimes, which the restart changes.
+    """
+    if engine.spec.needs_root_file and facts.contents.get(engine.config) is None:
+        yield InstallerError(
+            f"restart {engine.title} ({engine.unit} would not start it again: {engine.config} is not there)",
+            remedy=f"correct {engine.unit}, or what it needs, then run again",
+            code="unit-failed",
+        )
+    if engine.not_restarted is not None:
+        yield engine.not_restarted
+    elif after is not None:
+        yield from explain_moved_places(engine, after)
+        yield from explain_losses(engine, after, ours)
+        yield from explain_lost_containers(engine, after, facts)
+
+
+def explain_moved_places(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
+    """Yield the directories and sockets that edits since an engine's start would move at a restart."""
+    places = engine.served.places
+    for name in sorted(engine.places_by_files & places.keys() & after.places.keys()):
+        present = places[name]
+        wanted = after.places[name]
+        # containerd reports root and state without a slash at the end, and prints them as they are written.
+        if wanted.startswith("/") and normpath(present) != normpath(wanted):
+            yield InstallerError(
+                f"restart {engine.title} (at its next start its config gives it the {name} {wanted}, and it "
+                f"runs with {present})",
+                remedy=f"restart {engine.unit} at a time of your choice, or take that out of its config, "
+                "then run again",
+                code="restart-moves-engine",
+            )
+
+
+def explain_losses(
+    engine: EngineState, after: EffectiveConfig, ours: Collection[str]
+) -> Iterator[InstallerError]:
+    """Yield the edits of others since an engine's start by which a restart of ours would break a runtime.
+
+    Settings beside the runtimes, and additions, do no harm to the present runtimes.
+    """
+    serving = engine.serving
+    if serving is None or after.broken:
+        return
+    for name in sorted(serving.handlers.keys() & {*after.ignored} - {*ours}):
+        yield InstallerError(
+            f"restart {engine.title} (its next start leaves out the runtime {name}, which it serves, for its "
+            "program is not there)",
+            remedy=f"install that program, or restart {engine.unit} at a time of your choice, then run again",
+            code="pending-by-others",
+        )
+    if not after.told:
+        return
+    losses = [*_find_losses(serving, after, ours)]
+    if losses:
+        yield InstallerError(
+            f"restart {engine.title} (its configs were edited after its start, and {'; '.join(losses)})",
+            remedy=f"restart {engine.unit} at a time of your choice, or undo that edit, then run again",
+            code="pending-by-others",
+        )
+    if (other := explain_other_major(engine, after)) is not None:
+        yield other
+
+
+def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]) -> Iterator[str]:
+    """Yield the runtimes of others that the next start removes or changes, and a change of the default."""
+    for name in sorted(now.handlers.keys() - {*ours, NAMELESS}):
+        defined = after.handlers.get(name)
+        if defined is None:
+            yield f"its next start takes away the runtime {name}, which it serves"
+            continue
+        driver = "systemdcgroup"
+        present = bool(now.handlers[name].options.get(driver))
+        wanted = bool(defined.options.get(driver))
+        if present != wanted:
+            change = f"SystemdCgroup = {str(wanted).lower()}, and it runs with {str(present).lower()}"
+            yield f"its next start gives the runtime {name} {change}"
+    if now.cgroup_driver and after.cgroup_driver and now.cgroup_driver != after.cgroup_driver:
+        drivers = f"{after.cgroup_driver} in the place of {now.cgroup_driver}"
+        yield f"its next start uses the cgroup driver {drivers}"
+    if now.default and after.default != now.default and not {now.default, after.default} & {*ours}:
+        yield f"its next start makes {after.default} the default runtime in the place of {now.default}"
+
+
+def explain_lost_containers(
+    engine: EngineState, after: EffectiveConfig, facts: Facts
+) -> Iterator[InstallerError]:
+    """Yield the containers that a restart would lose: their handler would lead to another runtime.
+
+    An engine such as CRI-O finds a container of the default handler by the default of the moment. Our default
+    hides that of its owner, who may have changed it, and restarted the engine, without an effect.
+    """
+    find_root = engine.spec.find_runtime_root
+    serving = engine.serving
+    if not engine.spec.finds_by_handler or serving is None or after.broken:
+        return
+    for live in engine.live:
+        name = live.handler or after.default
+        # Its definition is in the unit, or built into the engine.
+        if name in engine.next_flags.runtimes or name not in after.handlers:
+            continue
+        now = find_root(serving, live.handler, engine.version)
+        later = find_root(after, live.handler, engine.version)
+        # A reloaded engine reports its next start. If it was not reloaded, it has lost a container that is
+        # elsewhere already.
+        misreports = bool(engine.spec.reload_misreports and engine.changed and now == later)
+        if later != live.runtime_root and (now == live.runtime_root or misreports):
+            present = f"runs under the runtime_root {live.runtime_root}"
+            wanted = f"under {later}"
+        else:
+            program = _find_kind(live.program, facts)
+            next_program = _find_kind(after.handlers[name].binary or name, facts)
+            if later != live.runtime_root or program == next_program or not (program and next_program):
+                continue
+            present = f"runs with {program}"
+            wanted = f"with {next_program}"
+        changed = f"the runtime {name}" if live.handler else "the default runtime"
+        yield InstallerError(
+            f"restart {engine.title} (the container {live.name} {present}, and after a restart "
+            f"{engine.title} looks for it {wanted}, by the runtime {name})",
+            remedy=f"delete that pod, or undo the change of {changed}, then run again",
+            code="pending-by-others",
+        )
+        return
+
+
+def _find_kind(program: str, facts: Facts) -> str:
+    """Return which runtime a program is, or wraps, if it is ours; "" if that is unknown."""
+    if is_ours(program):
+        words = toolkit_runtimes(facts.held.toolkit.rendered) if facts.held.toolkit is not None else ()
+        program = words[0] if words else ""
+    name = PurePosixPath(program).name
+    return next((kind for kind in OCI_RUNTIMES if kind in name), name)
+
+
+def explain_other_major(engine: EngineState, found: EffectiveConfig) -> InstallerError | None:
+    """Return the refusal to restart an engine whose program on disk is of another major version.
+
+    ``found`` is any config as this program prints it.
+    """
+    if engine.serving is None or not engine.version or not found.schema:
+        return None
+    runs_new = engine.version[0] >= FIRST_MERGING
+    starts_new = found.schema > LAST_SCHEMA_OF_1
+    if runs_new == starts_new:
+        return None
+    version = ".".join(map(str, engine.version))
+    reason = f"it runs {version}, and its program was replaced by one of another major version"
+    return InstallerError(
+        f"restart {engine.title} ({reason})",
+        remedy=f"restart {engine.unit} at a time of your choice, then run again",
+        code="pending-by-others",
+    )
+
+
+def explain_changes(
+    engine: EngineState, after: EffectiveConfig | None, facts: Facts, ours: Collection[str]
+) -> Iterator[str]:
+    """Yield the edits of others since an engine's start that its restart or reload brings into force.
+
+    For edits that take something away see ``explain_losses``. Values are left out: they may be secrets.
+    """
+    row = facts.held.engine(engine.name)
+    texts = read_present(engine, facts)
+    is_proven = row is not None and row.proven == digest_of(texts)
+    if not is_proven:
+        yield from _explain_edited_configs(engine, facts, texts)
+    if engine.spec.reads_config_on_signal:
+        return
+
+    if engine.replaced:
+        yield f"{engine.exe} was replaced after the start of {engine.title}: its restart runs the new program"
+    settings = [*_find_new_settings(engine)]
+    if settings:
+        names = ", ".join(settings)
+        yield f"{engine.unit} was changed after the start of {engine.title}: its restart takes up {names}"
+    if engine.serving is not None and after is not None and after.rest_digest:
+        for name in sorted(after.handlers.keys() - engine.serving.handlers.keys() - {*ours}):
+            yield f"the restart of {engine.title} adds the runtime {name}, which others have defined"
+
+
+def _explain_edited_configs(engine: EngineState, facts: Facts, texts: Texts) -> Iterator[str]:
+    """Yield the configs edited by others since an engine's start, with the effect of a reload or restart."""
+    for path in engine.changed:
+        row = facts.held.config(path)
+        file = texts.get(path)
+        if file is None or (row is not None and file.digest in row.ours):
+            continue
+        if not engine.spec.reads_config_on_signal:
+            yield f"{path} was changed after the start of {engine.title}: its restart brings that into force"
+            continue
+        keys = sorted(TAKEN_BY_A_RELOAD & tree_of(file, path).keys())
+        if keys:
+            names = ", ".join(keys)
+            yield f"{path} was changed after the start of {engine.title}: its reload takes up {names}, too"
+
+
+def _find_new_settings(engine: EngineState) -> Iterator[str]:
+    """Yield the names of the flags and variables that are new at the next start of an engine."""
+    now = engine.started
+    later = engine.next_start
+    if now is None or later is None:
+        return
+    if now.runs(engine.spec.process):
+        for word in later.words:
+            if word[:1] == "-" and word not in now.words:
+                yield word.partition("=")[0]
+    for name, value in sorted(later.environment.items()):
+        if now.environment.get(name) != value:
+            yield name
+
+
+def explain_edited_inputs(engine: EngineState) -> Iterator[str]:
+    """Yield the files edited by others since an engine's start: its restart brings these edits into force."""
+    if engine.edited_inputs:
+        paths = ", ".join(map(str, engine.edited_inputs))
+        yield f"the restart of {engine.title} brings into force what was changed after its start in {paths}"
+
+
+def explain_stale_state(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
+    """Yield the settings in force, not ours, that the config does not have: dockerd keeps removed keys."""
+    if not engine.spec.reads_config_on_signal or engine.serving is None:
+        return
+    ours = {entry.name for entry in entries}
+    row = facts.held.engine(engine.name)
+    if row is not None:
+        ours.update(row.runtimes)
+
+    default = engine.serving.default
+    wanted = _predict_start(engine, without_us(engine.config, facts))
+    if (
+        wanted is not None
+        and not wanted.broken
+        and default != wanted.default
+        and not {default, wanted.default} & ours
+    ):
+        yield (
+            f"{engine.title} has the default runtime {default} in force and {engine.config} says "
+            f"{wanted.default}: a reload brings into force what the file says"
+        )
+    yield from explain_stale_runtimes(engine, wanted, ours)
+
+
+def _predict_start(engine: EngineState, file: File | None) -> EffectiveConfig | None:
+    """Return the settings in force after a start with a root file; None for a text that is not valid."""
+    with suppress(InstallerError):  # reported where the file is read
+        return texts_alone(engine, {engine.config: file})
+    return None
+
+
+def explain_stale_runtimes(
+    engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
+) -> Iterator[str]:
+    """Yield the runtimes of others that an engine serves and its files, with ``wanted``, define otherwise."""
+    by_signal = engine.spec.reads_config_on_signal
+    # An engine serves more than its texts define: without the answer of its program nothing is compared.
+    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
+        return
+
+    if by_signal:
+        files = str(engine.config)
+        event = "reload or start"
+    else:
+        files = "its configs"
+        event = "start"
+
+    for name, is_undefined in engine.spec.find_differences(engine.serving, wanted):
+        if name in ours or name == NAMELESS:
+            continue
+        if is_undefined:
+            manner = ""
+            effect = "ends"
+        else:
+            manner = " as it is"
+            effect = "changes"
+        yield (
+            f"{engine.title} serves the runtime {name}, which is not defined{manner} in {files}: its next "
+            f"{event} {effect} that"
+        )
