@@ -1,6 +1,6 @@
 """One check of the node while ``run`` waits: find the drift from the install, then repair or report it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import PurePosixPath
@@ -404,26 +404,24 @@ class _Check:
             raise explain_stopped(self.host, stopped[0])
         if asking:
             self.find_low_level()
-        known = {each.name: each for each in self.previous.engines}
-        engines: dict[str, EngineState] = {}
-        for name, engine in plan.engines.items():
-            reloaded = proven and name in plan.reloaded  # after it was observed
-            engines[name] = ask(self.host, engine) if reloaded else engine
-        dependencies = {name: Dependencies() for name in plan.engines}
-        for name, engine in engines.items():
-            if engine.serving is not None:
-                last = known.get(name, EngineCheck(name))
-                last_dependencies = Dependencies(last.containerd, last.monitor)
-                dependencies[name] = find_dependencies(
-                    self.host, engine, self.options.layout.toolkit, last_dependencies
-                )
-        refusals = dry_run.find_refusals(self.host, engines.values()) if asking else {}
-        reasons = {} if proven else _list_reload_reasons(plan)
+
+        engines = self.ask_reloaded(plan) if proven else dict(plan.engines)
+        dependencies = self.find_engine_dependencies(engines)
+        refusals: Mapping[str, str] = {}
+        if asking:
+            refusals = dry_run.find_refusals(self.host, engines.values())
+        reasons: dict[str, str] = {}
+        if not proven:
+            reasons = _list_reload_reasons(plan)
+
         checks: list[EngineCheck] = []
         for name, engine in engines.items():
+            serves: bool | None = name not in reasons
+            if name in plan.unproven:
+                serves = None
             check = EngineCheck(
                 name,
-                None if name in plan.unproven else name not in reasons,
+                serves,
                 differs=reasons.get(name, ""),
                 process=process_of(self.host, engine),
                 refused=refusals.get(name, ""),
@@ -434,14 +432,43 @@ class _Check:
             )
             checks.append(check)
         checks += [EngineCheck(row.name, serves=False, differs=NOT_RUNNING) for row in stopped]
+        self.tell_new_refusals(checks)
+        self.note(engines=add_since(checks, self.previous.engines))
+        self.note_pace(failures=0)
+
+    def ask_reloaded(self, plan: Plan) -> dict[str, EngineState]:
+        """Return the engines of a plan; ask the reloaded engines again, which were observed before."""
+        engines: dict[str, EngineState] = {}
+        for name, engine in plan.engines.items():
+            engines[name] = ask(self.host, engine) if name in plan.reloaded else engine
+        return engines
+
+    def find_engine_dependencies(self, engines: Mapping[str, EngineState]) -> dict[str, Dependencies]:
+        """Return the dependencies of each engine, empty for a silent engine.
+
+        Raises:
+            InstallerError: an engine starts no container without a missing dependency.
+        """
+        known = {check.name: check for check in self.previous.engines}
+        toolkit = self.options.layout.toolkit
+        dependencies: dict[str, Dependencies] = {}
+        for name, engine in engines.items():
+            dependencies[name] = Dependencies()
+            if engine.serving is not None:
+                last = known.get(name, EngineCheck(name))
+                last_dependencies = Dependencies(last.containerd, last.monitor)
+                dependencies[name] = find_dependencies(self.host, engine, toolkit, last_dependencies)
+        return dependencies
+
+    def tell_new_refusals(self, checks: Iterable[EngineCheck]) -> None:
+        """Log the configs that an engine refuses, once for each reason."""
+        known = {check.name: check for check in self.previous.engines}
         for check in checks:
             if check.name in known and known[check.name].refused == check.refused:
                 continue
             error = check.refusal
             if error is not None:
                 log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
-        self.note(engines=add_since(checks, self.previous.engines))
-        self.note_pace(failures=0)
 
     def find_low_level(self) -> None:
         """Note the low-level runtime behind our runtimes, "" if none was ever found.

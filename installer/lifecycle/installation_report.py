@@ -70,7 +70,7 @@ class Line(Struct, frozen=True):
 
 
 class Installation(Struct, frozen=True):
-    """The install of a node, and the last check of it."""
+    """The install of a node, and the node's last check."""
 
     record: Record | None
     last_check: LastCheck | None
@@ -239,7 +239,7 @@ def _list_toolkit(
 
 
 def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
-    """Return the flaw of the link that leads to the toolkit; "" where it has none."""
+    """Return the flaw of the toolkit's link, "" without a flaw."""
     target = host.link_target(layout.toolkit)
     if toolkit.version == ADOPTED:  # after a lost ledger, for example, the right target is unknown
         return ""
@@ -255,7 +255,7 @@ def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
 
 
 def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) -> Iterator[Line]:
-    """Yield each config, and in front of the configs of an engine what is missing in their sum."""
+    """Yield each config; the settings that an engine lacks stand in front of the engine's configs."""
     engines = {engine.name: engine for engine in record.engines} if record.finished else {}
     for name, engine in engines.items():
         spec = ENGINES[name]
@@ -314,7 +314,9 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         kept: the words for a config whose keys of ours are in force.
     """
     file = host.read(row.path)
-    restored = (file.digest if file else "") == (row.original.digest if row.original else "")
+    original_digest = row.original.digest if row.original else ""
+    present_digest = file.digest if file else ""
+    restored = present_digest == original_digest
     if restored and record.left and record.finished and row.written:
         return AS_BEFORE, True
     if file is None:
@@ -396,7 +398,7 @@ def is_left_to_owner(check: LastCheck, record: Record) -> bool:
 
 
 def list_last_act(record: Record, *, undo_goes_on: bool = False) -> Iterator[Line]:
-    """Yield what the last install or undo did not finish.
+    """Yield the unfinished work of the last install or undo.
 
     Args:
         record: the content of the ledger.
