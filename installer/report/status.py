@@ -12,7 +12,7 @@ from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
 from installer.host.files import Host
 from installer.lifecycle import installation_report, readiness
-from installer.lifecycle.last_check import LastCheck, read_check
+from installer.lifecycle.last_check import LastCheck, Problem, read_check
 from installer.model.facts import Record
 from installer.model.files import dumps, says
 from installer.model.options import Options
@@ -22,6 +22,7 @@ ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its tim
 WORKS: Final = "run has not ended its first install, or its undo: wait, or see its log"
 SOON_S: Final = 2.0
 POLL_S: Final = 0.05
+NO_PROBLEM: Final = Problem(code="", text="", remedy="")
 
 
 class EngineDocument(Struct, frozen=True):
@@ -148,8 +149,7 @@ def _make_document(found: installation_report.Installation, reason: str) -> Stat
 
 def _describe_check(check: LastCheck) -> CheckDocument:
     """Return the document of a check, with the problems in whole sentences."""
-    problem = check.problem
-    specification_problem = check.specification_problem
+    problem = check.problem or NO_PROBLEM
     engines: list[EngineDocument] = []
     for engine in check.engines:
         document = EngineDocument(engine.name, engine.serves, engine.since, engine.differs, engine.refused)
@@ -161,12 +161,17 @@ def _describe_check(check: LastCheck) -> CheckDocument:
         number=check.number,
         asked=check.asked,
         did=check.repair.done,
-        code=problem.code if problem else "",
-        problem=f"cannot {problem.text}" if problem else "",
-        remedy=problem.remedy if problem else "",
-        unmade=f"cannot {specification_problem.text}" if specification_problem else "",
+        code=problem.code,
+        problem=_spell_problem(problem),
+        remedy=problem.remedy,
+        unmade=_spell_problem(check.specification_problem or NO_PROBLEM),
         engines=tuple(engines),
     )
+
+
+def _spell_problem(problem: Problem) -> str:
+    """Return a problem as a sentence, "" for no problem."""
+    return f"cannot {problem.text}" if problem.text else ""
 
 
 def _print_text(found: installation_report.Installation, reason: str) -> None:

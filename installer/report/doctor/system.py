@@ -1,7 +1,7 @@
 """Check the node: the driver, its device nodes, CDI specifications, and other needs of containers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -65,10 +65,15 @@ def check_nouveau(node: Node) -> Verdict:
     return ok("not loaded")
 
 
+def _find_lines(node: Node, words: Collection[str]) -> list[str]:
+    """Return the lines of the kernel's log with one of ``words``."""
+    return [line for line in node.driver.log if any(word in line for word in words)]
+
+
 def check_driver_signature(node: Node) -> Verdict:
     if node.driver.loaded:
         return ok("the module is loaded")
-    refusals = [line for line in node.driver.log if any(words in line for words in UNSIGNED)]
+    refusals = _find_lines(node, UNSIGNED)
     if refusals:
         return bad(f"the kernel's log says: {refusals[-1]}")
     if node.driver.secure_boot and node.driver.gpus:
@@ -155,7 +160,7 @@ def check_char_links(node: Node) -> Verdict:
 
 
 def check_xid(node: Node) -> Verdict:
-    lines = [line for line in node.driver.log if "NVRM" in line and any(word in line for word in FALLEN)]
+    lines = [line for line in _find_lines(node, FALLEN) if "NVRM" in line]
     lost = [line for line in lines if "fallen off the bus" in line or ": 79," in line]
     if lost:
         return bad(lost[-1])
