@@ -77,9 +77,11 @@ def gpu_specification(
     if ALL_GPUS in missing:
         names = " and ".join(map(str, others))
         if len(others) > 1:
-            have, remedy = "have", "move those files away: ours is written again; or add that device to one"
+            have = "have"
+            remedy = "move those files away: ours is written again; or add that device to one"
         else:
-            have, remedy = "has", "move that file away: ours is written again; or add that device to it"
+            have = "has"
+            remedy = "move that file away: ours is written again; or add that device to it"
         unmade = InstallerError(
             f"give containers {GPU_KIND}={ALL_GPUS} ({names} {have} devices of ours, but not that one; "
             "engines ignore a device that two files define)",

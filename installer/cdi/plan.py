@@ -296,8 +296,11 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[Planned, ConfigRow
     now = facts.contents[spec.path]
     # Containers fail while a stale specification is there, or ours beside another installer's. Its removal
     # comes first, needs no disk space, and is not reverted by a roll-back.
-    step = withdraw(held, facts).step if held and now else None
-    removal = [replace(step, unwanted=True)] if step else []
+    removal: list[Step] = []
+    if held and now:
+        step = withdraw(held, facts).step
+        if step:
+            removal.append(replace(step, unwanted=True))
     # Engines drop a device that two files in one directory define; of files in two directories one hides the
     # other. So each device has one owner, and ours gives way.
     if spec.others:

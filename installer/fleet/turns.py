@@ -44,7 +44,7 @@ class Proven(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """What the owner has set for all nodes of a release, and what nodes have written for each other."""
+    """The owner's settings for all nodes of a release, and the nodes' messages to each other."""
 
     release: str
     at_most: int = 1  # nodes that restart an engine at the same time
@@ -89,7 +89,7 @@ class Now(Struct, frozen=True):
 
 
 class Away(Struct, frozen=True):
-    """The API gave no answer, or refused one."""
+    """The API has not answered, or has refused the request."""
 
     reason: str
 
@@ -299,7 +299,7 @@ def _find_free(leases: Sequence[Turn], node: Node, settings: Settings, now: Now)
 
 
 class Outcome(Struct, frozen=True):
-    """What became of a restart: the seconds since the proof, None without a proof, or the error."""
+    """The outcome of a restart: the seconds since the proof, None without a proof, or the error."""
 
     proven_for_s: float | None = None
     error: str = ""
@@ -349,7 +349,7 @@ def settle_turn(
 
 
 def add_proven(settings: Settings, node: Node) -> Settings:
-    """Return the settings with what a node has proven, and without its failure."""
+    """Return the settings with a node's proofs, and without the node's failure."""
     new = tuple(Proven(node.revision, engine) for engine in node.engines)
     proven = [each for each in settings.proven if each not in new]
     proven.extend(new)
@@ -388,16 +388,21 @@ def name_settings(release: str) -> str:
 
 
 def split_selector(selector: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the key, operator and value of each part of a label selector; ValueError where it is none."""
+    """Yield the key, operator and value of each part of a label selector.
+
+    Raises:
+        ValueError: the text is no label selector.
+    """
     for part in selector.split(","):
         text = part.strip()
         operator = next((each for each in ("!=", "==", "=") if each in text), "")
+        key = text
+        value = ""
         if operator:
             key, _, value = text.partition(operator)
         elif text.startswith("!"):
-            key, operator, value = text[1:], "!", ""
-        else:
-            key, value = text, ""
+            key = text.removeprefix("!")
+            operator = "!"
         if not key.strip() or any(letter in key for letter in "!=() "):
             raise ValueError(f"{part.strip()!r} is no part of a label selector")
         yield key.strip(), operator, value.strip()

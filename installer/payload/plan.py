@@ -154,10 +154,11 @@ def _make_row(
 ) -> ToolkitRow:
     """Return the ledger's row of the payload for the time after ``version`` has replaced ``current``."""
     row = facts.held.toolkit
+    previous = current
     if row is not None and current == version:
         previous = row.previous
-    else:
-        previous = None if current == STAND_IN else current
+    elif current == STAND_IN:
+        previous = None
     if row is None:
         link = find_link(facts)
         foreign_link = link if link and current is None else None
@@ -229,8 +230,10 @@ def _restore_name(facts: Facts) -> Iterator[Step]:
     row = facts.held.toolkit
     link = find_link(facts)
     if row is not None and link is not None and link.startswith(VERSIONS):
-        former = None if row.replaced else row.linked or ""
-        yield SwitchToolkit(link, former)
+        if row.replaced:  # a directory was at the name
+            yield SwitchToolkit(link, None)
+        else:
+            yield SwitchToolkit(link, row.linked or "")
     elif row is not None and row.version == ADOPTED and link is None:
         yield RemoveToolkit()
     elif row is not None and facts.toolkit.replaced and link == "":
