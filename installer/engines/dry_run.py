@@ -327,12 +327,12 @@ def find_refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
     return reasons
 
 
-def _has_none(_: Edit) -> bool:
+def _is_never_in_force(_: Edit) -> bool:
     """Tell that no edit is in force."""
     return False
 
 
-def _has_all(_: Edit) -> bool:
+def _is_always_in_force(_: Edit) -> bool:
     """Tell that any edit is in force."""
     return True
 
@@ -342,11 +342,11 @@ class Comparison(NamedTuple):
 
     fatal: str = ""  # the reason why the engine would not start
     lacks: tuple[str, ...] = ()  # the settings of the install that the engine would not have
-    has: Callable[[Edit], bool] = _has_none  # whether an edit is in force
+    in_force: Callable[[Edit], bool] = _is_never_in_force  # whether an edit is in force
     refused: InstallerError | None = None  # the reason why no install can repair the lacks
-    heals: bool = False  # whether an install repairs the fatal reason
+    repairable: bool = False  # whether an install repairs the fatal reason
     remedy: str = ""  # the owner's remedy of the fatal reason, if known
-    waits: InstallerError | None = None  # a setting that is not in force before the next start
+    pending: InstallerError | None = None  # a setting that is not in force before the next start
 
 
 def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
@@ -379,7 +379,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
         # The last install has left and verified these texts; files that they name may be gone since.
         files = config_files(engine, contents)
         if next(_find_load_errors(host, engine, files, later or started), None) is None:
-            return Comparison(has=_has_all)
+            return Comparison(in_force=_is_always_in_force)
 
     ask = Trials(host, contents)
     effect = ask(engine, contents)
@@ -390,7 +390,7 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     if fatal:
         with suppress(InstallerError):  # a text of ours is not valid any more
             before = ask(engine, files_without_us(engine, facts))
-            return Comparison(fatal, heals=not (lack or before.fatal), remedy=effect.remedy)
+            return Comparison(fatal, repairable=not (lack or before.fatal), remedy=effect.remedy)
         return Comparison(fatal, remedy=effect.remedy)
     if hook is not None:
         return _compare_hook(host, engine, effect)
@@ -399,10 +399,10 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     refused = refused or _find_overruling(row, engine)
     lacks = tuple(_lacking(row, effect, inherited))
 
-    def has(edit: Edit) -> bool:
+    def in_force(edit: Edit) -> bool:
         return bool(effect.rest_digest) and _in_force(engine, effect, edit)
 
-    return Comparison(lacks=lacks, has=has, refused=refused)
+    return Comparison(lacks=lacks, in_force=in_force, refused=refused)
 
 
 def _compare_hook(host: Host, engine: EngineState, effect: EffectiveConfig) -> Comparison:
@@ -413,7 +413,7 @@ def _compare_hook(host: Host, engine: EngineState, effect: EffectiveConfig) -> C
         unread += explain_unread(host, replace(engine, serving=effect))
     if unread:
         return Comparison(lacks=(UNREAD,) * len(unread), refused=unread[0])
-    return Comparison(waits=_find_unread_hook(host, engine))
+    return Comparison(pending=_find_unread_hook(host, engine))
 
 
 def _starts_otherwise(started: Started | None, later: Started | None) -> bool:

@@ -273,12 +273,12 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
             if name in engines:
                 comparison = compare_configs(host, engines[name], record)
         if record.left:  # an incomplete undo may have removed keys itself
-            comparison = comparison._replace(lacks=(), has=_is_in_force)
+            comparison = comparison._replace(lacks=(), in_force=_is_in_force)
         if comparison.fatal:
-            remedy = REPAIR if comparison.heals else comparison.remedy or CORRECT
+            remedy = REPAIR if comparison.repairable else comparison.remedy or CORRECT
             yield Line(name, f"{NO_START} ({comparison.fatal}): {remedy}", later=True)
-        if comparison.waits is not None:
-            yield Line(name, f"{PENDING}: {comparison.waits}", good=True)
+        if comparison.pending is not None:
+            yield Line(name, f"{PENDING}: {comparison.pending}", good=True)
         # CRI-O runs our hook until its next start.
         runs_hook = bool(comparison.lacks) and engines[name].config is None
         for lack in comparison.lacks:
@@ -288,7 +288,7 @@ def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) 
         kept = "" if comparison.lacks or record.left or unread else ", our keys in force"
         for row in rows:
             try:
-                state, good = _judge_config(host, layout, row, record, comparison.has, kept=kept)
+                state, good = _judge_config(host, layout, row, record, comparison.in_force, kept=kept)
             except InstallerError as error:
                 state = str(error)
                 good = False
