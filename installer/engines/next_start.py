@@ -21,7 +21,14 @@ from installer.engines.config_edits import (
     without_us,
 )
 from installer.errors import InstallerError
-from installer.model.engine import NAMELESS, EffectiveConfig, EngineState, RuntimeEntry, is_ours
+from installer.model.engine import (
+    NAMELESS,
+    EffectiveConfig,
+    EngineState,
+    LiveContainer,
+    RuntimeEntry,
+    is_ours,
+)
 from installer.model.facts import Facts
 from installer.model.files import File
 
@@ -140,17 +147,25 @@ def explain_lost_containers(
     serving = engine.serving
     if not engine.spec.finds_by_handler or serving is None or after.broken:
         return
+    # A reloaded CRI-O does.
+    reports_next_start = bool(engine.spec.reload_misreports and engine.changed)
     for live in engine.live:
         name = live.handler or after.default
-        # Its definition is in the unit, or built into the engine.
-        if name in engine.next_flags.runtimes or name not in after.handlers:
+        if name in engine.next_flags.runtimes:  # the files do not have its definition
+            continue
+        if name not in after.handlers:
+            # A runtime of others may be built into an engine whose program was not asked. A container whose
+            # runtime is not served is lost already.
+            is_undefined = after.told or is_ours(live.program)
+            if is_undefined and (name in serving.handlers or reports_next_start):
+                yield _refuse_undefined(engine, live, name)
+                return
             continue
         now = find_root(serving, live.handler, engine.version)
         later = find_root(after, live.handler, engine.version)
-        # A reloaded engine reports its next start. If it was not reloaded, it has lost a container that is
-        # elsewhere already.
-        misreports = bool(engine.spec.reload_misreports and engine.changed and now == later)
-        if later != live.runtime_root and (now == live.runtime_root or misreports):
+        # A container that is not where the engine looks for it now is lost already.
+        is_found = now == live.runtime_root or (reports_next_start and now == later)
+        if later != live.runtime_root and is_found:
             present = f"runs under the runtime_root {live.runtime_root}"
             wanted = f"under {later}"
         else:
@@ -168,6 +183,16 @@ def explain_lost_containers(
             code="pending-by-others",
         )
         return
+
+
+def _refuse_undefined(engine: EngineState, live: LiveContainer, name: str) -> InstallerError:
+    """Return the refusal of a restart after which the runtime of a running container is not defined."""
+    return InstallerError(
+        f"restart {engine.title} (the container {live.name} runs on {name}, which the next start of "
+        f"{engine.title} does not define)",
+        remedy="delete that pod, then run again",
+        code="pending-by-others",
+    )
 
 
 def _find_kind(program: str, facts: Facts) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.engines.conftest import Boot
 from tests.engines.cri import Cri, CriError
-from tests.engines.nodes import PYTHON, SOURCE, Node
+from tests.engines.nodes import PYTHON, SOURCE, Node, Running
 from tests.engines.told import bad, but_the_ledger, doctor, sentence, snapshot, starts, warned
 from tests.engines.versions import EngineSet
 from tests.host.servers import message
@@ -104,6 +104,18 @@ def bundle(node: Node, name: str, annotations: dict[str, str], pid: int | None =
     node.write(f"{STATE}/{name}/userdata/config.json", json.dumps({"annotations": said}))
     if pid is not None:
         node.write(f"{STATE}/{name}/userdata/pidfile", str(pid))
+
+
+def run_conmon(node: Node, handler: str) -> Running:
+    """Run the monitor of a container as 1.37.0 starts it on our runtime, which has the runtime_root of crun."""
+    node.write("/run/fake/live/conmon", "#!/bin/sh\nsleep 1000\n")
+    node.run(["chmod", "755", "/run/fake/live/conmon"])
+    words = ["-c", ID, "-r", f"{TOOLKIT}/nvidia-container-runtime", "--runtime-arg", "--root=/run/crun"]
+    monitor = node.start(["/run/fake/live/conmon", *words])
+    bundle(node, SANDBOX, {"RuntimeHandler": handler, "SandboxID": SANDBOX})
+    bundle(node, ID, {"SandboxID": SANDBOX})
+    node.write(f"{STATE}/{ID}/userdata/conmon-pidfile", str(monitor.pid))
+    return monitor
 
 
 @pytest.fixture(scope="module")
@@ -358,14 +370,7 @@ TABLES = "".join(
 
 def test_no_restart_of_ours_loses_a_container_of_the_default_runtime(crio: Node) -> None:
     crio.installer("install", *ASKED, "--set-as-default", check=True)
-    # As 1.37.0 starts a container of the default handler: ours has the runtime_root of crun.
-    crio.write("/run/fake/live/conmon", "#!/bin/sh\nsleep 1000\n")
-    words = ["-c", ID, "-r", f"{TOOLKIT}/nvidia-container-runtime", "--runtime-arg", "--root=/run/crun"]
-    crio.run(["chmod", "755", "/run/fake/live/conmon"])
-    monitor = crio.start(["/run/fake/live/conmon", *words])
-    bundle(crio, SANDBOX, {"RuntimeHandler": "", "SandboxID": SANDBOX})
-    bundle(crio, ID, {"SandboxID": SANDBOX})
-    crio.write(f"{STATE}/{ID}/userdata/conmon-pidfile", str(monitor.pid))
+    monitor = run_conmon(crio, "")
     crio.write(OWNERS, f'[crio.runtime]\ndefault_runtime = "runc"\n{TABLES}')
     crio.restart("crio")  # our drop-in is read later: its default stays in force
     count, untouched = starts(crio, "crio"), snapshot(crio)
@@ -390,6 +395,25 @@ def test_no_restart_of_ours_loses_a_container_of_the_default_runtime(crio: Node)
     assert at_refusal == (count, untouched)
     assert again.returncode == 0, again.stderr
     assert (kept.returncode, problem in kept.stderr, at_undo) == (4, True, count), kept.stderr
+    assert undone.returncode == 0, undone.stderr
+
+
+def test_no_undo_restarts_a_crio_whose_files_lack_the_handler_of_a_live_container(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    left = crio.installer("uninstall", "--restart-mode", "none")
+    # CRI-O still serves nvidia, and a pod asks for it.
+    monitor = run_conmon(crio, "nvidia")
+    count = starts(crio, "crio")
+
+    kept = crio.installer("uninstall", "--in-use", "keep")
+    at_undo = starts(crio, "crio")
+    monitor.kill()
+    monitor.wait()
+    crio.run(["rm", "-rf", STATE])
+    undone = crio.installer("uninstall")
+
+    assert (left.returncode, kept.returncode, at_undo) == (4, 4, count), kept.stderr
+    assert "in-use" in kept.stderr
     assert undone.returncode == 0, undone.stderr
 
 

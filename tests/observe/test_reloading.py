@@ -272,13 +272,23 @@ def _at(default: str, **handlers: Runtime) -> EffectiveConfig:
         pytest.param(
             BY_OURS, _at("nvidia"), _at("runc", runc=RUNC_AT_CRUNS), "with runc, by", id="another program"
         ),
-        pytest.param(BY_OURS, _at("nvidia"), _at("built-in"), "", id="no file defines it"),
         pytest.param(BY_OURS, _at("runc"), _at("nvidia"), "", id="our restart finds it again"),
         pytest.param(BY_OURS, _at("runc"), _at("runc"), "", id="lost already"),
         pytest.param(OF_CRUN, _at("nvidia"), _at("runc"), "", id="a handler of its own"),
         pytest.param(
             OF_CRUN, _at("runc"), _at("runc", crun=Runtime("/usr/bin/crun", {"runtime_root": "/run/x"})),
             "under /run/x, by the runtime crun", id="a handler that its owner moves",
+        ),
+        pytest.param(
+            replace(BY_OURS, handler="gpu"), _at("runc", gpu=ON_CRUN), _at("runc"), "runs on gpu, which",
+            id="not defined",
+        ),
+        pytest.param(
+            replace(BY_OURS, handler="gpu"), _at("runc"), _at("runc"), "", id="not defined now"
+        ),
+        pytest.param(
+            replace(OF_CRUN, handler="built-in"), _at("runc"), replace(_at("runc"), told=False), "",
+            id="built in, as far as is known",
         ),
         pytest.param(
             replace(OF_CRUN, handler=""),
