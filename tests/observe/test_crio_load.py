@@ -54,7 +54,6 @@ UNSEEN = {
     "metrics socket": "the server of metrics",
     "metrics cert": "the server of metrics",
     "metrics host": "the server of metrics",
-    "blockio bad": "the format of goresctrl",
 }
 # CRI-O takes a runtime below a file, for the error is not "no such file"; no container starts with it.
 BEYOND = {"default path under file"}
@@ -112,6 +111,77 @@ def test_the_load_check_refuses_what_a_real_crio_did_not_start_with(tmp_path: Pa
 
     expected = not case["starts"] and name not in UNSEEN
     assert bool(broken) == (expected or name in BEYOND), (broken, case["fatal"])
+
+
+PROFILES = "nvidia-gpu (enforce)\ncri-containerd.apparmor.d (enforce)\n"
+WITH_APPARMOR = {
+    "sys/module/apparmor/parameters/enabled": "Y\n",
+    "sys/kernel/security/apparmor/profiles": PROFILES,
+    "sbin/apparmor_parser": "",
+}
+WITH_RESCTRL = {"sys/fs/resctrl/info/L3/num_closids": "16\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "setting", "reason"),
+    [
+        pytest.param(WITH_APPARMOR, 'apparmor_profile = "gpu"', "gpu is not loaded", id="not loaded"),
+        pytest.param(
+            WITH_APPARMOR, 'apparmor_profile = "nvidia"', "nvidia is not loaded", id="a part of a name"
+        ),
+        pytest.param(WITH_APPARMOR, 'apparmor_profile = "nvidia-gpu"', "", id="loaded"),
+        pytest.param(WITH_APPARMOR, 'apparmor_profile = "unconfined"', "", id="unconfined"),
+        pytest.param(WITH_APPARMOR, 'apparmor_profile = "crio-default"', "", id="crio's own"),
+        pytest.param(
+            {**WITH_APPARMOR, "sys/module/apparmor/parameters/enabled": "N\n"},
+            'apparmor_profile = "gpu"',
+            "",
+            id="switched off",
+        ),
+        pytest.param(
+            {"sys/module/apparmor/parameters/enabled": "Y\n", "sys/kernel/security/apparmor/profiles": ""},
+            'apparmor_profile = "gpu"',
+            "",
+            id="no parser",
+        ),
+        pytest.param(WITH_RESCTRL, 'rdt_config_file = "/etc/none"', "/etc/none cannot be read", id="no file"),
+        pytest.param(
+            {**WITH_RESCTRL, "etc/rdt": "partitions:\n- foo\n"},
+            'rdt_config_file = "/etc/rdt"',
+            "has partitions that is no mapping",
+            id="a list of partitions",
+        ),
+        pytest.param(
+            {**WITH_RESCTRL, "etc/rdt": "a: [\n"},
+            'rdt_config_file = "/etc/rdt"',
+            "not valid YAML",
+            id="no YAML",
+        ),
+        pytest.param(
+            {**WITH_RESCTRL, "etc/rdt": "partitions: {}\n"},
+            'rdt_config_file = "/etc/rdt"',
+            "",
+            id="partitions",
+        ),
+        pytest.param({**WITH_RESCTRL, "etc/rdt": ""}, 'rdt_config_file = "/etc/rdt"', "", id="an empty file"),
+        pytest.param({}, 'rdt_config_file = "/etc/none"', "", id="no resctrl"),
+        pytest.param(
+            {"etc/io": "Classes: 1\n"},
+            'blockio_config_file = "/etc/io"',
+            "has Classes that is no",
+            id="blockio",
+        ),
+    ],
+)
+def test_the_load_check_knows_profiles_and_classes_of_the_kernel(
+    tmp_path: Path, files: dict[str, str], setting: str, reason: str
+) -> None:
+    put(tmp_path, files)
+
+    broken = find_broken(tmp_path, {"kind": "drop-in", "text": f"[crio.runtime]\n{setting}\n"})
+
+    assert bool(broken) == bool(reason), broken
+    assert reason in broken
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ The rules are those of ``Validate`` with ``onExecution``, and of ``server.New``,
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -62,6 +62,14 @@ REGISTRIES: Final = PurePosixPath("/etc/containers/registries.conf")
 REGISTRIES_DIR: Final = PurePosixPath("/etc/containers/registries.conf.d")
 OLD_REGISTRIES: Final = "registries"  # the table of version 1
 SHORT_NAME_MODES: Final = ("disabled", "enforcing", "permissive")
+RESCTRL: Final = PurePosixPath("/sys/fs/resctrl")
+APPARMOR: Final = PurePosixPath("/sys/kernel/security/apparmor")
+APPARMOR_ENABLED: Final = PurePosixPath("/sys/module/apparmor/parameters/enabled")
+APPARMOR_PARSER: Final = PurePosixPath("/sbin/apparmor_parser")
+# CRI-O loads its default itself.
+APPARMOR_PROFILES: Final = frozenset({"", "crio-default", "unconfined"})
+LONGEST_YAML: Final = 1 << 20
+NULLS: Final = ("", "~", "null", "Null", "NULL")
 HOOK_VERSIONS: Final = frozenset({"", "0.1.0", "1.0.0"})
 HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
 HOOK_STAGES: Final = frozenset(
@@ -296,10 +304,65 @@ def _find_bad_profiles(start: NextStart) -> Iterator[LoadError]:
     if is_there and (flaw := _judge_profile(start, PurePosixPath("/", profile))):
         key = ("crio", "runtime", "seccomp_profile")
         yield _make_error(start, f"its seccomp_profile {profile} {flaw}", key)
-    blockio = start.text("crio", "runtime", "blockio_config_file")
-    if blockio and _read_text(start, PurePosixPath("/", blockio)) is None:
-        key = ("crio", "runtime", "blockio_config_file")
-        yield _make_error(start, f"its blockio_config_file {blockio} cannot be read", key)
+    yield from _find_bad_classes(start, "blockio_config_file", ("classes",))
+    # CRI-O ignores the setting on a machine without resctrl.
+    if start.host.kind(RESCTRL / "info") is Kind.DIRECTORY:
+        yield from _find_bad_classes(start, "rdt_config_file", ("options", "partitions"))
+    yield from _find_bad_apparmor_profile(start)
+
+
+def _find_bad_classes(start: NextStart, name: str, tables: Collection[str]) -> Iterator[LoadError]:
+    """Yield what is wrong with the file of a setting that defines classes of containers, in YAML."""
+    key: Key = ("crio", "runtime", name)
+    place = start.text(*key)
+    if not place:
+        return
+    text = _read_text(start, PurePosixPath("/", place))
+    flaw = "cannot be read" if text is None else _judge_classes(text, tables)
+    if flaw:
+        yield _make_error(start, f"its {name} {place} {flaw}", key)
+
+
+def _judge_classes(text: str, tables: Collection[str]) -> str:
+    """Return what is wrong with a YAML text, "" where nothing is; each of ``tables`` is a mapping in it."""
+    if len(text) > LONGEST_YAML:
+        return ""
+    import yaml  # few nodes have such a file
+
+    try:
+        tree = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # noqa: S506 - texts only
+    except (yaml.YAMLError, RecursionError):
+        return "is not valid YAML"
+    if tree in (None, *NULLS):
+        return ""
+    if not isinstance(tree, dict):
+        return "is not a mapping of YAML"
+    for name, value in tree.items():
+        # Go compares the names of fields without their case.
+        if str(name).lower() in tables and value not in NULLS and not isinstance(value, dict):
+            return f"has {name} that is no mapping"
+    return ""
+
+
+def _find_bad_apparmor_profile(start: NextStart) -> Iterator[LoadError]:
+    """Yield that a profile of AppArmor is not loaded; a kernel that hides its profiles is not asked."""
+    key: Key = ("crio", "runtime", "apparmor_profile")
+    profile = start.text(*key)
+    if profile in APPARMOR_PROFILES or not _uses_apparmor(start):
+        return
+    loaded = _read_text(start, APPARMOR / "profiles")
+    if loaded is not None and not any(line.startswith(f"{profile} ") for line in loaded.splitlines()):
+        yield _make_error(start, f"its apparmor_profile {profile} is not loaded", key)
+
+
+def _uses_apparmor(start: NextStart) -> bool:
+    """Tell whether the kernel has AppArmor and the host has its parser; else CRI-O ignores each profile."""
+    enabled = _read_text(start, APPARMOR_ENABLED) or ""
+    if not enabled.startswith("Y") or start.host.kind(APPARMOR) is Kind.ABSENT:
+        return False
+    if start.host.kind(APPARMOR_PARSER) is not Kind.ABSENT:
+        return True
+    return any(start.host.is_program(place / APPARMOR_PARSER.name) for place in start.paths)
 
 
 def _judge_profile(start: NextStart, path: PurePosixPath) -> str:
