@@ -251,7 +251,7 @@ from pathlib import PurePosixPath
 from installer.host.files import Host
 from installer.report.doctor import read
 specs = [*read.read_specifications(Host.under(PurePosixPath(sys.argv[1])))]
-print(len(specs), sum(bool(spec.unreadable) for spec in specs))
+print(len(specs), sum(bool(spec.read_error) for spec in specs))
 """
 DEAD_FILE_SYSTEM = """
 import ctypes
@@ -276,7 +276,7 @@ def test_doctor_does_not_wait_for_a_file_system_that_does_not_answer(tmp_path: P
     directory.mkdir(parents=True)
     (directory / "a.json").write_text('{"hostPath": "/gone"}')
     (directory / "b.json").write_text('{"hostPath": "/dead/file"}')
-    script = READ_SPECIFICATIONS.replace("print(len", "print([spec.gone for spec in specs], len")
+    script = READ_SPECIFICATIONS.replace("print(len", "print([spec.missing_paths for spec in specs], len")
 
     try:
         with ready(DEAD_FILE_SYSTEM, str(dead)):

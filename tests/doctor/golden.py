@@ -181,7 +181,7 @@ def read(root: Path) -> Node:
         processes=PROCESSES,
         runc={"/usr/sbin/runc": ((1, 4, 3), "runc 1.4.3")},
         programs=node.programs | {RUNTIME, "runc"},
-        installed=(("/etc/docker/daemon.json", "as we wrote it", True),),
+        status_lines=(("/etc/docker/daemon.json", "as we wrote it", True),),
         system=system,
     )
 

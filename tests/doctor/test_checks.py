@@ -142,7 +142,7 @@ no_driver = driver(modules=frozenset())
 off = served(None, disabled=True, silence="use CRI on /c.sock (it is switched off)")
 mode_cdi = text(CONFIG, 'mode = "auto"', 'mode = "cdi"')
 nouveau = linked(f"{GPU}/driver", "../../drivers/nouveau")
-ended = node(unwatched="at noon, by a run that has ended")
+ended = node(last_check="at noon, by a run that has ended")
 
 
 def without(program: str) -> Act:
@@ -151,7 +151,7 @@ def without(program: str) -> Act:
 
 def held(unit: str, state: str) -> Act:
     """Return a CRI-O of the ledger that does not answer."""
-    return node(configured={"crio": (unit, state)})
+    return node(engine_units={"crio": (unit, state)})
 
 
 ACTS: dict[str, list[Act]] = {
@@ -220,7 +220,7 @@ ACTS: dict[str, list[Act]] = {
     ],
     "toolkit-log": [warn(text(CONFIG, '"/dev/null"', '"/run/n.log"', '"info"', '"debug"'))],
     "installation": [
-        node(installed=(("/etc/x", "drifted: runtimes.nvidia", False),)),
+        node(status_lines=(("/etc/x", "drifted: runtimes.nvidia", False),)),
         held("crio.service", "inactive/dead/success"),
         held("", ""),
         held("crio.service", RUNS),
@@ -231,9 +231,9 @@ ACTS: dict[str, list[Act]] = {
     "engine-ready": [
         served(None, failed=True, silence="CRI did not load"),
         served(replace(SERVING, ready=False)),
-        node(configured={"containerd": ("c.service", RUNS)}) & off,
+        node(engine_units={"containerd": ("c.service", RUNS)}) & off,
     ],
-    "engine-below": [engine("docker", unable="start containers with Docker (its containerd hangs)")],
+    "engine-below": [engine("docker", start_problem="start containers with Docker (its containerd hangs)")],
     "engine-unit": [
         engine("containerd", unit_state=FAILED),
         unit("k3s", "activating/auto-restart/exit-code"),
@@ -244,8 +244,8 @@ ACTS: dict[str, list[Act]] = {
     "config-accepted": [
         engine("containerd", on_disk=EffectiveConfig({}, "", broken="expected key, found '='")),
         engine("containerd", on_disk=replace(SERVING, undefined="gone")),
-        engine("docker", invalid="read /etc/docker/daemon.json (it is a directory)"),
-        engine("docker", next_flaw="docker.service would not start it again: its ExecStart is gone"),
+        engine("docker", config_error="read /etc/docker/daemon.json (it is a directory)"),
+        engine("docker", next_start_flaw="docker.service would not start it again: its ExecStart is gone"),
     ],
     "config-in-force": [
         engine("containerd", on_disk=handlers("nvidia")),
@@ -261,7 +261,7 @@ ACTS: dict[str, list[Act]] = {
     "docker-hook": [warn(engine("docker", has_hook=False, serving=RUNC_ALONE))],
     "live-restore": [
         warn(
-            node(installed=(("docker", f"features.cdi {AT_NEXT_START}", True),))
+            node(status_lines=(("docker", f"features.cdi {AT_NEXT_START}", True),))
             & engine("docker", serving=replace(RUNC_ALONE, live_restore=False))
         )
     ],
@@ -298,11 +298,11 @@ ACTS: dict[str, list[Act]] = {
 CALM: list[tuple[str, Act]] = [
     ("engine-ready", off),  # we do not configure it
     ("installation", ended & node(run_waits=True)),
-    ("runtime-served", lost & node(exempt=frozenset({"containerd"}))),
+    ("runtime-served", lost & node(without_runtime=frozenset({"containerd"}))),
     ("cdi-alone", by_cdi & node(specs=()) & no_driver),
     (
         "docker-hook",
-        node(configured={"docker": ("docker.service", RUNS)})
+        node(engine_units={"docker": ("docker.service", RUNS)})
         & engine("docker", serving=RUNC_ALONE, has_hook=False),
     ),
     ("mode", written(CONFIG, "nvidia-container-runtime = {mode = [], debug = 'x'}\n")),
@@ -352,7 +352,7 @@ def test_nothing_is_to_be_done_about_a_default_engine_of_any_kind(good: Node, na
     alone = replace(usual, serving=RUNC_ALONE, on_disk=RUNC_ALONE)
 
     assert wrong(replace(good, engines=(usual,))) == []
-    assert wrong(replace(good, engines=(alone,), toolkits=(), installed=())) == []
+    assert wrong(replace(good, engines=(alone,), toolkits=(), status_lines=())) == []
 
 
 def test_nothing_is_wrong_with_a_node_without_gpu_toolkit_and_engine() -> None:
@@ -375,7 +375,7 @@ def test_what_only_looks_like_a_fault_turns_no_check(tmp_path: Path, name: str, 
 
 def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(good: Node) -> None:
     undefined = engine("containerd", on_disk=replace(SERVING, undefined="gone"))
-    rewritten = replace(good, installed=(("containerd", "drifted: the runtime nvidia is missing", False),))
+    rewritten = replace(good, status_lines=(("containerd", "drifted: the runtime nvidia is missing", False),))
 
     assert wrong(undefined.facts(good)) == ["config-accepted"]
     absent = served(handlers("nvidia"), on_disk=handlers("nvidia"))
@@ -383,7 +383,9 @@ def test_what_follows_from_a_fault_that_another_check_names_is_no_second_line(go
 
 
 def test_while_run_waits_no_remedy_names_the_install_that_it_keeps_out(good: Node) -> None:
-    node = replace(golden.by_cdi(good), specs=(), installed=(("/etc/x", "drifted: runtimes.nvidia", False),))
+    node = replace(
+        golden.by_cdi(good), specs=(), status_lines=(("/etc/x", "drifted: runtimes.nvidia", False),)
+    )
 
     alone, waits = (verdicts(replace(node, run_waits=waits)) for waits in (False, True))
 

@@ -107,9 +107,9 @@ class Spec(Struct, frozen=True):
     uvm_majors: frozenset[int] = frozenset()  # of nvidia-uvm's device nodes
     caps: frozenset[int] = frozenset()  # the minors of the MIG device nodes
     paths: tuple[str, ...] = ()  # the named paths of the host
-    gone: tuple[str, ...] = ()  # the named paths without a file
+    missing_paths: tuple[str, ...] = ()  # the named paths without a file
     gpus: frozenset[str] = frozenset()  # the names of the devices of nvidia.com/gpu
-    unreadable: str = ""  # the reason why the file was not read
+    read_error: str = ""  # the reason why the file was not read
 
 
 class Toolkit(Struct, frozen=True):
@@ -121,7 +121,7 @@ class Toolkit(Struct, frozen=True):
     ctk: Version = ()  # of nvidia-ctk
     config: Tree | None = None  # config.toml, None if absent or unreadable
     config_path: PurePosixPath = ROOT
-    starts: PurePosixPath | None = None  # the directory of another toolkit, if the programs are links to its
+    linked_directory: PurePosixPath | None = None  # of another toolkit, to which the programs are links
 
     def value(self, *key: str) -> object:
         """Return a value of config.toml, None if absent."""
@@ -145,11 +145,11 @@ class EngineExam(EngineState, frozen=True):
 
     on_disk: EffectiveConfig | None = None  # by the engine's program, None if it was not asked
     trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # the parsed configs
-    invalid: str = ""  # the reason why a config cannot be parsed
-    next_flaw: str = ""  # why the unit would not start the engine again, or with another config
+    config_error: str = ""  # the reason why a config cannot be parsed
+    next_start_flaw: str = ""  # why the unit would not start the engine again, or with another config
     unit_state: str = ""  # "" if systemd does not tell
     has_hook: bool | None = None  # NVIDIA's hook is in the PATH of the running dockerd
-    unable: str = ""  # the reason why the engine cannot start containers
+    start_problem: str = ""  # the reason why the engine cannot start containers
 
     @property
     def label(self) -> str:
@@ -185,7 +185,9 @@ class System(Struct, frozen=True):
     spaces: Mapping[PurePosixPath, tuple[int, int]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)  # "active/sub/result" of the present units
     kubelet_cgroups: str = ""  # the kubelet's cgroup driver
-    refused: Mapping[str, str] = field(default_factory=dict)  # by unit, the file that its engine refuses
+    refused_files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by unit, the file that its engine refuses
 
 
 class Node(Struct, frozen=True):
@@ -201,12 +203,12 @@ class Node(Struct, frozen=True):
     )  # and crun: by path, version and label
     programs: frozenset[str] = frozenset()  # the present programs among the programs that configs name
     hooks: Mapping[PurePosixPath, str] = field(default_factory=dict)  # the program of each OCI hook
-    installed: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
-    unwatched: str = ""  # the time of the last check by a run that has ended without an undo
-    exempt: frozenset[str] = frozenset()  # engines that need no runtime: below Docker, or with our hook
+    status_lines: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
+    last_check: str = ""  # the time of the last check by a run that has ended without an undo
+    without_runtime: frozenset[str] = frozenset()  # engines below Docker, or with our hook
     by_cdi: CdiRow | None = None  # the last install was for CDI alone
     plugin: tuple[tuple[str, bool], ...] = ()  # the states of our NRI plugin, and whether each is good
-    configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # unit and state, by engine
+    engine_units: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # unit and state, by engine
     system: System = System()
     run_waits: bool = False  # a waiting run keeps an install out, and repairs on request
     sees_host: bool = True  # the host's processes are in view

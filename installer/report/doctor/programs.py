@@ -111,7 +111,7 @@ def check_engine_answers(exam: model.EngineExam) -> str:
 def check_engine_ready(node: Node) -> Verdict:
     def find_flaw(exam: model.EngineExam) -> str:
         # A containerd that serves Docker has CRI switched off on purpose, and is not configured by us.
-        if exam.disabled and exam.name in node.configured:
+        if exam.disabled and exam.name in node.engine_units:
             return "its CRI is switched off"
         if exam.failed:
             return exam.silence
@@ -146,8 +146,8 @@ def _describe_units_down(node: Node, names: Collection[str]) -> Iterator[str]:
         else:
             continue
 
-        if unit in node.system.refused:
-            problem += f": {node.system.refused[unit]}"
+        if unit in node.system.refused_files:
+            problem += f": {node.system.refused_files[unit]}"
         yield f"{unit} {problem}, see journalctl -u {unit}"
 
 
@@ -158,17 +158,17 @@ def check_engine_kind(exam: model.EngineExam) -> str:
 
 @by_engine("nothing is missing")
 def check_engine_below(exam: model.EngineExam) -> str:
-    return f"cannot {exam.unable}" if exam.unable else ""
+    return f"cannot {exam.start_problem}" if exam.start_problem else ""
 
 
 @by_engine("each starts with the configs it has")
 def check_config_accepted(exam: model.EngineExam) -> str:
-    if exam.invalid:
-        return exam.invalid
+    if exam.config_error:
+        return exam.config_error
     # A containerd that serves Docker has CRI switched off on purpose.
     if exam.on_disk and not exam.disabled and exam.on_disk.fatal:
         return exam.on_disk.fatal
-    return exam.next_flaw
+    return exam.next_start_flaw
 
 
 def check_config_in_force(node: Node) -> Verdict:
@@ -205,7 +205,7 @@ def _explain_ignored(exam: model.EngineExam) -> str:
 
 def _list_pending(node: Node) -> set[str]:
     """Return the engines that have not read their configs since the install, as status says."""
-    return {name for name, state, good in node.installed if good and state.startswith(PENDING)}
+    return {name for name, state, good in node.status_lines if good and state.startswith(PENDING)}
 
 
 def _explain_difference(exam: model.EngineExam) -> str:
@@ -291,7 +291,7 @@ def check_docker_hook(node: Node) -> Verdict:
     missing = (
         "no nvidia-container-runtime-hook in the PATH of dockerd: `--gpus` needs it, the runtime does not"
     )
-    has_runtime = docker.nvidia_runtimes or docker.name in node.configured
+    has_runtime = docker.nvidia_runtimes or docker.name in node.engine_units
     if node.toolkits and not has_runtime:
         return warn(missing)
     return ok(missing)
@@ -306,7 +306,7 @@ def check_live_restore(node: Node) -> Verdict:
     if all(exam.served.live_restore for exam in node.engines):
         return ok("on")
 
-    awaits_restart = any(state.endswith(AT_NEXT_START) for _, state, _ in node.installed)
+    awaits_restart = any(state.endswith(AT_NEXT_START) for _, state, _ in node.status_lines)
     level = warn if awaits_restart else ok
     return level("off: a restart of dockerd stops all containers")
 
@@ -325,11 +325,11 @@ def check_runtime_served(node: Node) -> Verdict:
     def find_lack(exam: model.EngineExam) -> str:
         if exam.serving is None or not exam.serving.ready:
             return ""
-        if exam.nvidia_runtimes or exam.name in node.exempt:
+        if exam.nvidia_runtimes or exam.name in node.without_runtime:
             return ""
         return f"serves {', '.join(sorted(exam.serving.handlers)) or 'nothing'}"
 
-    drifted = {name for name, _, good in node.installed if not good}
+    drifted = {name for name, _, good in node.status_lines if not good}
     lacking = {exam.name for exam in node.engines if find_lack(exam)}
     if lacking and lacking <= drifted | _list_pending(node):
         return none("installation names what is missing")
@@ -339,7 +339,7 @@ def check_runtime_served(node: Node) -> Verdict:
     serving = {exam.name for exam in node.engines if exam.serving is not None}
     level = bad if for_engines and serving <= lacking else warn
     fine = "a runtime of NVIDIA's in each"
-    if node.exempt:
+    if node.without_runtime:
         fine += " that needs one"
     return judge_engines(node, find_lack, fine, level)
 
@@ -565,7 +565,7 @@ def check_toolkits(node: Node) -> Verdict:
         return warn(f"engines start runtimes out of {list_words(serving)}")
 
     # The programs of a toolkit may be links to those of another.
-    linked = [str(toolkit.starts) for toolkit in node.toolkits if toolkit.starts]
+    linked = [str(toolkit.linked_directory) for toolkit in node.toolkits if toolkit.linked_directory]
     directories = sorted(str(toolkit.directory) for toolkit in node.toolkits)
     own = [directory for directory in directories if directory not in linked]
     if not own:
@@ -595,13 +595,13 @@ def check_toolkit_log(node: Node) -> Verdict:
 
 
 def _has_installation(node: Node) -> bool:
-    return bool(node.installed)
+    return bool(node.status_lines)
 
 
 @given(_has_installation, "nothing of ours is installed")
 def check_installation(node: Node) -> Verdict:
     running = {exam.name for exam in node.engines}
-    absent = {name: unit for name, unit in node.configured.items() if name not in running}
+    absent = {name: unit for name, unit in node.engine_units.items() if name not in running}
     stopped = []
     silent = []
     unseen = []
@@ -616,19 +616,19 @@ def check_installation(node: Node) -> Verdict:
 
     drifted = []
     pending = []
-    for name, state, good in node.installed:
+    for name, state, good in node.status_lines:
         if not good:
             drifted.append(f"{name}: {state}")
         elif state.startswith(PENDING):
             pending.append(f"{name}: {state}")
 
     wrong = stopped + silent + drifted
-    if node.unwatched and not wrong and not node.run_waits:
-        return warn(f"last check: {node.unwatched}", "`systemctl start toolkit-installer`, or start its pod")
+    if node.last_check and not wrong and not node.run_waits:
+        return warn(f"last check: {node.last_check}", "`systemctl start toolkit-installer`, or start its pod")
     if pending and not wrong:
         return warn(list_words(pending), "restart it at a time of your choice")
 
-    fine = f"{count(len(node.installed), 'thing')} as they should be"
+    fine = f"{count(len(node.status_lines), 'thing')} as they should be"
     if unseen:
         fine += f"; it cannot be seen from here whether {' and '.join(unseen)} runs"
     return judge(wrong, "", fine)

@@ -110,11 +110,11 @@ def read_node(host: Host, options: Options) -> model.Node:
     toolkits = tuple(read_toolkits(host, options))
     node_system = _read_system(host, processes, record, options)
 
-    configured: dict[str, tuple[str, str]] = {}
+    engine_units: dict[str, tuple[str, str]] = {}
     active: list[str] = []
     for row in record.engines:
         state = node_system.units.get(row.unit, "")
-        configured[row.name] = (row.unit, state)
+        engine_units[row.name] = (row.unit, state)
         if state.startswith("active/running"):
             active.append(row.name)
     engines = read_engines(host, _add_sockets(options, record), processes, active)
@@ -123,10 +123,10 @@ def read_node(host: Host, options: Options) -> model.Node:
     hooked = {row.engine for row in record.configs if is_hook(row)}
     hooks = read_hooks(host, engines)
 
-    unwatched = ""
+    last_check = ""
     for line in installation.lines:
         if line.what == LAST_CHECK and line.good:
-            unwatched = line.state
+            last_check = line.state
             break
 
     return model.Node(
@@ -138,12 +138,12 @@ def read_node(host: Host, options: Options) -> model.Node:
         runc=ask_runc(host),
         programs=_find_programs(host, toolkits, engines, hooks.values()),
         hooks=hooks,
-        installed=tuple((line.what, line.state, line.good) for line in installation.files),
-        unwatched=unwatched,
-        exempt=frozenset(exam.name for exam in engines) - needs_runtime | hooked,
+        status_lines=tuple((line.what, line.state, line.good) for line in installation.files),
+        last_check=last_check,
+        without_runtime=frozenset(exam.name for exam in engines) - needs_runtime | hooked,
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
-        configured=configured,
+        engine_units=engine_units,
         system=node_system,
         run_waits=is_pidfile_locked(host.local_path(options.pid_file)),
         sees_host=can_see_host(host),
@@ -324,7 +324,7 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
         specs += [_read_specification(host, path) for path in paths[:MOST_SPECS]]
         if len(paths) > MOST_SPECS:
             reason = f"{directory}: cannot look at more than {MOST_SPECS} of {len(paths)} specifications"
-            specs.append(model.Spec(directory, unreadable=reason))
+            specs.append(model.Spec(directory, read_error=reason))
 
     named: dict[PurePosixPath, None] = {}
     for spec in specs:
@@ -332,13 +332,13 @@ def read_specifications(host: Host) -> Iterator[model.Spec]:
             named[PurePosixPath(path_text)] = None
     absent = {str(path) for path in find_absent(host, named, timeout_s=PATHS_S)}
     for spec in specs:
-        gone = tuple(path for path in spec.paths if path in absent)
-        yield replace(spec, gone=gone)
+        missing_paths = tuple(path for path in spec.paths if path in absent)
+        yield replace(spec, missing_paths=missing_paths)
 
 
 def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
     if host.size(path) > SPEC_BYTES:
-        return model.Spec(path, unreadable=f"{path}: it has more than {SPEC_BYTES >> 20} MiB")
+        return model.Spec(path, read_error=f"{path}: it has more than {SPEC_BYTES >> 20} MiB")
 
     content = text(host, path)
     version: model.Version = ()
@@ -348,11 +348,11 @@ def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
     named = (*named_paths(content), *HOST_PATH.findall(content))
     paths = dict.fromkeys(named[:MOST_PATHS])
     gpus: frozenset[str] = frozenset()
-    unreadable = ""
+    read_error = ""
     try:
         gpus = read_devices(content, GPU_KIND)
     except InstallerError as error:
-        unreadable = f"{path}: cannot {error.problem}"
+        read_error = f"{path}: cannot {error.problem}"
     return model.Spec(
         path,
         version=version,
@@ -360,7 +360,7 @@ def _read_specification(host: Host, path: PurePosixPath) -> model.Spec:
         caps=frozenset(map(int, system.CAP.findall(content))),
         paths=tuple(str(PurePosixPath(each)) for each in paths),
         gpus=gpus,
-        unreadable=unreadable,
+        read_error=read_error,
     )
 
 
@@ -392,7 +392,7 @@ def _read_system(
         spaces=spaces,
         units=dict(_list_unit_states(host, record)),
         kubelet_cgroups=_read_kubelet_cgroups(host, processes),
-        refused=dict(_find_refused_files(host)),
+        refused_files=dict(_find_refused_files(host)),
     )
 
 
@@ -449,7 +449,7 @@ def read_toolkits(host: Host, options: Options) -> Iterator[model.Toolkit]:
         # The programs of a toolkit of ours may be links to those of a package.
         target = PurePosixPath(host.link_target(layout.toolkit / "nvidia-cdi-hook") or "")
         if target.is_absolute() and layout.toolkit not in model.PACKAGED:
-            toolkit = replace(toolkit, starts=target.parent)
+            toolkit = replace(toolkit, linked_directory=target.parent)
         yield toolkit
     for directory in model.PACKAGED:
         if _has_toolkit(host, directory):
@@ -606,20 +606,20 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
     ):  # another engine of the same kind, on the same socket
         return None
     engine = with_readable_configs(host, engine)
-    contents, trees, invalid = _read_configs(host, engine.files)
+    contents, trees, config_error = _read_configs(host, engine.files)
 
     on_disk: EffectiveConfig | None = None
     with suppress(InstallerError):
         if not spec.built_in_runtime and not engine.another:
             on_disk = Trials(host, contents)(engine, {})
 
-    unable = ""
+    start_problem = ""
     try:
         if engine.serving:
             monitor = MONITORS[spec.monitor][0] if engine.pid else ""
             find_dependencies(host, engine, options.layout.toolkit, Dependencies(monitor=monitor))
     except InstallerError as error:
-        unable = f"{error.problem}; {error.remedy}"
+        start_problem = f"{error.problem}; {error.remedy}"
 
     has_hook: bool | None = None
     if spec.api is Api.DOCKER and engine.started and engine.started.environment.get("PATH"):
@@ -630,11 +630,11 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
         **asdict(engine),
         on_disk=on_disk,
         trees=trees,
-        invalid=invalid,
-        next_flaw=next(iter(flaws), ""),
+        config_error=config_error,
+        next_start_flaw=next(iter(flaws), ""),
         unit_state=spell_state(unit),
         has_hook=has_hook,
-        unable=unable,
+        start_problem=start_problem,
     )
 
 

@@ -386,11 +386,11 @@ def _has_specifications(node: Node) -> bool:
 def check_cdi_paths(node: Node) -> Verdict:
     gone: list[str] = []
     for spec in node.specs:
-        gone += [f"{path} ({spec.path})" for path in spec.gone]
+        gone += [f"{path} ({spec.path})" for path in spec.missing_paths]
     if gone:
         return bad(f"not on the node: {list_words(gone)}")
 
-    unreadable = [spec.unreadable for spec in node.specs if spec.unreadable]
+    unreadable = [spec.read_error for spec in node.specs if spec.read_error]
     return judge(unreadable, "", count(len(node.specs), "specification"), warn)
 
 
