@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from installer.engines import ENGINES
+from installer.engines.ask import parse_version
 from installer.engines.dependencies import without_cri
-from installer.engines.restart import parse_version
 from installer.engines.startup import explain_overruling, path_of
 from installer.errors import InstallerError
 from installer.host.files import Host

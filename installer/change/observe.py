@@ -22,6 +22,7 @@ from installer.change.ledger import read_saved
 from installer.change.references import list_programs
 from installer.config_text import flatten
 from installer.engines import ENGINES, config_files, list_generating
+from installer.engines.ask import ASK_S
 from installer.engines.config_edits import holds_ours, text_of, tree_of
 from installer.engines.containers import (
     COMMENT,
@@ -35,7 +36,7 @@ from installer.engines.containers import (
 )
 from installer.engines.dependencies import driver_root, is_suse, served_by_image
 from installer.engines.observe import drop_unused, explain_absence, find_engines, observe_row
-from installer.engines.restart import ASK_S, with_creating
+from installer.engines.restart import with_creating
 from installer.engines.startup import flags_of, path_of, unit_obstacles, value_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import unit_jobs

@@ -17,17 +17,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
+from installer.engines.apis import api_of
+from installer.engines.ask import is_socket_activated
 from installer.engines.config_edits import text_of, toolkit_runtimes
-from installer.engines.docker import api as dockerd
+from installer.engines.engine_api import KeptContainer
 from installer.engines.observe import engine_of_row
-from installer.engines.restart import is_socket_activated
 from installer.engines.stopped_units import TASKS
 from installer.errors import InstallerError
 from installer.host.events import log
 from installer.host.files import Host, text
 from installer.host.processes import read_monitor
 from installer.host.programs import can_be_started
-from installer.model.engine import OUR_BINARIES, Api, EngineState, LiveContainer, Monitor
+from installer.model.engine import OUR_BINARIES, EngineState, LiveContainer
 from installer.model.facts import Container, EngineRow, Record
 from installer.model.files import PATH, Kind, Layout
 
@@ -40,8 +41,8 @@ USUAL: Final = ("runc", "crun")
 NOTICED_S: Final = 0.5  # CRI-O watches its hooks; meanwhile it may be writing a bundle with ours
 CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
-CRIO: Final = next(each.name for each in ENGINES.values() if each.monitor is Monitor.CONMON)
-SHIMS: Final = tuple(each for each in ENGINES.values() if each.monitor is Monitor.SHIM)
+CRIO: Final = next(each.name for each in ENGINES.values() if not each.has_shims)
+SHIMS: Final = tuple(each for each in ENGINES.values() if each.has_shims)
 NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespace}
 ANNOTATED: Final = "io.kubernetes.cri-o."
 ROOT_ARGUMENT: Final = "--root="  # of conmon's --runtime-arg
@@ -98,7 +99,7 @@ def find_running_containers(
         return None
 
     found = [*list_shim_containers(host, _states(engines), binaries, leads)]
-    for row in (each for each in record.engines if ENGINES[each.name].monitor is Monitor.CONMON):
+    for row in (each for each in record.engines if not ENGINES[each.name].has_shims):
         engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
         paths = {name: PurePosixPath(path) for name, path in engine.served.binaries.items()}
@@ -115,9 +116,7 @@ def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
     """Return where shims leave what they run, and to which engine that belongs."""
     # Of two engines that share a place, the first.
     return {each.state.usual: each.name for each in reversed(SHIMS)} | {
-        engine.state: engine.name
-        for engine in engines
-        if engine.state and engine.spec.monitor is Monitor.SHIM
+        engine.state: engine.name for engine in engines if engine.state and engine.spec.has_shims
     }
 
 
@@ -126,7 +125,7 @@ def find_in_use(
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
     """Return the containers that need our runtimes, and the names of a Docker's stopped ones."""
     # Docker first: one that it calls running, and that has no shim then, has just ended.
-    row = next((row for row in record.engines if ENGINES[row.name].api is Api.DOCKER), None)
+    row = next((row for row in record.engines if ENGINES[row.name].keeps_containers), None)
     known = _known_to_docker(host, row, engines) if row else ()
     running = find_running_containers(host, layout, record, engines, restarts=restarts)
     if row is None:
@@ -148,13 +147,15 @@ def find_in_use(
 
 def _known_to_docker(
     host: Host, row: EngineRow, engines: Collection[EngineState]
-) -> tuple[dockerd.DockerContainer, ...]:
+) -> tuple[KeptContainer, ...]:
     """Return the containers of a dockerd that answers; of a stopped one they are not known."""
     engine = next((engine for engine in engines if engine.name == row.name), None)
     answers = engine is not None and engine.serving is not None
     if answers or not is_socket_activated(host, ENGINES[row.name], row.socket, row.unit):
         with suppress(InstallerError):
-            return dockerd.list_containers(host.local_path(row.socket), timeout_s=ASK_S)
+            return api_of(ENGINES[row.name]).list_kept_containers(
+                host.local_path(row.socket), timeout_s=ASK_S
+            )
     return ()
 
 

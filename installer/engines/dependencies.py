@@ -15,20 +15,13 @@ from installer.host import processes
 from installer.host.files import NOEXEC, READ_ONLY, Host, is_full, mount_point_of, text
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.programs import can_be_started
-from installer.model.engine import Api, Engine, EngineState, Monitor, Place, Runtime
+from installer.model.engine import Engine, EngineState, Runtime
 from installer.model.files import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, PATH, ROOT, Kind
 from installer.model.options import AUTO, Options
 
 ASK_S: Final = 3.0
-CONTAINERDS_SOCKET: Final = Place(CONTAINERD.socket, "--containerd", "containerd")
 RESTART: Final = "see systemctl status containerd on the node, and start or restart it"
 STATE, DATA = "where each container has its state", "where the files of containers are"
-# By these names engines look for them (engine-facts.md#below-an-engine), and what of a runtime names one by
-# its path, in the engines' words without case and underscores.
-MONITORS: Final = {
-    Monitor.SHIM: ("containerd-shim-runc-v2", ("runtimepath", "runtimetype")),
-    Monitor.CONMON: ("conmon", ("monitorpath",)),
-}
 # Where containerd looks as well: its plugin "opt" has it added to its own PATH.
 OPT: Final = PurePosixPath("/opt/containerd/bin")
 # By ID in os-release: systems whose root is an image and whose engines' configs are made of their settings.
@@ -99,16 +92,17 @@ def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosix
 
     As dockerd itself decides: what it is given, else one that it has started, else one that is there.
     """
-    if engine.spec.api is not Api.DOCKER:
+    lower_socket = engine.spec.lower_socket
+    if lower_socket is None:
         return None
-    named = find_place(host, CONTAINERDS_SOCKET, engine.words, engine.config)
+    named = find_place(host, lower_socket, engine.words, engine.config)
     if named is not None:
         # One that has ended takes its socket with it: the directory tells that it would be seen from here.
         return named if host.exists(named.parent) else None
     # Where dockerd has started a containerd by itself.
     exec_root = value_of(engine.words, ("--exec-root",)) or "/var/run/docker"
     own = PurePosixPath(exec_root, "containerd/containerd.sock")
-    there = next((each for each in (own, CONTAINERDS_SOCKET.usual) if host.exists(each)), None)
+    there = next((each for each in (own, lower_socket.usual) if host.exists(each)), None)
     return there or (PurePosixPath(known) if known else None)
 
 
@@ -152,7 +146,8 @@ def _find_monitor(
     """
     started = read_start(host, engine) if engine.pid else None
     places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
-    program, keys = MONITORS[engine.spec.monitor]
+    program = engine.spec.monitor_program
+    keys = engine.spec.monitor_keys
     default, found = engine.served.handlers.get(engine.served.default), None
     for runtime in (default or Runtime(), *_ours(engine, toolkit)):
         options = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Syntax, Tree, Value
 from installer.config_text.change import parse
+from installer.engines.ask import ask as ask_engine
 from installer.engines.config_edits import (
     RUNTIMES,
     Ask,
@@ -27,7 +28,6 @@ from installer.engines.config_files import (
 )
 from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import engine_of_row, list_said, with_flags, with_start
-from installer.engines.restart import ask as ask_engine
 from installer.engines.startup import drop_flags, explain_overruling, find_lacks, next_start, read_start
 from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd

@@ -12,7 +12,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import ENGINES, cri, list_generating
+from installer.engines import ENGINES, list_generating
+from installer.engines.apis import api_of
+from installer.engines.ask import ASK_S, ask, is_socket_activated
 from installer.engines.config_files import (
     explain_unread,
     explain_unread_root,
@@ -24,7 +26,6 @@ from installer.engines.config_files import (
     with_readable_configs,
 )
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
-from installer.engines.restart import ASK_S, ask, is_socket_activated
 from installer.engines.startup import (
     explain_overruling,
     find_place,
@@ -43,7 +44,7 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.sockets import list_listening
-from installer.model.engine import Api, Engine, EngineState, Flags, Started, is_ours
+from installer.model.engine import Engine, EngineState, Flags, Started, is_ours
 from installer.model.facts import EngineRow, Record
 from installer.model.options import Options, Places
 
@@ -167,11 +168,13 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
     unit = systemd.look_at_unit(host, engine.unit)
     engine = with_places(host, replace(engine, started=read_start(host, engine, unit)), places)
     if engine.serving is None and not (engine.stopped or engine.failed or engine.disabled):
-        hosts = ", ".join(values_of(engine.words, ("-H", "--host")) if engine.spec.api is Api.DOCKER else ())
+        address_flags = engine.spec.cmdline.addresses
+        addresses = ", ".join(values_of(engine.words, address_flags))
         if why := explain_silence(host, engine):
             engine = replace(engine, silence=why, remedy=RESTART)
-        elif hosts and "fd://" not in hosts:
-            engine = replace(engine, silence=f"{engine.silence}; its -H is {hosts}")
+        elif addresses and "fd://" not in addresses:  # systemd hands over the socket of fd://
+            silence = f"{engine.silence}; its {address_flags[0]} is {addresses}"
+            engine = replace(engine, silence=silence)
     state = engine.served.state or find_place(host, engine.spec.state, engine.words, engine.config)
     build = host.build_of(engine.exe) if engine.exe else ""
     return with_start(host, replace(engine, build=build, state=state), unit), unit
@@ -325,7 +328,7 @@ def drop_unused(
     if any(map(is_ours, beside.served.binaries.values())) or host.names(PurePosixPath("/var/lib/kubelet")):
         return engines, ()
     with suppress(InstallerError):  # what cannot be asked counts as used
-        if not cri.list_ids(host.local_path(beside.socket), "ListPodSandbox", timeout_s=ASK_S):
+        if not api_of(beside.spec).list_pods(host.local_path(beside.socket), timeout_s=ASK_S):
             left = tuple(each for each in engines if each is not beside)
             unused = f"it serves {user.title}, and its CRI is not used (no kubelet, no pod)"
             return left, (f"left {beside.name} alone: {unused}",)

@@ -1,19 +1,20 @@
-"""The running engines: what one says it serves, and how it is brought to serve what its config says."""
+"""The reload of an engine: its begin, and the proof that the engine serves what its configs say.
 
-import re
+An engine reads a changed config on a signal, at a restart of its unit, or restarts itself: a class for each.
+"""
+
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import cri
+from installer.engines.apis import api_of
+from installer.engines.ask import ASK_S, ask
 from installer.engines.config_files import write_config
-from installer.engines.docker import api as dockerd
 from installer.engines.reloading import postpone
 from installer.engines.startup import unit_obstacle, without_unit
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
@@ -21,228 +22,297 @@ from installer.host import processes, systemd, unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
-from installer.model.engine import Api, Engine, EngineState
+from installer.model.engine import EffectiveConfig, Engine, EngineState
 from installer.model.steps import Reload, WriteConfig
 
-ASK_S: Final = 5.0
 POLL_S: Final = 0.01
-GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PREFACE}
-
-
-def is_socket_activated(host: Host, spec: Engine, socket: PurePosixPath, unit: str) -> bool:
-    """Tell whether systemd holds the socket of a stopped engine, and would start it for whoever connects."""
-    if spec.api is not Api.DOCKER or not host.exists(socket):
-        return False
-    if systemd.look_at_unit(host, unit).active not in {"inactive", "failed", systemd.STOPPING}:
-        return False
-    found = systemd.look_at_unit(host, f"{unit.removesuffix('.service')}.socket")
-    paths = {host.local_path(PurePosixPath(place)) for place in found.listens if place[:1] == "/"}
-    return found.active == "active" and (not paths or host.local_path(socket) in paths)
-
-
-def ask(host: Host, engine: EngineState, *, timeout_s: float = ASK_S) -> EngineState:
-    """Return an engine with what it says on its socket: who answers, and what it serves."""
-    spec, socket = engine.spec, host.local_path(engine.socket)
-    engine = replace(
-        engine,
-        **dict.fromkeys(("pid", "exe", "version", "serving")),
-        **dict.fromkeys(("silence", "remedy", "another"), ""),
-        **dict.fromkeys(("stopped", "failed", "disabled"), False),
-    )
-    try:
-        peer = processes.peer_of(socket, greeting=GREETINGS[spec.api], timeout_s=timeout_s)
-    except InstallerError as error:
-        return replace(engine, silence=error.problem, remedy=error.remedy)
-    if isinstance(peer, processes.NotServing):
-        return replace(engine, stopped=True, silence=f"nothing answers on {socket}")
-    if isinstance(peer, processes.Silent):
-        return replace(engine, silence=f"{socket}: {peer.reason}")
-    try:
-        said = (dockerd.ask_info if spec.api is Api.DOCKER else cri.ask_status)(socket, timeout_s=timeout_s)
-    except dockerd.NotServedError as error:
-        return replace(engine, stopped=True, silence=error.problem, remedy=error.remedy, another=error.reason)
-    except InstallerError as error:
-        disabled, failed = error.code == "cri-disabled", error.code == "cri-failed"
-        engine = replace(engine, silence=error.problem, disabled=disabled, failed=failed)
-    else:
-        engine = replace(engine, serving=said.serving, version=parse_version(said.version))
-    if isinstance(peer, processes.Peer):  # one that is seen tells by itself which unit it is in, be it none
-        exe = PurePosixPath(peer.exe) if peer.exe else None
-        engine = replace(engine, pid=peer.pid, exe=exe, unit=peer.unit or "")
-    return engine
-
-
-def parse_version(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version such as v1.6.20~ds1, 28.5.2+dfsg4 or 2.4.0-beta.0."""
-    leading = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", text)
-    return tuple(map(int, leading[1].split("."))) if leading else ()
 
 
 def reload(
-    host: Host, engine: EngineState, reload: Reload, patience: Patience, gate: Callable[[], None]
+    host: Host, engine: EngineState, step: Reload, patience: Patience, gate: Callable[[], None]
 ) -> bool:
-    """Make a running engine read its config, and wait until it serves what ``reload`` asks for.
+    """Make a running engine read its config, and wait until the engine serves what ``step`` asks for.
 
-    ``gate`` is called right before, when all waiting for others is over, and may raise. Return whether it was
-    reloaded: one that may rest is left as its owner has stopped it. Raises PendingError while it restarts,
-    and InstallerError where it cannot be reloaded, or does not serve that in time.
+    Args:
+        host: The node.
+        engine: The engine.
+        step: The runtimes that the engine has to serve, and those that it must not serve.
+        patience: The time limits.
+        gate: Called right before the reload, after all waiting for containers; may raise.
+
+    Returns:
+        Whether the engine was reloaded: an engine that may rest is left as its owner has stopped it.
+
+    Raises:
+        PendingError: The engine still restarts.
+        InstallerError: The engine cannot be reloaded, or does not serve what it should in time.
     """
-    deadline = time.monotonic() + limit_s(engine.spec, patience)
-    if engine.spec.is_restarted:
-        await_idle(host, engine, patience, when_idle=reload.when_idle)
-        if patience.may_rest and _is_left_stopped(host, engine, patience):
-            return False
-    gate()
-    began, made_s = time.time(), host.changed_s(engine.socket)
-    before = _begin(host, engine, replace(patience, start_s=deadline - time.monotonic()))
-    if before is not None and not patience.hurried:
-        deadline = time.monotonic() + limit_s(engine.spec, patience)
-    return _prove(host, engine, reload, patience, _Begun(began, made_s, before, deadline))
+    return _choose_method(engine.spec)(host, engine, step, patience).carry_out(gate)
 
 
-class _Begun(Struct, frozen=True):
-    """When a reload began, when the socket was made, how a restarted unit was, and until when to wait."""
-
-    began_s: float
-    made_s: float
-    before: systemd.Unit | None
-    deadline: float
-
-
-def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, begun: _Begun) -> bool:
-    spec = engine.spec
-    hup = spec.reads_config_on_signal
-    while True:
-        # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
-        # that has not done so until the deadline has nothing to restart for.
-        waits = spec.restarts_itself and time.monotonic() < begun.deadline
-        still = waits and host.changed_s(engine.socket) == begun.made_s
-        left_s = max(1.0, min(ASK_S, begun.deadline - time.monotonic()))  # the last answer is what is told
-        # Asked first: what dockerd serves before its reload is over may be gone behind it.
-        reloaded = hup and begun.before is None and _has_reloaded(host, engine, begun, timeout_s=left_s)
-        answer = ask(host, engine, timeout_s=left_s)
-        served = answer.serving is not None and answer.serving.ready and reload.satisfied_by(answer.serving)
-        if hup and begun.before is None:
-            served = served and reloaded
-        if served and not still:
-            lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
-            if not lost:
-                return True
-            # What is signalled may show the rest a moment later; what was restarted shows it at once.
-            if not hup or time.monotonic() > begun.deadline:
-                raise InstallerError(
-                    f"verify that {engine.title} serves what it served before "
-                    f"(missing or changed: {', '.join(lost)})",
-                    remedy=f"look at the config of {engine.title}",
-                    code="others-not-served",
-                )
-        # CRI did not load, or the process has ended: waiting longer cannot help.
-        hopeless = not hup and (
-            answer.failed
-            or answer.disabled
-            or (answer.stopped and bool(systemd.describe_unit_end(host, engine.unit)))
-        )
-        # Asked behind that: a unit that stops may have stopped between two questions.
-        if answer.stopped and begun.before is None and _is_left_stopped(host, engine, patience):
-            return False
-        patience.check()  # before anything is called a failure: the question may have lasted for long
-        over = time.monotonic() > begun.deadline and not (served and still)
-        if over or (hopeless and not still):
-            reason = _describe(answer, reload)
-            if answer.stopped:  # how its service has ended since, in its own words where it has some
-                died = unit_jobs.why_not_started(host, engine.unit, begun.began_s, begun.before)
-                reason = (
-                    ": ".join(filter(None, (systemd.describe_unit_end(host, engine.unit), died))) or reason
-                )
-            remedy = Remedy(
-                f"look at the log of {engine.name}, and give ",
-                Option("timeout"),
-                " more seconds if it is slow",
-            )
-            if reloaded:
-                reason = f"it has read its config since, and {reason}"
-                remedy = Remedy(
-                    f"if that config is not {engine.config}, name it with ",
-                    Option("config", "PATH", engine.name),
-                )
-            wanted = "serves our runtimes" if reload.present else "no longer serves our runtimes"
-            when = f" within {limit_s(spec, patience):g} s" if over else ""
-            problem = f"verify that {engine.title} {wanted}{when} ({reason})"
-            raise InstallerError(problem, remedy=remedy, code="engine-not-proven")
-        time.sleep(POLL_S)
-
-
-def _has_reloaded(host: Host, engine: EngineState, begun: _Begun, *, timeout_s: float) -> bool:
-    """Tell whether dockerd has read its config since its signal, which it obeys some time later."""
-    with suppress(InstallerError):
-        if dockerd.reloads_since(host.local_path(engine.socket), begun.began_s, timeout_s=timeout_s):
-            return True
-    # A dockerd that was started since has read its config then, and knows of no reload.
-    started_s = host.changed_s(engine.spec.pidfile) if engine.spec.pidfile else 0.0
-    return started_s > begun.began_s
-
-
-def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
-    """Log, or raise, that an engine was stopped that was to read its configs."""
-    stopped = systemd.look_at_unit(host, engine.unit).active == "inactive"  # else by itself, or by a config
-    if stopped and not patience.may_rest:
-        problem = f"verify that {engine.title} serves our runtimes ({engine.unit} was stopped)"
-        remedy = f"start {engine.unit}, then run again"
-        raise EngineStoppedError(problem, remedy=remedy, code="engine-not-proven")
-    if stopped:
-        log.info("engine left stopped", engine=engine.name, reason="it reads its configs when it starts")
-    return stopped
+def _choose_method(spec: Engine) -> type["_EngineReload"]:
+    """Return the class for the way in which an engine reads a changed config."""
+    if spec.reads_config_on_signal:
+        return _ReloadBySignal
+    if spec.restarts_itself:
+        return _ReloadByItself
+    return _ReloadByRestart
 
 
 def limit_s(spec: Engine, patience: Patience) -> float:
-    """Return how many seconds an engine has to serve what is wanted."""
+    """Return the seconds that an engine has until it serves what it should."""
     return patience.start_s if patience.hurried else max(patience.start_s, spec.start_s)
 
 
-def _begin(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
-    """Begin a reload; return how the unit was before, None where no unit is restarted."""
-    if engine.spec.reads_config_on_signal:
-        return _send_sighup(host, engine, patience)
-    if engine.spec.restarts_itself:
-        log.info("waiting for the engine to restart itself", engine=engine.name)
-        return None
-    if not engine.unit:
-        raise without_unit(engine, "it runs outside any systemd service")
-    return unit_jobs.restart(host, engine.unit, patience)
+class _EngineReload(ABC):
+    """The reload of an engine: the wait for its turn, its begin, and its proof."""
+
+    # An engine that goes on shows its other settings a moment later; a restarted engine shows all at once.
+    shows_rest_later = False
+
+    def __init__(self, host: Host, engine: EngineState, step: Reload, patience: Patience) -> None:
+        self.host = host
+        self.engine = engine
+        self.step = step
+        self.patience = patience
+        self.deadline = time.monotonic() + limit_s(engine.spec, patience)
+        self.began_s = 0.0  # of the wall clock
+        self.unit_before: systemd.Unit | None = None  # the unit before its restart; None without a restart
+        self.answer = engine  # the engine with its latest answer
+
+    def carry_out(self, gate: Callable[[], None]) -> bool:
+        """Reload the engine; tell whether it was reloaded, as ``reload`` does."""
+        if not self.await_turn():
+            return False
+        gate()
+        self.began_s = time.time()
+        self.begin(replace(self.patience, start_s=self.deadline - time.monotonic()))
+        if self.unit_before is not None and not self.patience.hurried:
+            self.deadline = time.monotonic() + limit_s(self.engine.spec, self.patience)
+        return self.prove()
+
+    def await_turn(self) -> bool:
+        """Wait until the reload disturbs no container; False if the engine is to stay stopped."""
+        return True
+
+    @abstractmethod
+    def begin(self, patience: Patience) -> None:
+        """Begin the reload; set ``unit_before`` if a unit is restarted."""
+
+    def may_start_later(self) -> bool:
+        """Tell whether the reload itself may be yet to come, so that the present answer proves nothing."""
+        return False
+
+    def find_served(self, timeout_s: float) -> EffectiveConfig | None:
+        """Ask the engine; return its config in force if the config is as the step asks for."""
+        self.answer = ask(self.host, self.engine, timeout_s=timeout_s)
+        serving = self.answer.serving
+        if serving is None or not serving.ready or not self.step.satisfied_by(serving):
+            return None
+        return serving
+
+    def is_hopeless(self) -> bool:
+        """Tell whether waiting longer cannot help: CRI did not load, or the process has ended."""
+        if self.answer.failed or self.answer.disabled:
+            return True
+        return self.answer.stopped and bool(systemd.describe_unit_end(self.host, self.engine.unit))
+
+    def prove(self) -> bool:
+        """Wait until the engine serves what the step asks for; False if its owner has stopped it."""
+        while True:
+            may_start_later = self.may_start_later()
+            left_s = self.deadline - time.monotonic()
+            # The last answer is reported.
+            served = self.find_served(timeout_s=max(1.0, min(ASK_S, left_s)))
+            if served is not None and not may_start_later:
+                lost = self.step.lost_in(served)
+                if not lost:
+                    return True
+                if not self.shows_rest_later or time.monotonic() > self.deadline:
+                    raise self.explain_loss(lost)
+
+            is_hopeless = self.is_hopeless()
+            # Asked after that: a unit that stops may have stopped between two questions.
+            may_be_stopped = self.answer.stopped and self.unit_before is None
+            if may_be_stopped and _is_left_stopped(self.host, self.engine, self.patience):
+                return False
+            self.patience.check()  # before anything is called a failure: the question may have lasted long
+
+            is_late = time.monotonic() > self.deadline and not (served is not None and may_start_later)
+            if is_late or (is_hopeless and not may_start_later):
+                raise self.explain_failure(is_late=is_late)
+            time.sleep(POLL_S)
+
+    def explain_loss(self, lost: Iterable[str]) -> InstallerError:
+        """Return the error of an engine that serves our runtimes, and others not as before."""
+        title = self.engine.title
+        return InstallerError(
+            f"verify that {title} serves what it served before (missing or changed: {', '.join(lost)})",
+            remedy=f"look at the config of {title}",
+            code="others-not-served",
+        )
+
+    def explain_failure(self, *, is_late: bool) -> InstallerError:
+        """Return the error of an engine that does not serve what the step asks for."""
+        reason, remedy = self.find_reason()
+        wanted = "serves our runtimes" if self.step.present else "no longer serves our runtimes"
+        when = ""
+        if is_late:
+            when = f" within {limit_s(self.engine.spec, self.patience):g} s"
+        problem = f"verify that {self.engine.title} {wanted}{when} ({reason})"
+        return InstallerError(problem, remedy=remedy, code="engine-not-proven")
+
+    def find_reason(self) -> tuple[str, Remedy]:
+        """Return the reason of a failure, in the engine's own words if it gave some, and a remedy."""
+        reason = _describe(self.answer, self.step)
+        if self.answer.stopped:
+            unit = self.engine.unit
+            start_failure = unit_jobs.why_not_started(self.host, unit, self.began_s, self.unit_before)
+            unit_end = systemd.describe_unit_end(self.host, unit)
+            reason = ": ".join(filter(None, (unit_end, start_failure))) or reason
+        remedy = Remedy(
+            f"look at the log of {self.engine.name}, and give ",
+            Option("timeout"),
+            " more seconds if it is slow",
+        )
+        return reason, remedy
 
 
-def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> systemd.Unit | None:
-    """Send the signal to the process that answers, or let its unit do so where that cannot be seen."""
-    peer = processes.peer_of(
-        host.local_path(engine.socket), greeting=GREETINGS[engine.spec.api], timeout_s=ASK_S
-    )
-    if isinstance(peer, processes.Peer):
-        processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.spec.process}))
-    elif isinstance(peer, processes.Unseen):
-        if obstacle := unit_obstacle(host, engine):
-            raise obstacle
-        unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)
-    elif engine.serving is None and systemd.describe_unit_end(host, engine.unit):
-        if not _is_left_stopped(host, engine, patience):  # it has failed: what it refused is what was mended
-            return unit_jobs.restart(host, engine.unit, patience)
-    else:
-        problem = f"reload {engine.title} (nothing answers on {engine.socket})"
-        remedy = f"check that {engine.title} is well"
-        raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
-    return None
+class _ReloadByRestart(_EngineReload):
+    """The restart of the engine's unit, as soon as the engine creates no container."""
+
+    def await_turn(self) -> bool:
+        """Wait until no container is in creation; False if the engine is to stay stopped."""
+        await_idle(self.host, self.engine, self.patience, when_idle=self.step.when_idle)
+        if not self.patience.may_rest:
+            return True
+        return not _is_left_stopped(self.host, self.engine, self.patience)
+
+    def begin(self, patience: Patience) -> None:
+        """Restart the unit."""
+        if not self.engine.unit:
+            raise without_unit(self.engine, "it runs outside any systemd service")
+        self.unit_before = unit_jobs.restart(self.host, self.engine.unit, patience)
 
 
-def _describe(answer: EngineState, reload: Reload) -> str:
-    """Return what is wrong with an engine, in its own words where it has said some."""
-    if answer.serving is None:
+class _ReloadByItself(_EngineReload):
+    """The wait for an engine that watches its configs and restarts itself some time after a write."""
+
+    socket_changed_s = 0.0
+
+    def begin(self, patience: Patience) -> None:  # noqa: ARG002 - nothing is begun
+        """Remember the present socket: the engine makes it anew at its restart."""
+        self.socket_changed_s = self.host.changed_s(self.engine.socket)
+        log.info("waiting for the engine to restart itself", engine=self.engine.name)
+
+    def may_start_later(self) -> bool:
+        """Tell whether the socket is still the old one; at the deadline there was nothing to restart for."""
+        if time.monotonic() >= self.deadline:
+            return False
+        return self.host.changed_s(self.engine.socket) == self.socket_changed_s
+
+
+class _ReloadBySignal(_EngineReload):
+    """The SIGHUP to an engine that goes on; an engine whose unit has failed is restarted."""
+
+    shows_rest_later = True
+    has_reloaded = False  # since the signal
+
+    def begin(self, patience: Patience) -> None:
+        """Send the signal to the process that answers; have its unit send it if the process is not seen.
+
+        Raises:
+            InstallerError: nothing answers, and the unit has not failed either.
+        """
+        engine = self.engine
+        greeting = api_of(engine.spec).greeting
+        peer = processes.peer_of(self.host.local_path(engine.socket), greeting=greeting, timeout_s=ASK_S)
+        if isinstance(peer, processes.Peer):
+            processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.spec.process}))
+        elif isinstance(peer, processes.Unseen):
+            obstacle = unit_obstacle(self.host, engine)
+            if obstacle is not None:
+                raise obstacle
+            unit_jobs.reload(self.host, engine.unit, timeout_s=patience.start_s)
+        elif engine.serving is None and systemd.describe_unit_end(self.host, engine.unit):
+            # The unit has failed, perhaps because of the config that was mended now.
+            if not _is_left_stopped(self.host, engine, patience):
+                self.unit_before = unit_jobs.restart(self.host, engine.unit, patience)
+        else:
+            problem = f"reload {engine.title} (nothing answers on {engine.socket})"
+            remedy = f"check that {engine.title} is well"
+            raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
+
+    def find_served(self, timeout_s: float) -> EffectiveConfig | None:
+        """Return the config in force if it is as the step asks for, and the engine has obeyed the signal."""
+        if self.unit_before is not None:
+            return super().find_served(timeout_s)
+        # Asked first: the config that dockerd serves before the end of its reload may be gone after that.
+        self.has_reloaded = self._has_reloaded(timeout_s)
+        served = super().find_served(timeout_s)
+        return served if self.has_reloaded else None
+
+    def _has_reloaded(self, timeout_s: float) -> bool:
+        """Tell whether the engine has read its config since the signal, which it obeys some time later."""
+        socket = self.host.local_path(self.engine.socket)
+        with suppress(InstallerError):
+            if api_of(self.engine.spec).count_reloads(socket, self.began_s, timeout_s=timeout_s):
+                return True
+        # An engine that was started since has read its config then, and knows of no reload.
+        pidfile = self.engine.spec.pidfile
+        if pidfile is None:
+            return False
+        return self.host.changed_s(pidfile) > self.began_s
+
+    def is_hopeless(self) -> bool:
+        """Tell that waiting may help always: the engine goes on, or its unit is restarted."""
+        return False
+
+    def find_reason(self) -> tuple[str, Remedy]:
+        """Return the reason of a failure; an engine that has read its config may read another file."""
+        reason, remedy = super().find_reason()
+        if self.has_reloaded:
+            reason = f"it has read its config since, and {reason}"
+            remedy = Remedy(
+                f"if that config is not {self.engine.config}, name it with ",
+                Option("config", "PATH", self.engine.name),
+            )
+        return reason, remedy
+
+
+def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
+    """Tell whether the engine's owner has stopped it, and it may rest.
+
+    Raises:
+        EngineStoppedError: the owner has stopped the engine, and it had to serve our runtimes.
+    """
+    # A unit that has ended by itself, or failed because of a config, is not "inactive".
+    if systemd.look_at_unit(host, engine.unit).active != "inactive":
+        return False
+    if not patience.may_rest:
+        problem = f"verify that {engine.title} serves our runtimes ({engine.unit} was stopped)"
+        remedy = f"start {engine.unit}, then run again"
+        raise EngineStoppedError(problem, remedy=remedy, code="engine-not-proven")
+    log.info("engine left stopped", engine=engine.name, reason="it reads its configs when it starts")
+    return True
+
+
+def _describe(answer: EngineState, step: Reload) -> str:
+    """Return what an engine serves instead of the wanted, or the reason for its silence."""
+    serving = answer.serving
+    if serving is None:
         return answer.silence
-    if answer.serving.ready and reload.satisfied_by(answer.serving):
+    if serving.ready and step.satisfied_by(serving):
         return "it has completed no reload since its signal"
-    listed = ", ".join(f"{key}={value or '(built in)'}" for key, value in answer.serving.binaries.items())
-    found = f"it serves {listed or 'no runtime'}, default {answer.serving.default or '(none)'}"
-    wrong = [name for name in reload.wrong_in(answer.serving) if name in answer.serving.handlers]
-    found += f", with other settings than asked for in {', '.join(wrong)}" if wrong else ""
-    return found if answer.serving.ready else f"{found}, and calls itself not ready"
+
+    listed = ", ".join(f"{name}={binary or '(built in)'}" for name, binary in serving.binaries.items())
+    description = f"it serves {listed or 'no runtime'}, default {serving.default or '(none)'}"
+    wrong = [name for name in step.wrong_in(serving) if name in serving.handlers]
+    if wrong:
+        description += f", with other settings than asked for in {', '.join(wrong)}"
+    if not serving.ready:
+        description += ", and calls itself not ready"
+    return description
 
 
 IDLE_S: Final = 10.0
@@ -253,43 +323,49 @@ IDLE_POLL_S: Final = 0.1
 def await_idle(host: Host, engine: EngineState, patience: Patience, *, when_idle: bool = False) -> None:
     """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
 
-    Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
-    is stuck already, and no reason to wait for ever, unless a restart is asked for only when idle: then it
-    raises NotYetError.
+    Our own container is among them until its start is done (gpu-operator#456). A container that stays in that
+    state for longer is stuck already, and no reason to wait for ever.
+
+    Raises:
+        NotYetError: ``when_idle`` is true, and the engine goes on creating containers.
     """
     deadline = time.monotonic() + min(IDLE_S, patience.start_s / 2)
-    while waiting := _list_creating(host, engine):
+    while creating := _list_creating(host, engine):
         if time.monotonic() > deadline and when_idle:
-            raise postpone(replace(engine, creating=waiting))
+            raise postpone(replace(engine, creating=creating))
         if time.monotonic() > deadline:
-            names = [each[:12] for each in waiting]
+            ids = [container_id[:12] for container_id in creating]
             reason = "not started before the restart, which begins now; delete their pods if they stay so"
-            log.warning("containers stuck in CREATED", engine=engine.name, containers=names, reason=reason)
+            log.warning("containers stuck in CREATED", engine=engine.name, containers=ids, reason=reason)
             return
         patience.check()
         time.sleep(IDLE_POLL_S)
 
 
 def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
-    path = host.local_path(engine.socket)
+    """Return the ids of the containers that a restart would strand; none if the engine does not answer."""
+    socket = host.local_path(engine.socket)
     try:
-        return cri.list_ids(path, "ListContainers", cri.CREATED, timeout_s=IDLE_ASK_S)
-    except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
+        return api_of(engine.spec).list_creating(socket, timeout_s=IDLE_ASK_S)
+    except InstallerError:  # the engine is down or hangs: a restart could disturb nothing
         return ()
 
 
 def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineState, ...]:
-    """Return the engines with the containers that a restart would strand, for those that are restarted."""
-    return tuple(
-        replace(each, creating=_list_creating(host, each)) if each.spec.is_restarted else each
-        for each in engines
-    )
+    """Return the engines with the containers that a restart would strand, for engines that are restarted."""
+    known: list[EngineState] = []
+    for engine in engines:
+        if engine.spec.is_restarted:
+            known.append(replace(engine, creating=_list_creating(host, engine)))
+        else:
+            known.append(engine)
+    return tuple(known)
 
 
 def write_once_idle(
     host: Host, write: WriteConfig, engines: Mapping[str, EngineState], patience: Patience
 ) -> None:
-    """Write or remove a config; one that restarts its engine by being written waits for the same as that."""
+    """Write or remove a config; before a write that makes its engine restart, wait as before a restart."""
     engine = engines.get(write.engine)
     if engine is not None and engine.spec.restarts_itself:
         await_idle(host, engine, patience)

@@ -18,7 +18,7 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import PROC, list_words_in_unit_of, monitors_in_unit_of, unit_of, words_of
 from installer.host.sockets import list_listening
-from installer.model.engine import Api, EngineState, Monitor
+from installer.model.engine import EngineState
 from installer.model.facts import count, list_some
 from installer.model.files import Kind
 
@@ -26,7 +26,7 @@ ASK_S: Final = 5.0
 MOST_UNITS: Final = 64  # of those that are looked at; anybody's unit may name another
 LIVE_RESTORE: Final = "live-restore"
 TASKS: Final = "io.containerd.runtime.v2.task"
-DOCKER: Final = next(spec for spec in ENGINES.values() if spec.api is Api.DOCKER)
+DOCKER: Final = next(spec for spec in ENGINES.values() if spec.live_restore_key)
 # Programs that stay in the foreground for a container and end it when they are stopped, by these words.
 CLIENTS: Final = frozenset({"docker", "docker-compose", "nerdctl", "podman", "ctr"})
 PODMAN: Final = "podman"  # its containers have no shim
@@ -201,7 +201,7 @@ def _find_loss_of_docker(
 
 def _list_tasks(host: Host, engine: EngineState, namespace: str) -> Iterator[str]:
     """Yield the ids of the containers with a shim in a namespace of containerd, "" for all of them."""
-    places = {spec.state.usual for spec in ENGINES.values() if spec.monitor is Monitor.SHIM}
+    places = {spec.state.usual for spec in ENGINES.values() if spec.has_shims}
     if engine.state is not None:
         places.add(engine.state)
     for place in sorted(places):

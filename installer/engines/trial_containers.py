@@ -3,14 +3,15 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from installer.engines.cri import SANDBOXES, Calls, ask_status, open_calls
+from installer.engines.engine_api import RunScript
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
@@ -39,8 +40,6 @@ CONTAINER: Final = 1
 USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
 EXEC_S: Final = 30  # a busy node starts a process within seconds
 ID: Final[Schema] = {1: ("id", str)}  # of what was made
-
-Exec: TypeAlias = Callable[[str], str]  # runs a script in the container, returns what it printed
 
 
 class Tools(Struct, frozen=True):
@@ -84,7 +83,7 @@ def _unusable(reason: str) -> InstallerError:
 @contextmanager
 def docker_container(  # noqa: PLR0913 - a container has many sides
     socket: Path, name: str, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
-) -> Iterator[tuple[str, Exec]]:
+) -> Iterator[tuple[str, RunScript]]:
     """Run a container of a new name on ``runtime``; yield its id, and how to run a script in it."""
     from docker.types import LogConfig, Mount
 
@@ -161,7 +160,7 @@ def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["Client"]:
 @contextmanager
 def cri_container(  # noqa: PLR0913 - a container has many sides
     socket: Path, name: str, handler: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
-) -> Iterator[tuple[str, Exec]]:
+) -> Iterator[tuple[str, RunScript]]:
     """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it."""
     status = ask_status(socket, timeout_s=timeout_s)
     metadata = pack_fields((1, name), (2, name), (3, "default"))

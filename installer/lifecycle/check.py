@@ -16,10 +16,10 @@ from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
+from installer.engines.ask import ask
 from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies, specs_for
 from installer.engines.observe import engine_of_row, list_asked
-from installer.engines.restart import ask
 from installer.errors import InstallerError, NotYetError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log, log_others
@@ -41,7 +41,7 @@ from installer.lifecycle.last_check import (
 )
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
-from installer.model.engine import Api, EngineState
+from installer.model.engine import EngineState
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Drift, Options, Places, RestartMode
@@ -550,7 +550,7 @@ def explain_stopped(host: Host, row: EngineRow) -> InstallerError:
     if systemd.look_at_unit(host, row.unit).start.masked:
         remedy = f"run systemctl unmask {row.unit}, then start it"
     # A connection to docker.socket would start a Docker that its owner has stopped.
-    if spec.api is Api.CRI and ask(host, engine_of_row(row)).disabled:
+    if not spec.has_socket_unit and ask(host, engine_of_row(row)).disabled:
         reason = "its CRI is switched off"
         remedy = "take cri out of disabled_plugins in its config, then restart it"
     problem = f"verify that {spec.title} serves our runtimes ({reason})"
@@ -638,13 +638,13 @@ def await_stopped(host: Host, options: Options, record: Record) -> None:
     # again for a client that connects before that (engine-facts.md#dockerd-stop).
     last = read_check(host, options.state_file) or LastCheck()
     processes = {each.name: each.process for each in last.engines if each.serves}
-    dockers = {}
+    sockets = {}
     for name, path in _list_sockets(options, record).items():
-        if ENGINES[name].api is Api.DOCKER:
-            dockers[name] = str(host.local_path(path))
+        if ENGINES[name].has_socket_unit:
+            sockets[name] = str(host.local_path(path))
     deadline = monotonic() + STOPS_S
     while monotonic() < deadline and any(
-        has_closed(processes.get(name, ""), socket) for name, socket in dockers.items()
+        has_closed(processes.get(name, ""), socket) for name, socket in sockets.items()
     ):
         supervision.raise_if_stopped()
         sleep(1)

@@ -26,7 +26,6 @@ from installer.lifecycle.check import Work, check_node, conclude_install
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
-from installer.model.engine import Api
 from installer.model.files import File, Meta, dumps
 from installer.model.options import OnExit, Options, RestartMode, RunRequest
 from installer.model.steps import Part
@@ -47,14 +46,14 @@ def install(options: Options) -> Exit:
         plan = _install(host, options, ledger, patience_s=options.timeout_s)
         unproven = [row for row in ledger.held.engines if row.name in plan.unproven]
         if options.restart_mode is RestartMode.NONE and unproven:
-            stopped = any(each.stopped and each.spec.api is Api.DOCKER for each in plan.engines.values())
-            verb = "start" if stopped else "reload"  # systemd cannot reload a unit that is not active
+            verb = "reload"
+            for engine in plan.engines.values():
+                if engine.stopped and engine.spec.reads_config_on_signal:
+                    verb = "start"  # systemd cannot reload a unit that is not active
             uninstall.log_restarts(unproven, verb, "it has not read its config since the install")
         else:
-            command = "toolkit-installer status"
-            if any(ENGINES[row.name].api is Api.DOCKER for row in ledger.held.engines):
-                docker = f"docker run --rm --runtime={options.runtime_name} --env NVIDIA_VISIBLE_DEVICES=all"
-                command = f"{docker} ubuntu nvidia-smi"
+            trials = [ENGINES[row.name].describe_trial(options.runtime_name) for row in ledger.held.engines]
+            command = next(filter(None, trials), "toolkit-installer status")
             log.info("next step", command=command)
     return Exit.OK
 

@@ -15,11 +15,11 @@ from installer.change.restart import LEFT, PENDING
 from installer.config_text import Edit
 from installer.config_text.change import list_missing
 from installer.engines import ENGINES
+from installer.engines.ask import ask, is_socket_activated
 from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import list_crowded, mount_options
 from installer.engines.dry_run import Comparison, compare_configs
 from installer.engines.observe import engine_of_row
-from installer.engines.restart import ask, is_socket_activated
 from installer.engines.templates import find_template_flaw
 from installer.errors import InstallerError
 from installer.host.files import NOEXEC, Host, is_read_only, mount_point_of

@@ -21,10 +21,12 @@ from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
 from installer.change.references import find_last_references
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
-from installer.engines import ENGINES, trial_containers
+from installer.engines import ENGINES
+from installer.engines.apis import api_of
+from installer.engines.ask import is_socket_activated
 from installer.engines.containers import find_in_use, find_running_containers
 from installer.engines.dry_run import Trials
-from installer.engines.restart import is_socket_activated
+from installer.engines.trial_containers import MARK
 from installer.errors import (
     Exit,
     InstallerError,
@@ -40,7 +42,6 @@ from installer.host.kubernetes import is_replica_made
 from installer.host.trees import remove_staged
 from installer.lifecycle import handover, readiness
 from installer.metrics import snapshot as metrics
-from installer.model.engine import Api
 from installer.model.facts import EngineRow, Facts, names_of
 from installer.model.files import File, Layout, Meta, dumps
 from installer.model.options import InUse, OnExit, Options, RestartMode
@@ -61,7 +62,6 @@ NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by d
 # grace of a pod has no more.
 SWEEP_S: Final = 60.0
 HURRIED_S: Final = 15.0
-REMOVE: Final = {Api.DOCKER: trial_containers.remove_containers, Api.CRI: trial_containers.remove_pods}
 
 
 def uninstall(options: Options) -> Exit:
@@ -184,13 +184,19 @@ def _find_last_references(host: Host, options: Options, ledger: Ledger) -> Itera
     return find_last_references(observe_undo(host, options, ledger.held, awaits_s=0.0), options)
 
 
-def log_restarts(rows: Iterable[EngineRow], dockers: str, reason: str) -> None:
-    """Log how a user has engines read their configs; ``dockers`` is the verb for dockerd."""
+def log_restarts(rows: Iterable[EngineRow], reload_verb: str, reason: str) -> None:
+    """Log how a user has engines read their configs.
+
+    Args:
+        rows: The engines.
+        reload_verb: The verb for an engine that reads its config on a signal.
+        reason: The reason.
+    """
     commands: list[str] = []
     remedies: list[str] = []
     for row in rows:
         spec = ENGINES[row.name]
-        verb = dockers if spec.reads_config_on_signal else "restart"
+        verb = reload_verb if spec.reads_config_on_signal else "restart"
         if row.unit:
             commands.append(f"systemctl {verb} {row.unit}")
         else:
@@ -357,7 +363,7 @@ def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
         problem = f"reach {spec.title} on {made.socket} (it does not run)"
         remedy = f"start it, and remove {made.name} by hand"
         raise InstallerError(problem, remedy=remedy, code="engine-not-answering")
-    return REMOVE[spec.api](host.local_path(made.socket), made.name, timeout_s=timeout_s)
+    return api_of(spec).remove_container(host.local_path(made.socket), made.name, timeout_s=timeout_s)
 
 
 def _read_made(host: Host, layout: Layout) -> list[Made]:
@@ -365,7 +371,7 @@ def _read_made(host: Host, layout: Layout) -> list[Made]:
         read_json_of_root(host, layout.made, dict[str, list[Made]]) or {}
     )  # a damaged file counts as empty
     made = found.get("made", ())
-    mark = f"{trial_containers.MARK}-"
+    mark = f"{MARK}-"
     return [each for each in made if each.engine in ENGINES and each.name.startswith(mark)]
 
 

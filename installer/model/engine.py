@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from enum import StrEnum
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self, TypeAlias
@@ -262,13 +261,6 @@ def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
         raise InstallerError(problem, remedy=Remedy("choose another name with ", Option("runtime-name")))
 
 
-class Api(StrEnum):
-    """The protocol of an engine's socket."""
-
-    DOCKER = "Docker's over HTTP/1.1"
-    CRI = "CRI over HTTP/2"
-
-
 class RuntimeFlags(Struct, frozen=True):
     """The flags and variables of an engine's start that name runtimes."""
 
@@ -289,6 +281,7 @@ class CommandLine(Struct, frozen=True):
     # The root, the state and the socket; an engine without such flags has none.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runtimes: RuntimeFlags | None = None
+    addresses: tuple[str, ...] = ()  # of the addresses on which the engine listens
     conflicts: Mapping[str, str] = field(default_factory=dict)  # flag: reason against runtimes in a config
 
 
@@ -305,13 +298,6 @@ class DropIns(Struct, frozen=True):
     def takes_ours(self) -> bool:
         """Whether the engine can read a drop-in of ours."""
         return self.is_imported or self.directory is not None
-
-
-class Monitor(StrEnum):
-    """The program that holds a running container, and leaves the container's bundle on the disk."""
-
-    SHIM = "a shim of containerd's"
-    CONMON = "conmon"
 
 
 class Place(Struct, frozen=True):
@@ -448,13 +434,17 @@ class Engine(ABC):
     program: PurePosixPath | None = None  # in an unusual place
     unit: str
     socket: PurePosixPath
-    api: Api
+    api: str  # the protocol of the socket, by its name in engines/apis.py
+    # A socket unit of systemd may hold the socket: then a client's connection starts a stopped engine.
+    has_socket_unit: bool = False
     pidfile: PurePosixPath | None = None  # written at each start; for an engine whose socket systemd holds
     cmdline: CommandLine
     lower_engine: str = ""  # the engine that runs this engine's containers
+    lower_socket: Place | None = None  # the socket of that engine
     # Patterns of programs that the engine starts though no config names them. The default is containerd's:
     # io.containerd.gpu.v2 is containerd-shim-gpu-v2, which any client may ask for.
     started_programs: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
+    gpus_hook: str = ""  # the program that ``--gpus`` of the engine's client needs in the engine's PATH
     has_dry_run: bool = True  # its program tells, without a start, what texts bring into force
     looks_up_programs: bool = False  # at its start, but not in a dry run: see ``list_programs``
 
@@ -473,7 +463,17 @@ class Engine(ABC):
 
     # Its containers.
     state: Place  # of the bundles
-    monitor: Monitor = Monitor.SHIM
+    # The containers are held by shims of containerd, which leave records in ``state``; otherwise by conmon.
+    has_shims: bool = True
+    monitor_program: str = (
+        "containerd-shim-runc-v2"  # looked up by this name (engine-facts.md#below-an-engine)
+    )
+    # The settings of a runtime that name its monitor by a path, in small letters without underscores.
+    monitor_keys: tuple[str, ...] = ("runtimepath", "runtimetype")
+    # A container stays after its end, and may be started again with the runtime of its creation.
+    keeps_containers: bool = False
+    # The setting with which the containers outlive a stop of the engine; "" if they always do.
+    live_restore_key: str = ""
     namespace: str = ""  # of containerd, for this engine's containers only; "" for any
     data: Place | None = None  # of the containers' files
     # The first version in which a container cannot be used without its handler in the config, None for none:
@@ -620,6 +620,10 @@ class Engine(ABC):
     def describe_reload(self) -> str:
         """Return the reload as a step of a plan, in the imperative."""
         return f"{self.reload_verb} {self.title}"
+
+    def describe_trial(self, _runtime: str) -> str:
+        """Return a user's command that shows the GPUs in a container; "" for an engine without a client."""
+        return ""
 
     def needs_handler(self, version: Version | None) -> bool:
         """Tell whether this version cannot use a container after the handler is removed from the config."""

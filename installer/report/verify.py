@@ -14,19 +14,20 @@ from msgspec.structs import replace
 
 from installer.change.ledger import read_record
 from installer.change.lost_ledger import find_install_dir
-from installer.engines import ENGINES, trial_containers
+from installer.engines import ENGINES
+from installer.engines.apis import api_of
+from installer.engines.ask import is_socket_activated
 from installer.engines.config_edits import is_hook
 from installer.engines.containers import find_running_containers
 from installer.engines.dependencies import driver_root
+from installer.engines.engine_api import RunScript
 from installer.engines.observe import engine_of_row
-from installer.engines.restart import is_socket_activated
-from installer.engines.trial_containers import MARK, Exec, Tools, shell_of
+from installer.engines.trial_containers import MARK, Tools, shell_of
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
 from installer.host.inodes import watch_opens
 from installer.host.locks import lock_file
 from installer.lifecycle.uninstall import Made, record_made, remove_made
-from installer.model.engine import Api
 from installer.model.facts import EngineRow, Record, count
 from installer.model.files import dumps
 from installer.model.options import Options
@@ -50,7 +51,6 @@ done
 echo {END}
 exit 0
 """
-CONTAINERS: Final = {Api.DOCKER: trial_containers.docker_container, Api.CRI: trial_containers.cri_container}
 
 
 class Expectation(Struct, frozen=True):
@@ -175,13 +175,13 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
     environment = {"NVIDIA_VISIBLE_DEVICES": "all" if expected.devices else "void"}
     socket = host.local_path(row.socket)
     timeout_s = max(PATIENCE_S, options.timeout_s)
-    run_container = CONTAINERS[ENGINES[row.name].api]
+    api = api_of(ENGINES[row.name])
     observed: Observation | None = None
     try:
         with (
             record_made(host, options.layout, Made(row.name, row.socket, row.unit, name)),
             watch_opens((wrapper, runtime)) as list_opened,
-            run_container(socket, name, expected.runtime, tools, environment, timeout_s=timeout_s) as (
+            api.run_container(socket, name, expected.runtime, tools, environment, timeout_s=timeout_s) as (
                 container_id,
                 script,
             ),
@@ -204,7 +204,7 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
     return observed
 
 
-def ask_container(script: Exec, *, timeout_s: float) -> str:
+def ask_container(script: RunScript, *, timeout_s: float) -> str:
     """Return the output of the container by the deadline.
 
     Raises:

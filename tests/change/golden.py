@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, entries_for, plan_install
 from installer.cli.flags import DEFAULT_HOOK
 from installer.engines import ENGINES
+from installer.engines.ask import parse_version
 from installer.engines.config_edits import tree_of
-from installer.engines.restart import parse_version
 from installer.model.engine import EffectiveConfig, Engine, EngineState, Runtime
 from installer.model.facts import CdiFacts, DriverFacts, Facts, PayloadFacts, Record, ToolkitFacts
 from installer.model.files import Artifact, File, Kind

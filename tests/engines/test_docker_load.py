@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from installer.engines import ENGINES
-from installer.engines.restart import parse_version
+from installer.engines.ask import parse_version
 from installer.model.engine import ConfigFiles, HostReader, LoadInput
 from installer.model.files import Kind
 from tests.engines.configs import DAEMON_JSON, DOCKER

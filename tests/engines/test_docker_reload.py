@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.config_text import Value
+from installer.engines.ask import parse_version
 from installer.engines.docker.config import DockerdModel, Refused, has_same_runtimes
-from installer.engines.restart import parse_version
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, Flags
 from installer.model.files import File

@@ -47,7 +47,8 @@ RELOAD = """
 import subprocess
 from pathlib import Path, PurePosixPath
 from installer.engines import ENGINES
-from installer.engines.restart import ask, reload
+from installer.engines.ask import ask
+from installer.engines.restart import reload
 from installer.host.files import Host
 from installer.host.unit_jobs import Patience
 from installer.model.engine import EngineState

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from installer.change.observe import find_moved
 from installer.engines import ENGINES, observe
+from installer.engines.ask import ask
 from installer.engines.containers import find_in_use
-from installer.engines.restart import ask, limit_s
+from installer.engines.restart import limit_s
 from installer.engines.trial_containers import MARK, Tools
 from installer.errors import InstallerError
 from installer.host.files import Host

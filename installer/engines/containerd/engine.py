@@ -9,7 +9,6 @@ from installer.engines.containerd import config as containerd_config
 from installer.engines.containerd import effective, load
 from installer.errors import InstallerError
 from installer.model.engine import (
-    Api,
     CdiSupport,
     Check,
     ConfigFiles,
@@ -40,7 +39,7 @@ class Containerd(Engine):
     process = "containerd"
     unit = "containerd.service"
     socket = PurePosixPath("/run/containerd/containerd.sock")
-    api = Api.CRI
+    api = "cri"
     cmdline = effective.FLAGS
     state = Place(PurePosixPath("/run/containerd"), "--state", "state")
     data: Place | None = Place(PurePosixPath("/var/lib/containerd"), "--root", "root")

@@ -8,7 +8,6 @@ from installer.config_text import Tree, Value
 from installer.engines.crio import config as crio_config
 from installer.engines.crio import load
 from installer.model.engine import (
-    Api,
     CdiSupport,
     Check,
     CommandLine,
@@ -20,7 +19,6 @@ from installer.model.engine import (
     Extras,
     LoadError,
     LoadInput,
-    Monitor,
     Place,
     RuntimeEntry,
     RuntimeFlags,
@@ -42,7 +40,7 @@ class Crio(Engine):
     process = "crio"
     unit = "crio.service"
     socket = PurePosixPath("/var/run/crio/crio.sock")
-    api = Api.CRI
+    api = "cri"
     cmdline = CommandLine(
         config=crio_config.CONFIG_FLAGS,
         drop_ins=crio_config.DROP_IN_FLAGS,
@@ -57,7 +55,9 @@ class Crio(Engine):
     reload_misreports = True
     finishes_calls = True
     state = Place(crio_config.STATE, "", "")
-    monitor = Monitor.CONMON
+    has_shims = False
+    monitor_program = crio_config.CONMON
+    monitor_keys = ("monitorpath",)
     needs_handler_since = ()
     finds_by_handler = True
     cdi = CdiSupport(

@@ -7,34 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from installer.engines.docker.config import read_info
+from installer.engines.engine_api import KeptContainer, NotServedError
 from installer.errors import InstallerError
 from installer.model.engine import Answer
 
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client
-
-
-class NotServedError(InstallerError):
-    """Another program than the host's own dockerd answers Docker's API; ``reason`` names the program."""
-
-    usual = "engine-unknown"
-
-    def __init__(self, reason: str, *, remedy: str) -> None:
-        super().__init__(f"configure Docker ({reason})", remedy=f"leave docker out of --runtime{remedy}")
-        self.reason = reason
-
-
-class DockerContainer(Struct, frozen=True):
-    """A container of Docker, with the runtime of its creation, the default included."""
-
-    id: str
-    name: str
-    runtime: str
-    running: bool
-    restarting: bool = False  # dockerd is about to start the container again; ``running`` is true, too
 
 
 def ask_info(address: Path, *, timeout_s: float) -> Answer:
@@ -48,15 +27,19 @@ def ask_info(address: Path, *, timeout_s: float) -> Answer:
         without = "takes GPUs by CDI, without a runtime of ours"
         if "Libpod-Api-Version" in client.answer.headers:
             reason = f"Podman answers on {address}, and reads no daemon.json"
-            raise NotServedError(reason, remedy=f"; Podman {without}")
+            raise _not_served(reason, f"; Podman {without}")
         if "name=rootless" in (answer.get("SecurityOptions") or ()):
             reason = f"the dockerd on {address} is rootless, its config is in its user's home"
-            raise NotServedError(reason, remedy=f"; rootless Docker {without}")
+            raise _not_served(reason, f"; rootless Docker {without}")
         if str(answer.get("DockerRootDir", "")).startswith("/var/snap/"):
             reason = f"the dockerd on {address} is that of the snap, which does not see our files"
-            raise NotServedError(reason, remedy=", or install Docker from a package")
+            raise _not_served(reason, ", or install Docker from a package")
 
         return Answer(read_info(answer), answer["ServerVersion"])
+
+
+def _not_served(reason: str, remedy: str) -> NotServedError:
+    return NotServedError("Docker", reason, remedy=f"leave docker out of --runtime{remedy}")
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
@@ -71,7 +54,7 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
         return len(answer.content.splitlines())
 
 
-def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
+def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[KeptContainer, ...]:
     """Return all containers of dockerd, stopped containers included."""
     containers = []
     with _understood(socket_path, timeout_s) as client:
@@ -83,7 +66,7 @@ def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerConta
             except APIError:  # removed meanwhile
                 continue
             containers.append(
-                DockerContainer(
+                KeptContainer(
                     name=container["Name"].lstrip("/"),
                     runtime=container["HostConfig"].get("Runtime") or "",
                     running=bool(container["State"]["Running"]),

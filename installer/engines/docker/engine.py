@@ -7,7 +7,6 @@ from typing import Any
 from installer.engines.docker import config as docker_config
 from installer.engines.docker import load
 from installer.model.engine import (
-    Api,
     CdiSupport,
     Check,
     CommandLine,
@@ -40,17 +39,20 @@ class Docker(Engine):
     process = "dockerd"
     unit = "docker.service"
     socket = PurePosixPath("/var/run/docker.sock")
-    api = Api.DOCKER
+    api = "docker"
+    has_socket_unit = True
     pidfile = PurePosixPath("/var/run/docker.pid")
     cmdline = CommandLine(
         config=docker_config.CONFIG_FLAGS,
         runtimes=RuntimeFlags("--default-runtime", "--add-runtime", "="),
+        addresses=("-H", "--host"),
         # It loses the runtimes of its flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
         conflicts={"--add-runtime": "which each reload with runtimes in its config undoes"},
     )
     lower_engine = "containerd"
-    # The last is that of `docker run --gpus`.
-    started_programs = ("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook")
+    lower_socket = Place(PurePosixPath("/run/containerd/containerd.sock"), "--containerd", "containerd")
+    gpus_hook = "nvidia-container-runtime-hook"
+    started_programs = ("containerd", "runc", "docker-init", "docker-proxy", gpus_hook)
     reads_config_on_signal = True
     reload_verb = "reload"
     reload_event = "engine reloaded"
@@ -59,6 +61,8 @@ class Docker(Engine):
         PurePosixPath("/run/docker/containerd/daemon"), "--exec-root", "exec-root", "containerd/daemon"
     )
     namespace = "moby"
+    keeps_containers = True
+    live_restore_key = "live-restore"
     data = Place(PurePosixPath("/var/lib/docker"), "--data-root", "data-root")
     cdi = CdiSupport(
         "Docker 28.2 has CDI switched on, 25 with features.cdi = true in daemon.json, restarted",
@@ -103,3 +107,7 @@ class Docker(Engine):
     def find_load_errors(self, given: LoadInput) -> Iterable[LoadError]:
         """Return the reasons for which dockerd ends at a reload that ``--validate`` accepts."""
         return load.find_load_errors(given)
+
+    def describe_trial(self, runtime: str) -> str:
+        """Return the ``docker run`` that shows the GPUs in a container."""
+        return f"docker run --rm --runtime={runtime} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"

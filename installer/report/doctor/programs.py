@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from installer.change.restart import AT_NEXT_START, PENDING
 from installer.engines import CONTAINERD, ENGINES
-from installer.model.engine import Api, is_ours
+from installer.model.engine import is_ours
 from installer.model.facts import count
 from installer.payload.files import advise
 from installer.report.doctor import model
@@ -273,7 +273,7 @@ def check_config_schema(exam: model.EngineExam) -> str:
 
 def _find_docker(node: Node) -> model.EngineExam | None:
     for exam in node.engines:
-        if exam.spec.api is Api.DOCKER:
+        if exam.spec.gpus_hook:
             return exam
     return None
 
@@ -298,7 +298,7 @@ def check_docker_hook(node: Node) -> Verdict:
 
 
 def _docker_answers(node: Node) -> bool:
-    return any(exam.serving for exam in node.engines if exam.spec.api is Api.DOCKER)
+    return any(exam.serving for exam in node.engines if exam.spec.live_restore_key)
 
 
 @given(_docker_answers, NO_DOCKER)

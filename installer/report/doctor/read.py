@@ -19,7 +19,7 @@ from installer.config_text import Tree, value_at
 from installer.engines import ENGINES
 from installer.engines.config_edits import is_hook, tree_of
 from installer.engines.config_files import with_readable_configs
-from installer.engines.dependencies import MONITORS, Dependencies, driver_root, find_dependencies
+from installer.engines.dependencies import Dependencies, driver_root, find_dependencies
 from installer.engines.dry_run import Trials
 from installer.engines.observe import ask_for, drop_unused, look_for, with_process
 from installer.engines.startup import find_lacks, find_moves, path_of, value_of
@@ -41,7 +41,7 @@ from installer.host.processes import (
 from installer.host.programs import can_be_started, run_in
 from installer.host.sockets import is_listened_on
 from installer.lifecycle.installation_report import LAST_CHECK, Installation, Line, read_installation
-from installer.model.engine import Api, EffectiveConfig, Engine, EngineState
+from installer.model.engine import EffectiveConfig, Engine, EngineState
 from installer.model.facts import Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
@@ -95,7 +95,6 @@ VERSION_FLAGS: Final[Mapping[str, str]] = {
 }
 NAME_LETTERS: Final = 15  # the kernel cuts the name of a process
 PROCESS_NAMES: Final = frozenset(name[:NAME_LETTERS] for name in VERSION_FLAGS)
-DOCKER_HOOK: Final = "nvidia-container-runtime-hook"
 
 
 def read_node(host: Host, options: Options) -> model.Node:
@@ -616,14 +615,14 @@ def _examine(host: Host, options: Options, spec: Engine) -> model.EngineExam | N
     start_problem = ""
     try:
         if engine.serving:
-            monitor = MONITORS[spec.monitor][0] if engine.pid else ""
+            monitor = spec.monitor_program if engine.pid else ""
             find_dependencies(host, engine, options.layout.toolkit, Dependencies(monitor=monitor))
     except InstallerError as error:
         start_problem = f"{error.problem}; {error.remedy}"
 
     has_hook: bool | None = None
-    if spec.api is Api.DOCKER and engine.started and engine.started.environment.get("PATH"):
-        has_hook = any(is_file(host, directory / DOCKER_HOOK) for directory in engine.started.paths)
+    if spec.gpus_hook and engine.started and engine.started.environment.get("PATH"):
+        has_hook = any(is_file(host, directory / spec.gpus_hook) for directory in engine.started.paths)
 
     flaws = list(_find_next_flaws(host, options, engine, unit))
     return model.EngineExam(

@@ -1,0 +1,100 @@
+"""The questions to an engine on its socket, whatever protocol the engine speaks. The protocols: apis.py."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+
+from installer.errors import InstallerError
+from installer.model.engine import Answer
+
+if TYPE_CHECKING:
+    from installer.engines.trial_containers import Tools
+
+RunScript: TypeAlias = Callable[[str], str]  # runs a script in a container, returns what the script printed
+
+
+class NotServedError(InstallerError):
+    """Another program than the host's own engine answers the engine's API; ``reason`` names the program."""
+
+    usual = "engine-unknown"
+
+    def __init__(self, title: str, reason: str, *, remedy: str) -> None:
+        super().__init__(f"configure {title} ({reason})", remedy=remedy)
+        self.reason = reason
+
+
+class KeptContainer(Struct, frozen=True):
+    """A container that its engine keeps after its end, with the runtime of its creation, also a default."""
+
+    id: str
+    name: str
+    runtime: str
+    running: bool
+    restarting: bool = False  # the engine is about to start the container again; ``running`` is true, too
+
+
+class EngineApi(ABC):
+    """The protocol of an engine's socket. Each call has a deadline of its own.
+
+    All calls raise InstallerError if the engine does not answer, or answers something unexpected.
+    """
+
+    greeting: bytes  # an engine answers this at once, before any question
+
+    @abstractmethod
+    def ask(self, socket: Path, *, timeout_s: float) -> Answer:
+        """Ask an engine for its config in force and its version.
+
+        Raises:
+            NotServedError: another program answers.
+            InstallerError: the engine gives no answer; the code "cri-disabled" or "cri-failed" tells why.
+        """
+
+    def list_pods(self, socket: Path, *, timeout_s: float) -> tuple[str, ...]:  # noqa: ARG002 - by default none
+        """Return the ids of the pods of an engine; none for an engine without pods."""
+        return ()
+
+    def list_creating(self, socket: Path, *, timeout_s: float) -> tuple[str, ...]:  # noqa: ARG002 - by default none
+        """Return the ids of the containers that a restart of the engine would strand in state CREATED."""
+        return ()
+
+    def list_kept_containers(
+        self,
+        socket: Path,  # noqa: ARG002 - by default none
+        *,
+        timeout_s: float,  # noqa: ARG002
+    ) -> tuple[KeptContainer, ...]:
+        """Return the containers that the engine may start again, the running ones included."""
+        return ()
+
+    def list_running_names(self, socket: Path, *, timeout_s: float) -> tuple[str, ...]:  # noqa: ARG002 - by default none
+        """Return the names of the running containers, of an engine whose stop may end them."""
+        return ()
+
+    def count_reloads(self, socket: Path, since_s: float, *, timeout_s: float) -> int:  # noqa: ARG002 - by default none
+        """Return the number of reloads that an engine has completed since a moment of the wall clock.
+
+        An engine that reads its config on a signal has to tell: only that proves the reload.
+        """
+        return 0
+
+    @abstractmethod
+    def run_container(  # noqa: PLR0913 - a container has many sides
+        self,
+        socket: Path,
+        name: str,
+        runtime: str,
+        tools: "Tools",
+        environment: Mapping[str, str],
+        *,
+        timeout_s: float,
+    ) -> AbstractContextManager[tuple[str, RunScript]]:
+        """Run a container of a new name for the block; yield its id, and a function that runs scripts."""
+
+    @abstractmethod
+    def remove_container(self, socket: Path, name: str, *, timeout_s: float) -> list[str]:
+        """Remove all leftovers of a container of ``run_container``; return what was removed, in words."""
