@@ -1,7 +1,7 @@
-"""The containers that run on our runtimes, whichever engine started them, and the wait for one in the making.
+"""The containers that run on our runtimes, whichever engine started them, and the wait for those in creation.
 
-They are found by the binary that they were started with, from what shims and CRI-O leave on the disk. Not by
-the name of a handler: the default handler has none, and a config may have changed since the start.
+A container is found by the program that started it, from the records of shims and of CRI-O on the disk. The
+name of a handler does not tell: the default handler has none, and a config may have changed since the start.
 """
 
 import re
@@ -33,31 +33,36 @@ from installer.model.facts import Container, EngineRow, Record
 from installer.model.files import PATH, Kind, Layout
 
 T = TypeVar("T")
-# Returns the file of the toolkit that a path leads to.
+# Returns the file of the toolkit that a path leads to, None for any other path.
 Leads: TypeAlias = Callable[[str], PurePosixPath | None]
 
 ASK_S: Final = 3.0
 USUAL: Final = ("runc", "crun")
-NOTICED_S: Final = 0.5  # CRI-O watches its hooks; meanwhile it may be writing a bundle with ours
+NOTICED_S: Final = 0.5  # until CRI-O has noticed a removed hook; it may still write a bundle with the hook
 CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
-CRIO: Final = next(each.name for each in ENGINES.values() if not each.has_shims)
-SHIMS: Final = tuple(each for each in ENGINES.values() if each.has_shims)
-NAMESPACES: Final = {each.namespace: each.name for each in SHIMS if each.namespace}
+WITH_SHIMS: Final = tuple(spec for spec in ENGINES.values() if spec.has_shims)
+# The engine to which all containers of a namespace belong.
+NAMESPACES: Final = {spec.namespace: spec.name for spec in WITH_SHIMS if spec.namespace}
 ANNOTATED: Final = "io.kubernetes.cri-o."
 ROOT_ARGUMENT: Final = "--root="  # of conmon's --runtime-arg
 SHORT_ID: Final = 12
-SCRIPT_BYTES: Final = 64 << 10  # of one that may start our program
+SCRIPT_BYTES: Final = 64 << 10  # of a script that may start our program
 COMMENT: Final = re.compile(r"(?m)^[^\S\n]*+#.*$")
 FILE_BYTES: Final = 16 << 20  # of a bundle's config.json, which has the annotations of a pod
+# The stages of hooks that run after the start of a container. Hooks of CDI run in createContainer, before it.
+STAGES_OF_SHIMS: Final = ("prestart", "poststart", "poststop")
+STAGES_OF_CRIO: Final = ("poststart", "poststop")
 
 
 class _Hook(Struct, frozen=True):
+    """A hook of an OCI spec."""
+
     path: str = ""
 
 
 class _Annotations(Struct, frozen=True):
-    """The annotations that engines write; the others, of which a pod has up to 256 KiB, are not kept."""
+    """The annotations that engines write; all others, of which a pod has up to 256 KiB, are dropped."""
 
     sandbox: str = msgspec.field(default="", name=f"{ANNOTATED}SandboxID")
     handler: str = msgspec.field(default="", name=f"{ANNOTATED}RuntimeHandler")
@@ -68,17 +73,20 @@ class _Annotations(Struct, frozen=True):
 
 
 class _Spec(Struct, frozen=True):
-    """What counts here of an OCI spec, config.json in a bundle."""
+    """The annotations and the hooks of an OCI spec, config.json in a bundle."""
 
     annotations: _Annotations | None = None
     hooks: dict[str, list[_Hook] | None] | None = None
 
     def find_hook(self, leads: Leads, stages: Collection[str] | None = None) -> PurePosixPath | None:
-        """Return what of the toolkit it names as a hook, of these stages or of any."""
+        """Return the first file of the toolkit among the hooks of some stages, or of all stages."""
         for stage, hooks in (self.hooks or {}).items():
-            for hook in hooks or () if stages is None or stage in stages else ():
-                if found := leads(hook.path):
-                    return found
+            if stages is not None and stage not in stages:
+                continue
+            for hook in hooks or ():
+                file = leads(hook.path)
+                if file:
+                    return file
         return None
 
 
@@ -87,130 +95,191 @@ def find_running_containers(
 ) -> tuple[Container, ...]:
     """Return the containers on runtimes of this install-dir, or with a hook of it still to run.
 
-    An engine that has been undone may still run some: a forced undo leaves them links.
+    Engines whose undo is done count as well: after a forced undo their containers still use our links.
+
+    Args:
+        host: The node.
+        layout: The install-dir.
+        record: The ledger.
+        engines: The observed engines; an engine of the ledger may be missing here.
+        restarts: Whether we may restart engines; otherwise CRI-O uses its present default for pods
+            without a handler.
     """
     if record.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
 
     def leads(path: str) -> PurePosixPath | None:
+        if not path.startswith("/"):
+            return None
         with suppress(InstallerError):
-            return leads_to(host, PurePosixPath(path), layout) if path.startswith("/") else None
+            return leads_to(host, PurePosixPath(path), layout)
         return None
 
-    found = [*list_shim_containers(host, _states(engines), binaries, leads)]
-    for row in (each for each in record.engines if not ENGINES[each.name].has_shims):
-        engine = next((engine for engine in engines if engine.name == row.name), engine_of_row(row))
+    containers = list(list_shim_containers(host, _list_states(engines), binaries, leads=leads))
+    for row in record.engines:
+        spec = ENGINES[row.name]
+        if spec.has_shims:
+            continue
+        engine = _find_engine(engines, row.name) or engine_of_row(row)
         # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
-        paths = {name: PurePosixPath(path) for name, path in engine.served.binaries.items()}
-        handlers = {name: path for name, path in paths.items() if path in binaries} | {**row.runtimes}
+        handlers: dict[str, PurePosixPath] = {}
+        for name, binary in engine.served.binaries.items():
+            if PurePosixPath(binary) in binaries:
+                handlers[name] = PurePosixPath(binary)
+        handlers.update(row.runtimes)
         default = engine.served.default
-        if default in handlers and not restarts:  # who asked for nothing needs what is default now
+        if default in handlers and not restarts:
             handlers[""] = handlers[default]
-        state = engine.state or row.state or ENGINES[row.name].state.usual
-        found += list_crio_containers(host, state, handlers, binaries, leads)
-    return tuple(found)
+        state = engine.state or row.state or spec.state.usual
+        containers += list_crio_containers(host, row.name, state, handlers, binaries, leads=leads)
+    return tuple(containers)
 
 
-def _states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
-    """Return where shims leave what they run, and to which engine that belongs."""
-    # Of two engines that share a place, the first.
-    return {each.state.usual: each.name for each in reversed(SHIMS)} | {
-        engine.state: engine.name for engine in engines if engine.state and engine.spec.has_shims
-    }
+def _find_engine(engines: Collection[EngineState], name: str) -> EngineState | None:
+    """Return the engine of a name."""
+    return next((engine for engine in engines if engine.name == name), None)
+
+
+def _list_states(engines: Collection[EngineState]) -> dict[PurePosixPath, str]:
+    """Return the directories in which shims leave their records, each with its engine."""
+    states: dict[PurePosixPath, str] = {}
+    for spec in reversed(WITH_SHIMS):  # of two engines with the same directory the first wins
+        states[spec.state.usual] = spec.name
+    for engine in engines:
+        if engine.state and engine.spec.has_shims:
+            states[engine.state] = engine.name
+    return states
 
 
 def find_in_use(
     host: Host, layout: Layout, record: Record, engines: Collection[EngineState], *, restarts: bool = True
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
-    """Return the containers that need our runtimes, and the names of a Docker's stopped ones."""
-    # Docker first: one that it calls running, and that has no shim then, has just ended.
-    row = next((row for row in record.engines if ENGINES[row.name].keeps_containers), None)
-    known = _known_to_docker(host, row, engines) if row else ()
+    """Return the containers that need our runtimes, and the names of stopped containers that will need them.
+
+    Arguments: see ``find_running_containers``.
+    """
+    keepers = [row for row in record.engines if ENGINES[row.name].keeps_containers]
+    # Docker is asked first: a container that it calls running, and that has no shim after that, has ended.
+    kept_containers = {row.name: _list_kept_containers(host, row, engines) for row in keepers}
     running = find_running_containers(host, layout, record, engines, restarts=restarts)
-    if row is None:
-        return running, ()
-    names = {each.id: each.name for each in known}
-    ours = row.runtimes
-    named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
-    places = {host.resolve(state / TASKS / ENGINES[row.name].namespace) for state in _states(engines)}
-    shims = {name for place in places for name in host.names(place)}
-    # One that crashes again and again has no shim between two lives, and needs our runtime for the next.
-    again = [
-        Container(row.name, each.id, each.name, ours[each.runtime])
-        for each in named
-        if record.toolkit and (each.restarting or (each.running and each.id not in shims))
-    ]
-    idle = sorted(each.name for each in named if not (each.running or each.restarting))
-    return (*(replace(each, name=names.get(each.id, each.name)) for each in running), *again), tuple(idle)
+    running_ids = {container.id for container in running}
+
+    names: dict[str, str] = {}
+    between_lives: list[Container] = []
+    stopped: list[str] = []
+    for row in keepers:
+        shim_ids = _list_shim_ids(host, engines, ENGINES[row.name].namespace)
+        for kept in kept_containers[row.name]:
+            names[kept.id] = kept.name
+            if kept.runtime not in row.runtimes or kept.id in running_ids:
+                continue
+            if not (kept.running or kept.restarting):
+                stopped.append(kept.name)
+            elif record.toolkit and (kept.restarting or kept.id not in shim_ids):
+                # A container that crashes again and again has no shim between two lives.
+                between_lives.append(Container(row.name, kept.id, kept.name, row.runtimes[kept.runtime]))
+
+    named = [replace(container, name=names.get(container.id, container.name)) for container in running]
+    return (*named, *between_lives), tuple(sorted(stopped))
 
 
-def _known_to_docker(
+def _list_shim_ids(host: Host, engines: Collection[EngineState], namespace: str) -> set[str]:
+    """Return the ids of the containers of a namespace that have a shim, in all directories of records."""
+    directories = {host.resolve(state / TASKS / namespace) for state in _list_states(engines)}
+    ids: set[str] = set()
+    for directory in directories:
+        ids.update(host.names(directory))
+    return ids
+
+
+def _list_kept_containers(
     host: Host, row: EngineRow, engines: Collection[EngineState]
 ) -> tuple[KeptContainer, ...]:
-    """Return the containers of a dockerd that answers; of a stopped one they are not known."""
-    engine = next((engine for engine in engines if engine.name == row.name), None)
+    """Return the containers that an engine keeps; none if the engine is stopped or does not answer."""
+    spec = ENGINES[row.name]
+    engine = _find_engine(engines, row.name)
     answers = engine is not None and engine.serving is not None
-    if answers or not is_socket_activated(host, ENGINES[row.name], row.socket, row.unit):
-        with suppress(InstallerError):
-            return api_of(ENGINES[row.name]).list_kept_containers(
-                host.local_path(row.socket), timeout_s=ASK_S
-            )
+    if not answers and is_socket_activated(host, spec, row.socket, row.unit):
+        return ()
+    with suppress(InstallerError):
+        return api_of(spec).list_kept_containers(host.local_path(row.socket), timeout_s=ASK_S)
     return ()
 
 
 def find_substitute_runtime(host: Host, record: Record) -> PurePosixPath | None:
-    """Return the path of the runtime that ours wrap, as the host finds it; None where there is none."""
+    """Return the path of the runtime that ours wrap, as the host finds the runtime; None if not found."""
     words = toolkit_runtimes(record.toolkit.rendered) if record.toolkit else ()
-    return next((path for path in _places((*words, *USUAL)) if host.kind(path) is Kind.FILE), None)
+    for path in _list_candidates((*words, *USUAL)):
+        if host.kind(path) is Kind.FILE:
+            return path
+    return None
 
 
 def find_low_level_runtime(host: Host, layout: Layout, record: Record) -> PurePosixPath | None:
-    """Return the runtime that ours hand over to by the config.toml that lies there; None if not found."""
+    """Return the runtime that ours call by the present config.toml; None if not found."""
     if record.toolkit is None or record.cdi is not None:
         return None
     words = toolkit_runtimes(record.toolkit.rendered)
-    with suppress(InstallerError):  # the plan reports what cannot be parsed
+    with suppress(InstallerError):  # the plan reports a file that cannot be parsed
         file = host.read(layout.config)
-        words = toolkit_runtimes(text_of(file, layout.config)) if file else words
-    return next((path for path in _places(words or USUAL) if can_be_started(host, path)), None)
+        if file:
+            words = toolkit_runtimes(text_of(file, layout.config))
+    for path in _list_candidates(words or USUAL):
+        if can_be_started(host, path):
+            return path
+    return None
 
 
-def _places(words: Collection[str]) -> Iterator[PurePosixPath]:
+def _list_candidates(words: Collection[str]) -> Iterator[PurePosixPath]:
+    """Yield the paths of programs: a path itself, a name in each directory of the PATH."""
     for word in words:
-        yield from (PurePosixPath(word),) if word.startswith("/") else (place / word for place in PATH)
+        if word.startswith("/"):
+            yield PurePosixPath(word)
+        else:
+            for directory in PATH:
+                yield directory / word
 
 
 def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
-    """Return the file of ours that a path leads to by links, or that a script there names, if any."""
-    home, real = host.resolve(layout.home), host.resolve(path)
-    small = host.kind(real) is Kind.FILE and host.size(real) <= SCRIPT_BYTES
-    script = text(host, real) if small else ""
-    named = find_paths(script, list_places(host, layout)) if script.startswith("#!") else []
-    leads = (real, *map(host.resolve, named))
-    return next((file for file in leads if file.is_relative_to(home)), None)
+    """Return the file of ours to which a path leads by links, or which a script there names, if any."""
+    home = host.resolve(layout.home)
+    file = host.resolve(path)
+    script = ""
+    if host.kind(file) is Kind.FILE and host.size(file) <= SCRIPT_BYTES:
+        script = text(host, file)
+    named: list[PurePosixPath] = []
+    if script.startswith("#!"):
+        named = find_paths(script, list_places(host, layout))
+
+    files = (file, *map(host.resolve, named))
+    return next((each for each in files if each.is_relative_to(home)), None)
 
 
 def list_places(host: Host, layout: Layout) -> tuple[str, ...]:
-    """Return the directories of the toolkit, also as they are where the install-dir is a link."""
-    both = map(Layout, dict.fromkeys((layout.install_dir, host.resolve(layout.install_dir))))
-    return tuple(str(place) for each in both for place in (each.toolkit, each.home))
+    """Return the directories of the toolkit, also behind an install-dir that is a link."""
+    directories: list[str] = []
+    for install_dir in dict.fromkeys((layout.install_dir, host.resolve(layout.install_dir))):
+        its_layout = Layout(install_dir)
+        directories += [str(its_layout.toolkit), str(its_layout.home)]
+    return tuple(directories)
 
 
 def find_paths(text: str, places: Collection[str]) -> list[PurePosixPath]:
-    """Return the words of a text, YAML, JSON or a script, that are a path below one of these places."""
+    """Return the words of a text, YAML, JSON or a script, that are a path below one of some directories."""
     text = text.replace("\\/", "/")
     if not any(place in text for place in places):
         return []
-    ours = "|".join(map(re.escape, places))  # which may hold what ends a word
-    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours})[^\s\0"',:;\[\](){{}}<|>]*"""
-    return [*map(PurePosixPath, re.findall(words, COMMENT.sub("", text)))]
+    directories = "|".join(map(re.escape, places))  # may contain characters that end a word
+    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{directories})[^\s\0"',:;\[\](){{}}<|>]*"""
+    return [PurePosixPath(word) for word in re.findall(words, COMMENT.sub("", text))]
 
 
 def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
-    """Yield the OCI hooks that an engine runs, in what is its usual place where it does not tell."""
-    usual = engine.spec.hook_dir
-    directories = list(engine.served.hook_dirs or ((usual,) if usual else ()))
+    """Yield the OCI hooks that an engine runs, of its usual directory if the engine names none."""
+    directories = list(engine.served.hook_dirs)
+    if not directories and engine.spec.hook_dir:
+        directories.append(engine.spec.hook_dir)
     if engine.hook is not None and engine.hook.parent not in directories:
         directories.append(engine.hook.parent)
     for directory in directories:
@@ -220,15 +289,15 @@ def list_hooks(host: Host, engine: EngineState) -> Iterator[PurePosixPath]:
 
 
 def await_created(host: Host, engine: EngineState, layout: Layout, check: Callable[[], None]) -> None:
-    """Wait until no container that an engine is making has yet to run a hook of ours, which is removed."""
+    """Wait until each container in creation has run our hook, which was removed from the engine's hooks."""
     if engine.serving is None:
         return
     time.sleep(NOTICED_S)
     deadline = time.monotonic() + CREATED_S
     state = engine.state or engine.spec.state.usual
-    while waiting := tuple(_being_made(host, state, layout.toolkit)):
+    while creating := tuple(_list_creating(host, state, layout.toolkit)):
         if time.monotonic() > deadline:
-            ids = [each[:12] for each in waiting]
+            ids = [container_id[:SHORT_ID] for container_id in creating]
             reason = "they need our hook to start, and it is removed now; delete their pods if they stay so"
             log.warning("containers stuck in CREATED", containers=ids, reason=reason)
             return
@@ -236,47 +305,79 @@ def await_created(host: Host, engine: EngineState, layout: Layout, check: Callab
         time.sleep(CREATED_POLL_S)
 
 
+def _lead_nowhere(_path: str) -> None:
+    """Return no file of the toolkit: hooks do not count."""
+
+
 def list_shim_containers(
     host: Host,
     states: Mapping[PurePosixPath, str],
     binaries: frozenset[PurePosixPath],
-    leads: Leads = lambda _: None,
+    *,
+    leads: Leads = _lead_nowhere,
 ) -> Iterator[Container]:
     """Yield the containers whose shim starts one of ``binaries``, or that have a hook of the toolkit.
 
-    ``states`` says to which engine a state directory of containerd's belongs, but for a namespace that is of
-    another alone.
+    Args:
+        host: The node.
+        states: The directories of shims' records, each with its engine; some namespaces belong to another.
+        binaries: Our runtimes.
+        leads: Returns the file of the toolkit that the path of a hook leads to.
     """
-    known = _known(host, binaries)
-    for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
+    find_binary = _binary_finder(host, binaries)
+    directories = {host.resolve(state / TASKS): engine for state, engine in states.items()}
+    for tasks, engine in directories.items():
         for namespace in host.names(tasks):
-            # A node may run thousands: the way to them is followed once.
+            # A node may run thousands of containers: the path to them is resolved once.
             directory = host.local_path(tasks / namespace)
             for name in host.names(tasks / namespace):
-                # A shim records what it starts in its bundle (engine-facts.md#containerd-shim-records).
-                named = _decode(_read(directory / name / "options.json"), dict).get("binary_name")
-                started = named or _read(directory / name / "runtime").decode(errors="surrogateescape")
-                binary, spec = known(str(started).strip()), _read(directory / name / "config.json")
-                if binary is None and b'"hooks"' in spec:
-                    # Those of CDI, which run in createContainer, are done with before a container lives.
-                    binary = _decode(spec, _Spec).find_hook(leads, ("prestart", "poststart", "poststop"))
+                bundle = directory / name
+                binary = find_binary(_read_program(bundle))
+                content = _read(bundle / "config.json")
+                if binary is None and b'"hooks"' in content:
+                    binary = _decode(content, _Spec).find_hook(leads, STAGES_OF_SHIMS)
                 if binary is not None:
-                    said = _decode(spec, _Spec).annotations or _Annotations()
-                    title = name[:SHORT_ID]
-                    if said.sandbox_name:
-                        title = f"{said.sandbox_namespace}/{said.sandbox_name}"
-                    yield Container(NAMESPACES.get(namespace, owner), name, title, binary)
+                    title = _name_pod(content) or name[:SHORT_ID]
+                    yield Container(NAMESPACES.get(namespace, engine), name, title, binary)
 
 
-def list_crio_containers(
+def _read_program(bundle: Path) -> str:
+    """Return the program that a shim starts, by its records (engine-facts.md#containerd-shim-records)."""
+    options = _decode(_read(bundle / "options.json"), dict)
+    program = options.get("binary_name")
+    if not program:
+        program = _read(bundle / "runtime").decode(errors="surrogateescape")
+    return str(program).strip()
+
+
+def _name_pod(content: bytes) -> str:
+    """Return the namespace and the name of the pod of an OCI spec; "" without a pod."""
+    annotations = _decode(content, _Spec).annotations
+    if annotations is None or not annotations.sandbox_name:
+        return ""
+    return f"{annotations.sandbox_namespace}/{annotations.sandbox_name}"
+
+
+def list_crio_containers(  # noqa: PLR0913 - the records of CRI-O, and our part in them
     host: Host,
+    engine: str,
     state: PurePosixPath,
     handlers: Mapping[str, PurePosixPath],
     binaries: frozenset[PurePosixPath],
-    leads: Leads = lambda _: None,
+    *,
+    leads: Leads = _lead_nowhere,
 ) -> Iterator[Container]:
-    """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes."""
-    known = _known(host, binaries)
+    """Yield the containers that CRI-O could not stop or remove without our runtimes.
+
+    Args:
+        host: The node.
+        engine: The name of the engine.
+        state: The directory of CRI-O's records.
+        handlers: Our runtimes by the names of their handlers.
+        binaries: Our runtimes.
+        leads: Returns the file of the toolkit that the path of a hook leads to.
+    """
+    find_binary = _binary_finder(host, binaries)
     bundles = {name: host.local_path(state) / name / "userdata" for name in host.names(state)}
     specs = {name: _decode(_read(bundle / "config.json"), _Spec) for name, bundle in bundles.items()}
     for name, spec in specs.items():
@@ -284,17 +385,19 @@ def list_crio_containers(
         if annotations is None or annotations == _Annotations():
             continue
         sandbox = specs.get(annotations.sandbox or name, spec)
-        # After a restart CRI-O finds the runtime by this (engine-facts.md#crio-sandbox-handler), or takes the
-        # default of the moment. A pod can overwrite it: what conmon was started with tells of ours as well.
+        # After a restart CRI-O finds the runtime by this annotation (engine-facts.md#crio-sandbox-handler),
+        # or takes the default of the moment. A pod can overwrite the annotation: conmon's words count, too.
         handler = (sandbox.annotations or annotations).handler
-        started_by = known(_find_program(_read_conmon(host, bundles[name], name)))
-        binary = handlers.get(handler) or (started_by if handler else None)
-        # CRI-O puts the hooks of its directory, ours perhaps, into each container: `await_created` waits for
-        # those.
-        binary = binary or spec.find_hook(leads, ("poststart", "poststop"))
+        started_by = find_binary(_find_program(_read_conmon(host, bundles[name], name)))
+        binary = handlers.get(handler)
+        if binary is None and handler:
+            binary = started_by
+        # CRI-O puts the hooks of its directory, perhaps ours, into each container: `await_created` waits for
+        # these hooks.
+        binary = binary or spec.find_hook(leads, STAGES_OF_CRIO)
         if binary is not None:
             pod = annotations.pod or name[:SHORT_ID]
-            yield Container(CRIO, name, f"{annotations.pod_namespace}/{pod}", binary)
+            yield Container(engine, name, f"{annotations.pod_namespace}/{pod}", binary)
 
 
 def with_live_containers(host: Host, engine: EngineState) -> EngineState:
@@ -302,19 +405,21 @@ def with_live_containers(host: Host, engine: EngineState) -> EngineState:
     if not engine.spec.finds_by_handler or engine.serving is None:
         return engine
     state = engine.state or engine.spec.state.usual
-    found: dict[tuple[str, str, str], LiveContainer] = {}
+    containers: dict[tuple[str, str, str], LiveContainer] = {}
     for name in host.names(state):
         words = _read_conmon(host, host.local_path(state) / name / "userdata", name)
         program = _find_program(words)
         roots = [word.removeprefix(ROOT_ARGUMENT) for word in words if word.startswith(ROOT_ARGUMENT)]
         if not (program and roots):
             continue
-        said = _read_annotations(host, state, name)
-        handler = _read_annotations(host, state, said.sandbox or name).handler
-        title = f"{said.pod_namespace}/{said.pod}" if said.pod else name[:SHORT_ID]
+        annotations = _read_annotations(host, state, name)
+        handler = _read_annotations(host, state, annotations.sandbox or name).handler
+        title = name[:SHORT_ID]
+        if annotations.pod:
+            title = f"{annotations.pod_namespace}/{annotations.pod}"
         live = LiveContainer(title, handler, roots[0], program)
-        found.setdefault((handler, roots[0], program), live)
-    return replace(engine, live=tuple(found.values()))
+        containers.setdefault((handler, roots[0], program), live)
+    return replace(engine, live=tuple(containers.values()))
 
 
 def _read_annotations(host: Host, state: PurePosixPath, name: str) -> _Annotations:
@@ -323,11 +428,12 @@ def _read_annotations(host: Host, state: PurePosixPath, name: str) -> _Annotatio
     return spec.annotations or _Annotations()
 
 
-def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
-    """Yield CRI-O's containers that have a hook of the toolkit still to run, so no first process."""
+def _list_creating(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
+    """Yield the ids of CRI-O's containers that have a hook of the toolkit, and no first process yet."""
 
     def leads(path: str) -> PurePosixPath | None:
-        return PurePosixPath(path) if PurePosixPath(path).is_relative_to(toolkit) else None
+        hook = PurePosixPath(path)
+        return hook if hook.is_relative_to(toolkit) else None
 
     for name in host.names(state):
         bundle = host.local_path(state) / name / "userdata"
@@ -336,34 +442,45 @@ def _being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Ite
 
 
 def find_own_pid(host: Host, state: PurePosixPath) -> int | None:
-    """Return the host's pid of the container of CRI-O's that has our mount namespace, None where none has."""
-    own = str(Path("/proc/self/ns/mnt").readlink())
+    """Return the host's pid of CRI-O's container with our mount namespace; None if there is none."""
+    own_namespace = str(Path("/proc/self/ns/mnt").readlink())
     for name in host.names(state):
         pid = _read(host.local_path(state) / name / "userdata/pidfile").decode(errors="replace").strip()
         with suppress(InstallerError):  # a process of others may not be looked at
-            if pid.isdigit() and host.link_target(PurePosixPath("/proc", pid, "ns/mnt")) == own:
-                return int(pid)
+            if pid.isdigit():
+                namespace = host.link_target(PurePosixPath("/proc", pid, "ns/mnt"))
+                if namespace == own_namespace:
+                    return int(pid)
     return None
 
 
-def _known(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], PurePosixPath | None]:
-    """Return a function that tells which of the binaries a path is, itself or by a link of others."""
+def _binary_finder(host: Host, binaries: frozenset[PurePosixPath]) -> Callable[[str], PurePosixPath | None]:
+    """Return a function that finds the one of our runtimes to which a path leads, by links of others too."""
 
-    def resolved(path: str) -> PurePosixPath | None:
+    def resolve(path: str) -> PurePosixPath | None:
+        if not path.startswith("/"):
+            return None
         with suppress(InstallerError):
-            return host.resolve(PurePosixPath(path)) if path.startswith("/") else None
+            return host.resolve(PurePosixPath(path))
         return None
 
-    ours = {str(binary): binary for binary in binaries}
-    # A link that leads to a program of another name, as a forced undo leaves them, is none of ours.
-    real: dict[PurePosixPath | None, PurePosixPath] = {
-        there: ours[path] for path in ours if (there := resolved(path)) and there.name == ours[path].name
-    }
-    return cache(lambda path: ours.get(path) or real.get(resolved(path)))
+    by_path = {str(binary): binary for binary in binaries}
+    by_file: dict[PurePosixPath | None, PurePosixPath] = {}
+    for path, binary in by_path.items():
+        file = resolve(path)
+        # A forced undo leaves links to programs of other names: those programs are not ours.
+        if file and file.name == binary.name:
+            by_file[file] = binary
+
+    @cache
+    def find_binary(path: str) -> PurePosixPath | None:
+        return by_path.get(path) or by_file.get(resolve(path))
+
+    return find_binary
 
 
 def _read_conmon(host: Host, bundle: Path, name: str) -> tuple[str, ...]:
-    """Return the words that the monitor of a running container was started with; none if unknown."""
+    """Return the command line of the monitor of a running container; none if unknown."""
     pid = _read(bundle / "conmon-pidfile").decode(errors="replace").strip()
     words = read_monitor(host, int(pid)) if pid.isdigit() else ()
     # In a pid namespace of our own the number may be that of another process.
@@ -371,12 +488,14 @@ def _read_conmon(host: Host, bundle: Path, name: str) -> tuple[str, ...]:
 
 
 def _find_program(words: tuple[str, ...]) -> str:
-    """Return the runtime that is among the words of a monitor; "" if there is none."""
-    return words[words.index("-r") + 1] if "-r" in words[:-1] else ""
+    """Return the runtime in the command line of a monitor; "" if there is none."""
+    if "-r" not in words[:-1]:
+        return ""
+    return words[words.index("-r") + 1]
 
 
 def _decode(content: bytes, kind: type[T]) -> T:
-    """Return what a file says; nothing of one that is being written, or that no engine has written."""
+    """Return the content of a file; an empty value for a file in writing, or by another program."""
     try:
         return msgspec.json.decode(content or b"{}", type=kind)
     except (ValueError, RecursionError):
@@ -384,8 +503,9 @@ def _decode(content: bytes, kind: type[T]) -> T:
 
 
 def _read(file: Path) -> bytes:
-    """Return a file that an engine has left; nothing where it has gone meanwhile, or is too large."""
-    with suppress(OSError), file.open("rb") as content:
-        found = content.read(FILE_BYTES + 1)
-        return found if len(found) <= FILE_BYTES else b""
+    """Return a record of an engine; nothing if the file is gone, or too large."""
+    with suppress(OSError), file.open("rb") as stream:
+        content = stream.read(FILE_BYTES + 1)
+        if len(content) <= FILE_BYTES:
+            return content
     return b""

@@ -320,7 +320,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         ),
         "bundle": (
             json.dumps({"annotations": {"io.kubernetes.cri-o.RuntimeHandler": "nvidia"}}).encode(),
-            _file(directory / "crio", crio, lambda host: list(list_crio_containers(host, STATE, handlers, frozenset({OURS})))),
+            _file(directory / "crio", crio, lambda host: list(list_crio_containers(host, "crio", STATE, handlers, frozenset({OURS})))),
         ),
         "named": (
             f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}}}'.encode(),
