@@ -37,9 +37,9 @@ from installer.engines.config_edits import (
     DEFAULT,
     Texts,
     ask_in_force,
-    config_files,
     files_without_us,
     group_of,
+    read_configs,
     read_present,
     runtime_of,
     tree_of,
@@ -85,11 +85,12 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
     extras = request.options.extras
     texts_without_us = files_without_us(engine, facts)
     present_texts = {path: facts.contents.get(path) for path in texts_without_us}
-    files = config_files(engine, texts_without_us)
+    configs = read_configs(engine, texts_without_us)
+    state = engine
     if request.row is not None and engine.serving is None:
-        files = replace(files, serving=read_inherited(request, present_texts))
+        state = replace(engine, serving=read_inherited(request, present_texts))
 
-    first = next(iter(spec.propose(files, entries, extras)))
+    first = next(iter(spec.propose(state, configs, entries, extras)))
     first_changes = find_changes(request, first)
     plainest = make_candidate(request, first, first_changes)
     unvalidated = _accept(request, plainest)
@@ -110,7 +111,7 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
     now = ask(engine, present_texts)
 
     refusals: list[InstallerError] = []
-    for decision in spec.propose(replace(files, before=before), entries, extras):
+    for decision in spec.propose(state, configs, entries, extras, before):
         changes = first_changes
         if decision.files != first.files:  # else a text of megabytes would be edited twice
             changes = find_changes(request, decision)

@@ -12,7 +12,7 @@ from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, Want, 
 from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.errors import InstallerError
-from installer.model.engine import ConfigFiles, EffectiveConfig, EngineState, FileWants, Flags, is_ours
+from installer.model.engine import Configs, EffectiveConfig, EngineState, FileWants, is_ours
 from installer.model.facts import ConfigRow, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
@@ -30,55 +30,26 @@ Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
     """Return the settings that texts define by themselves: an ``Ask`` that runs no program."""
-    return engine.spec.predict(config_files(engine, texts))
+    return engine.spec.predict(engine, read_configs(engine, texts))
 
 
-def config_files(engine: EngineState, texts: Texts, *, parsed: bool = True) -> ConfigFiles:
-    """Return texts as the engine's functions take them.
-
-    Args:
-        engine: the engine that reads the texts.
-        texts: the files by path.
-        parsed: whether the trees are wanted, too.
-
-    Raises:
-        InstallerError: a text is not valid.
-    """
-    order = dict.fromkeys((*engine.files, *sorted(texts)))
-    decoded = {path: text_of(texts[path], path) for path in order if texts.get(path) is not None}
-
-    trees: dict[PurePosixPath, Tree] = {}
-    if parsed:
-        for path, text in decoded.items():
-            trees[path] = parse(text, syntax_of(path, text, engine.name), name=str(path))
-
-    rendered = ""
-    if engine.rendered:
-        rendered = engine.rendered.content.decode(errors="replace")
-    return ConfigFiles(
-        config=engine.config,
-        drop_in=engine.drop_in,
-        trees=trees,
-        version=engine.version,
-        hook=engine.hook,
-        serving=engine.serving,
-        texts=decoded,
-        flags=_choose_flags(engine),
-        unreadable=engine.unreadable,
-        dormant=engine.dormant,
-        rendered=rendered,
-        engine=engine.title,
-        gone=engine.gone,
-        drop_in_directory=engine.drop_in_directory,
-    )
+def read_configs(engine: EngineState, files: Texts) -> Configs:
+    """Return the texts of files, and what they say; raise if a text is not valid."""
+    texts = decode_configs(engine, files)
+    trees = {}
+    for path, text in texts.items():
+        trees[path] = parse(text, syntax_of(path, text, engine.name), name=str(path))
+    return Configs(texts, trees)
 
 
-def _choose_flags(engine: EngineState) -> Flags:
-    """Return the flags of the start at which an engine reads texts."""
-    is_restarted = engine.spec.is_restarted
-    if is_restarted and engine.next_start:
-        return engine.next_flags
-    return engine.flags
+def decode_configs(engine: EngineState, files: Texts) -> dict[PurePosixPath, str]:
+    """Return the texts of files, in the order in which the engine reads them; raise if one is not UTF-8."""
+    texts = {}
+    for path in dict.fromkeys((*engine.files, *sorted(files))):
+        file = files.get(path)
+        if file is not None:
+            texts[path] = text_of(file, path)
+    return texts
 
 
 def files_without_us(engine: EngineState, facts: Facts) -> dict[PurePosixPath, File | None]:

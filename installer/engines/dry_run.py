@@ -14,9 +14,10 @@ from installer.engines.config_edits import (
     RUNTIMES,
     Ask,
     Texts,
-    config_files,
+    decode_configs,
     digest_of,
     files_without_us,
+    read_configs,
     runtime_of,
 )
 from installer.engines.config_files import (
@@ -36,7 +37,7 @@ from installer.host.programs import ENVIRONMENT, Ran, is_program, memory_file, p
 from installer.host.sockets import is_dead
 from installer.model.engine import (
     Check,
-    ConfigFiles,
+    Configs,
     EffectiveConfig,
     EngineState,
     Extras,
@@ -90,12 +91,12 @@ class Trials:
         """Return the settings in force with ``files``, by the engine's program or by the texts alone."""
         spec = engine.spec
         program = self._program(engine)
-        given: ConfigFiles | None
+        configs: Configs | None
         try:
-            given = config_files(engine, files)
-            by_texts = spec.predict(given)
+            configs = read_configs(engine, files)
+            by_texts = spec.predict(engine, configs)
         except InstallerError as error:
-            given = None
+            configs = None
             by_texts = EffectiveConfig({}, "", broken=f"cannot {error.problem}")
 
         start = engine.started or engine.next_start
@@ -103,26 +104,24 @@ class Trials:
         if start and later and spec.is_restarted:  # systemd may add variables to the unit's
             start = replace(later, environment={**start.environment, **later.environment})
         if engine.hook is not None or not spec.has_dry_run:
-            return self._check_load(engine, by_texts, given, start)
+            return self._check_load(engine, by_texts, configs, start)
         if program is None:
             self._unasked[engine.name] = "its program was not found"
-            return self._check_load(engine, by_texts, given, start)
+            return self._check_load(engine, by_texts, configs, start)
 
-        check = spec.describe_dry_run(given or config_files(engine, files, parsed=False))
+        check = spec.describe_dry_run(engine, decode_configs(engine, files))
         ran = self._run(program, check, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
         if ran and refuses and start is None and check.by_start:
             # The program may refuse because of flags or variables that are not known here: then the program
             # refuses the present config, with which the engine runs, in the same words.
             present = {path: file for path in engine.files if (file := self._contents.get(path))}
-            before = self._run(
-                program, spec.describe_dry_run(config_files(engine, present, parsed=False)), None
-            )
+            before = self._run(program, spec.describe_dry_run(engine, decode_configs(engine, present)), None)
             if before is None or before.last_line == ran.last_line:
                 ran = None
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
-            return self._check_load(engine, by_texts, given, start)
+            return self._check_load(engine, by_texts, configs, start)
         if refuses:
             return EffectiveConfig({}, "", undefined=by_texts.undefined, broken=f"{program}: {ran.last_line}")
 
@@ -138,20 +137,20 @@ class Trials:
             for name, path in effect.places.items()
             if self._resolve(path) != self._resolve(places.get(name, path))
         }
-        return self._check_load(engine, replace(effect, places=moved, told=told), given, start, ran.stdout)
+        return self._check_load(engine, replace(effect, places=moved, told=told), configs, start, ran.stdout)
 
     def _check_load(
         self,
         engine: EngineState,
         effect: EffectiveConfig,
-        given: ConfigFiles | None,
+        configs: Configs | None,
         start: Started | None,
         printed: str = "",
     ) -> EffectiveConfig:
         """Return ``effect``, marked as broken if the engine would not load its readable configs."""
-        if effect.fatal or given is None or engine.hook is not None or not engine.spec.has_dry_run:
+        if effect.fatal or configs is None or engine.hook is not None or not engine.spec.has_dry_run:
             return effect
-        error = next(_find_load_errors(self._host, engine, given, start, printed), None)
+        error = next(_find_load_errors(self._host, engine, configs, start, printed), None)
         if error is None:
             return effect
         return replace(effect, broken=error.reason, remedy=error.remedy)
@@ -235,7 +234,7 @@ class _Reader(NamedTuple):
 
 
 def _find_load_errors(
-    host: Host, engine: EngineState, files: ConfigFiles, start: Started | None, printed: str = ""
+    host: Host, engine: EngineState, configs: Configs, start: Started | None, printed: str = ""
 ) -> Iterator[LoadError]:
     """Yield the errors by which an engine would not load configs that its program prints as ``printed``."""
     # Unknown if another program starts the engine: the other program may change words and variables.
@@ -245,7 +244,8 @@ def _find_load_errors(
         words = start.words
         # A unit without a PATH has systemd's PATH.
         environment = {"PATH": ":".join(map(str, PATH)), **start.environment}
-    yield from engine.spec.find_load_errors(LoadInput(files, printed, words, environment, _Reader(host)))
+    load = LoadInput(engine, configs.trees, printed, words, environment, _Reader(host))
+    yield from engine.spec.find_load_errors(load)
 
 
 def refuse_changed(
@@ -377,8 +377,8 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
     is_doubtful = lack or engine.unreadable or other_start
     if hook is None and row.proven == digest_of(contents) and not is_doubtful:
         # The last install has left and verified these texts; files that they name may be gone since.
-        files = config_files(engine, contents)
-        if next(_find_load_errors(host, engine, files, later or started), None) is None:
+        configs = read_configs(engine, contents)
+        if next(_find_load_errors(host, engine, configs, later or started), None) is None:
             return Comparison(in_force=_is_always_in_force)
 
     ask = Trials(host, contents)
@@ -473,8 +473,8 @@ def _inherited(
     )
     is_printed = before.rest_digest and not (before.fatal or engine.spec.reload_misreports)
     try:
-        files = replace(config_files(engine, texts), before=before)
-        decision = next(iter(engine.spec.propose(files, entries, Extras())))
+        configs = read_configs(engine, texts)
+        decision = next(iter(engine.spec.propose(engine, configs, entries, Extras(), before)))
     except InstallerError as error:
         return {}, error
     if not is_printed:

@@ -17,10 +17,11 @@ from installer.model.engine import (
     RUNC_TYPE,
     Check,
     CommandLine,
-    ConfigFiles,
+    Configs,
     Decision,
     DropIns,
     EffectiveConfig,
+    EngineState,
     Extras,
     Place,
     RuntimeEntry,
@@ -46,41 +47,49 @@ DEFAULTS: Final[Tree] = {
 }
 
 
-def _propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def _propose(
+    state: EngineState,
+    configs: Configs,
+    entries: tuple[RuntimeEntry, ...],
+    extras: Extras,
+    before: EffectiveConfig | None,
+) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
 
     Raises InstallerError where that is not there, or is another's and does not take the drop-in.
     """
-    if files.config not in files.trees:
+    trees = configs.trees
+    if state.config not in trees:
         raise InstallerError(
-            f"configure k0s in {files.drop_in} ({files.config} is not there: k0s writes it when it starts)",
+            f"configure k0s in {state.drop_in} ({state.config} is not there: k0s writes it when it starts)",
             remedy="restart k0s, then run again",
         )
-    if _merges(files.config, files.trees):
+    if _merges(state.config, trees):
         root = effective.merge(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
         # k0s merges as containerd 2 does.
-        files = replace(files, trees={**files.trees, files.config: root}, version=(2,))
-    found = containerd.propose(files, entries, extras)
-    ways = [each for each in found if {file.path for file in each.files} == {files.drop_in}]
+        configs = replace(configs, trees={**trees, state.config: root})
+        state = replace(state, version=(2,))
+    found = containerd.propose(state, configs, entries, extras, before)
+    ways = [each for each in found if {file.path for file in each.files} == {state.drop_in}]
     if not ways:
         raise InstallerError(
-            f"configure k0s in {files.drop_in} ({files.config} is not managed by k0s and imports no drop-in)",
-            remedy=f"remove {files.config} and restart k0s, which writes it anew, or import "
+            f"configure k0s in {state.drop_in} ({state.config} is not managed by k0s and imports no drop-in)",
+            remedy=f"remove {state.config} and restart k0s, which writes it anew, or import "
             f"{DIRECTORY / NAMES} there for a containerd 2",
         )
     yield from ways
 
 
-def _describe_dry_run(files: ConfigFiles) -> Check:
+def _describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
     """Return how containerd is asked, with what k0s would make of its drop-ins."""
-    config, texts = files.config, files.texts
+    config = state.config
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     if _merges(config, trees):
         read = _merge_drop_ins(config, trees)
         wants = [Want(key, value) for key, value in leaves(read[config])]
         root, _ = apply("", wants, Syntax.TOML, name=str(config))
         texts = {config: root, **{path: texts[path] for path in read if path != config}}
-    return effective.describe_dry_run(replace(files, texts=texts))
+    return effective.describe_dry_run(state, texts)
 
 
 def _merges(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
@@ -125,23 +134,28 @@ class K0s(Containerd):
     data = None
 
     def propose(
-        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+        self,
+        state: EngineState,
+        configs: Configs,
+        entries: tuple[RuntimeEntry, ...],
+        extras: Extras,
+        before: EffectiveConfig | None = None,
     ) -> Iterable[Decision]:
         """Return the candidates that have our runtimes in the drop-in alone: k0s writes the root file.
 
         Raises:
             InstallerError: the root file is not there, or is another's and does not take the drop-in.
         """
-        return _propose(files, entries, extras)
+        return _propose(state, configs, entries, extras, before)
 
-    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+    def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
         """Return the config in force, with what k0s makes of its drop-ins."""
-        merged = _merge_drop_ins(files.config, files.trees)
-        return effective.predict(replace(files, trees=merged))
+        merged = _merge_drop_ins(state.config, configs.trees)
+        return effective.predict(state, replace(configs, trees=merged))
 
-    def describe_dry_run(self, files: ConfigFiles) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
         """Return the dry run by containerd, with what k0s would make of its drop-ins."""
-        return _describe_dry_run(files)
+        return _describe_dry_run(state, texts)
 
     def describe_reload(self) -> str:
         """Return the wait for k0s, which restarts its containerd after a write."""

@@ -14,10 +14,11 @@ from installer.engines.containerd.engine import Containerd
 from installer.model.engine import (
     RUNC_TYPE,
     CommandLine,
-    ConfigFiles,
+    Configs,
     Decision,
     DropIns,
     EffectiveConfig,
+    EngineState,
     Extras,
     Place,
     RuntimeEntry,
@@ -65,12 +66,17 @@ class K3s(Containerd):
     needs_handler_since = ()
 
     def propose(
-        self, _files: ConfigFiles, _entries: tuple[RuntimeEntry, ...], _extras: Extras
+        self,
+        _state: EngineState,
+        _configs: Configs,
+        _entries: tuple[RuntimeEntry, ...],
+        _extras: Extras,
+        _before: EffectiveConfig | None = None,
     ) -> Iterable[Decision]:
         """Return one candidate that writes nothing."""
         return [Decision((), ("runc", "crun"))]
 
-    def predict(self, _files: ConfigFiles) -> EffectiveConfig:
+    def predict(self, _state: EngineState, _configs: Configs) -> EffectiveConfig:
         """Return an empty config: k3s generates the config of its containerd at its start."""
         return EffectiveConfig({}, "")
 

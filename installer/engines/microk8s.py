@@ -18,10 +18,11 @@ from installer.model.engine import (
     RUNC_TYPE,
     Check,
     CommandLine,
-    ConfigFiles,
+    Configs,
     Decision,
     DropIns,
     EffectiveConfig,
+    EngineState,
     Extras,
     FileWants,
     Place,
@@ -46,30 +47,49 @@ SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, 
 VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
-def _propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def _propose(
+    state: EngineState,
+    configs: Configs,
+    entries: tuple[RuntimeEntry, ...],
+    extras: Extras,
+    before: EffectiveConfig | None,
+) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the template; raise where it is not there."""
-    if files.config not in files.trees:
+    if state.config not in configs.trees:
         raise InstallerError(
-            f"configure MicroK8s in {files.config} (it is not there, and MicroK8s does not start without)",
+            f"configure MicroK8s in {state.config} (it is not there, and MicroK8s does not start without)",
             remedy="put it back: the snap has one in /snap/microk8s/current/default-args",
         )
-    template = files.trees[files.config]
-    values = _guess_values(template, files.rendered)
-    for decision in containerd.propose(_render(files), entries, extras):
+    template = configs.trees[state.config]
+    values = _guess_values(template, _read_rendered(state))
+    for decision in containerd.propose(state, _render(state, configs), entries, extras, before):
         worded = (
-            _put_in_template(file, template, values) if file.path == files.config else file
+            _put_in_template(file, template, values) if file.path == state.config else file
             for file in decision.files
         )
         yield replace(decision, files=tuple(worded))
 
 
-def _render(files: ConfigFiles) -> ConfigFiles:
-    """Return the files with the template as it will be rendered."""
-    path, template = files.config, files.texts.get(files.config, "")
-    values = _guess_values(parse(template, Syntax.TOML, name=str(path)), files.rendered)
-    text = _fill(template, values)
+def _render(state: EngineState, configs: Configs) -> Configs:
+    """Return the configs with the template as MicroK8s would render it."""
+    path = state.config
+    text = _render_template(state, configs.texts)
     tree = parse(text, Syntax.TOML, name=str(path))
-    return replace(files, trees={**files.trees, path: tree}, texts={**files.texts, path: text})
+    return Configs(texts={**configs.texts, path: text}, trees={**configs.trees, path: tree})
+
+
+def _render_template(state: EngineState, texts: Mapping[PurePosixPath, str]) -> str:
+    """Return the config that MicroK8s would generate of its template."""
+    template = texts.get(state.config, "")
+    tree = parse(template, Syntax.TOML, name=str(state.config))
+    return _fill(template, _guess_values(tree, _read_rendered(state)))
+
+
+def _read_rendered(state: EngineState) -> str:
+    """Return the config that MicroK8s has generated at its last start; "" if unknown."""
+    if state.rendered is None:
+        return ""
+    return state.rendered.content.decode(errors="replace")
 
 
 def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
@@ -131,19 +151,25 @@ class MicroK8s(Containerd):
     data = None
 
     def propose(
-        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+        self,
+        state: EngineState,
+        configs: Configs,
+        entries: tuple[RuntimeEntry, ...],
+        extras: Extras,
+        before: EffectiveConfig | None = None,
     ) -> Iterable[Decision]:
         """Return the candidates that have our runtimes in the template.
 
         Raises:
             InstallerError: the template is not there.
         """
-        return _propose(files, entries, extras)
+        return _propose(state, configs, entries, extras, before)
 
-    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+    def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
         """Return the config in force, as MicroK8s would generate it."""
-        return effective.predict(_render(files))
+        return effective.predict(state, _render(state, configs))
 
-    def describe_dry_run(self, files: ConfigFiles) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
         """Return the dry run by containerd with the config that MicroK8s would generate."""
-        return effective.describe_dry_run(_render(files))
+        rendered = _render_template(state, texts)
+        return effective.describe_dry_run(state, {**texts, state.config: rendered})

@@ -173,24 +173,11 @@ class RuntimeEntry(Struct, frozen=True):
     table: Tree | None = None  # the settings that the engine must show; None if only the binary counts
 
 
-class ConfigFiles(Struct, frozen=True):
-    """The configs of an engine as they would be without us, and the parts of ``EngineState`` for them."""
+class Configs(Struct, frozen=True):
+    """The texts of an engine's configs and what they say, in the order of reading; no missing file."""
 
-    config: PurePosixPath
-    drop_in: PurePosixPath | None
-    trees: Mapping[PurePosixPath, Tree]  # each file that exists, in the order of reading
-    version: Version | None = None  # of the running engine
-    hook: PurePosixPath | None = None
-    before: EffectiveConfig | None = None  # in force by the files; None if the program was not asked yet
-    serving: EffectiveConfig | None = None  # the answer of the running engine
-    texts: Mapping[PurePosixPath, str] = field(default_factory=dict)
-    flags: Flags = field(default_factory=Flags)  # of the engine's start, in force besides the files
-    unreadable: frozenset[PurePosixPath] = frozenset()
-    dormant: frozenset[PurePosixPath] = frozenset()
-    rendered: str = ""  # the config that the engine made of its texts at its last start (see ``Generated``)
-    engine: str = "containerd"  # the engine's title
-    gone: frozenset[PurePosixPath] = frozenset()
-    drop_in_directory: PurePosixPath | None = None  # the engine reads all files of this directory
+    texts: Mapping[PurePosixPath, str]
+    trees: Mapping[PurePosixPath, Tree]
 
 
 class Extras(Struct, frozen=True):
@@ -381,7 +368,8 @@ class HostReader(Protocol):
 class LoadInput(Struct, frozen=True):
     """The input of an engine's next start, for a load check."""
 
-    files: ConfigFiles  # as they would be, each parsed
+    state: "EngineState"
+    trees: Mapping[PurePosixPath, Tree]  # of the configs, in the order of reading
     # The files merged with the defaults, printed by the engine's program; "" if the program was not asked.
     printed: str
     words: tuple[str, ...]  # of the engine's command line, () if unknown
@@ -489,25 +477,37 @@ class Engine(ABC):
 
     @abstractmethod
     def propose(
-        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+        self,
+        state: "EngineState",
+        configs: Configs,
+        entries: tuple[RuntimeEntry, ...],
+        extras: Extras,
+        before: EffectiveConfig | None = None,
     ) -> Iterable[Decision]:
         """Return the candidates for configs that serve our runtimes, the plainest first.
+
+        Args:
+            state: the engine as observed.
+            configs: the configs as they would be without us.
+            entries: our runtimes.
+            extras: further settings.
+            before: the settings in force without us, by the engine's own program; None if not asked yet.
 
         Raises:
             InstallerError: there is no candidate.
         """
 
     @abstractmethod
-    def predict(self, files: ConfigFiles) -> EffectiveConfig:
-        """Return the config in force by the files' texts alone.
+    def predict(self, state: "EngineState", configs: Configs) -> EffectiveConfig:
+        """Return the config that the next start would bring into force, by the texts alone.
 
         Raises:
             InstallerError: a value has a type that the engine refuses.
         """
 
     @abstractmethod
-    def describe_dry_run(self, files: ConfigFiles) -> Check:
-        """Return the dry run by the engine's own program, for an engine with ``has_dry_run``."""
+    def describe_dry_run(self, state: "EngineState", texts: Mapping[PurePosixPath, str]) -> Check:
+        """Return the dry run of texts by the engine's own program, for an engine with ``has_dry_run``."""
 
     def find_load_errors(self, _load: LoadInput) -> Iterable[LoadError]:
         """Return the reasons for which the engine would not load a config that its program accepts.
@@ -749,6 +749,13 @@ class EngineState(Struct, frozen=True):
     def title(self) -> str:
         """The engine's name in a sentence."""
         return self.spec.title
+
+    @property
+    def flags_for_texts(self) -> Flags:
+        """The flags of the start at which the engine reads changed texts."""
+        if self.spec.is_restarted and self.next_start:
+            return self.next_flags
+        return self.flags
 
     @property
     def words(self) -> tuple[str, ...]:

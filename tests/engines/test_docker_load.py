@@ -6,10 +6,11 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.ask import parse_version
-from installer.model.engine import ConfigFiles, HostReader, LoadInput
+from installer.model.engine import EngineState, HostReader, LoadInput
 from installer.model.files import Kind
 from tests.engines.configs import DAEMON_JSON, DOCKER
 from tests.engines.dockerds import Dockerd, dockerd_of
@@ -68,9 +69,9 @@ def dockerd(docker_engines: EngineSet, roots: Roots) -> Iterator[Dockerd]:
 
 
 def _is_told(tree: dict[str, Any], version: str) -> bool:
-    path = PurePosixPath(DOCKER)
-    files = ConfigFiles(path, None, {path: tree}, version=parse_version(version))
-    errors = [*ENGINES["docker"].find_load_errors(LoadInput(files, "", (), {}, _Empty()))]
+    spec = ENGINES["docker"]
+    state = replace(EngineState.usual(spec), version=parse_version(version))
+    errors = [*spec.find_load_errors(LoadInput(state, {PurePosixPath(DOCKER): tree}, "", (), {}, _Empty()))]
     return bool(errors)
 
 

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, config_files
-from installer.engines.config_edits import config_files as files_of
 from installer.engines.crio.next_start import read_printed
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
@@ -229,10 +228,8 @@ PRINTED = """\
 def test_default_driver_and_built_in_runtime_of_the_next_start_are_those_that_crio_prints(
     printed: str, default: str, driver: str
 ) -> None:
-    check = ENGINES["crio"].describe_dry_run
-    assert check is not None
     running = replace(CRIO, serving=EffectiveConfig({}, "crun"))
-    says = check(files_of(running, {})).says
+    says = running.spec.describe_dry_run(running, {}).says
     assert says is not None
 
     found = says(printed)

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
 from installer.config_text import Syntax
 from installer.config_text.change import parse
+from installer.engines import CONTAINERD
 from installer.engines.containerd.load import find_load_errors
-from installer.model.engine import ConfigFiles, LoadInput, Version
+from installer.model.engine import EngineState, LoadInput, Version
 from installer.model.files import File, Kind
 
 CONFIG, IMPORTED = (
@@ -53,8 +55,8 @@ def told(
     disk: Disk, texts: Mapping[PurePosixPath, str], version: Version | None, words: tuple[str, ...] = ()
 ) -> list[str]:
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
-    files = ConfigFiles(CONFIG, None, trees, version)
-    found = find_load_errors(LoadInput(files, "", words, {}, disk))
+    state = replace(EngineState.usual(CONTAINERD), version=version)
+    found = find_load_errors(LoadInput(state, trees, "", words, {}, disk))
     return [f"{error.reason}; {error.remedy}" for error in found]
 
 

@@ -2,11 +2,15 @@
 
 from pathlib import PurePosixPath
 
+from msgspec.structs import replace
+
 from installer.change.plan import entries_for
-from installer.config_text import Syntax, Value
+from installer.config_text import Value
 from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
-from installer.model.engine import ConfigFiles, Decision, EffectiveConfig, Extras, RuntimeEntry
+from installer.engines.config_edits import read_configs
+from installer.model.engine import Decision, EffectiveConfig, EngineState, Extras, RuntimeEntry
+from installer.model.files import File
 from installer.model.options import Options
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -31,19 +35,16 @@ def decided(  # noqa: PLR0913 - what a case may differ in
 ) -> Decision:
     """Return the decision over ``texts``: the root file's, or several by path."""
     row = ENGINES[engine]
-    files = {str(row.config): texts} if isinstance(texts, str) else texts
-    syntax = Syntax.JSON if row.config.suffix == ".json" else Syntax.TOML
-    decisions = row.propose(
-        ConfigFiles(
-            row.config,
-            PurePosixPath(drop_in) if drop_in else row.drop_ins.usual,
-            {PurePosixPath(path): parse(text, syntax, name=path) for path, text in files.items()},
-            tuple(int(part) for part in version.split(".")) if version else None,
-            serving=serving,
-        ),
-        entries(name, default=default),
-        Extras(),
+    state = replace(
+        EngineState.usual(row),
+        version=tuple(int(part) for part in version.split(".")) if version else None,
+        serving=serving,
     )
+    if drop_in:
+        state = replace(state, drop_in=PurePosixPath(drop_in))
+    files = {str(row.config): texts} if isinstance(texts, str) else texts
+    configs = read_configs(state, {PurePosixPath(path): File(text.encode()) for path, text in files.items()})
+    decisions = row.propose(state, configs, entries(name, default=default), Extras())
     first = next(iter(decisions))
     if first.doubt is not None:  # the texts alone doubt it
         raise first.doubt

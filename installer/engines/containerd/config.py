@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want, leaves, spellings, table, text
 from installer.engines.containerd.effective import (
@@ -29,9 +30,10 @@ from installer.engines.containerd.effective import (
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import (
     RUNC_TYPE,
-    ConfigFiles,
+    Configs,
     Decision,
     EffectiveConfig,
+    EngineState,
     Extras,
     FileWants,
     RuntimeEntry,
@@ -48,55 +50,68 @@ ANNOTATIONS: Final = "container_annotations"
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 
 
-def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def propose(
+    state: EngineState,
+    configs: Configs,
+    entries: tuple[RuntimeEntry, ...],
+    extras: Extras,
+    before: EffectiveConfig | None,
+) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
 
     In each place they take over the options of the default runtime: as texts tell, then as it reports. Raises
     InstallerError where containerd could not read the result in any place, or CRI is switched off.
     """
-    for path, tree in files.trees.items():
+    for path, tree in configs.trees.items():
         names = tree.get("disabled_plugins")
         off = [name for name in PLUGIN_IDS if isinstance(names, list) and name in names]
         if off:
             raise InstallerError(
-                f"configure {files.engine} in {path} (disabled_plugins switches CRI off)",
+                f"configure {state.title} in {path} (disabled_plugins switches CRI off)",
                 remedy=Remedy(
                     "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
                 ),
             )
-    for place in _find_places(files, entries, extras):
+    for place in _find_places(state, configs.trees, entries, extras, before):
         yield place.decide(_find_donor(place.config.runtimes, place.config.default))
-        if files.before is not None:
-            yield place.decide(_find_reported_donor(files.before))
+        if before is not None:
+            yield place.decide(_find_reported_donor(before))
 
 
-def _find_places(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator["_Place"]:
+def _find_places(
+    state: EngineState,
+    trees: Mapping[PurePosixPath, Tree],
+    entries: tuple[RuntimeEntry, ...],
+    extras: Extras,
+    before: EffectiveConfig | None,
+) -> Iterator["_Place"]:
     """Yield where our runtimes may go, plainest first."""
 
     def place(config: Config, drop_in: PurePosixPath | None, *head: Want) -> _Place:
-        return _Place(files, config, drop_in, head, entries, extras)
+        return _Place(state, before, config, drop_in, head, entries, extras)
 
-    tree = files.trees.get(files.config, {})
+    tree = trees.get(state.config, {})
     version = Want(("version",), SCHEMA_OF_NEW_FILES)
-    config = understand(files)
-    yield place(config, files.drop_in, *([] if tree else [version]))
+    config = understand(state, trees)
+    yield place(config, state.drop_in, *([] if tree else [version]))
     if tree and "version" not in tree:
-        yield place(understand(files, without_version=SCHEMA_OF_NEW_FILES), files.drop_in, version)
+        yield place(understand(state, trees, without_version=SCHEMA_OF_NEW_FILES), state.drop_in, version)
     for plugin in (V2_PLUGIN, V3_PLUGIN):
-        if plugin != config.key[1] and plugin in table(tree, ("plugins",), files.config):
-            yield place(understand(files, plugin=plugin), files.drop_in)
-    for path, below in reversed([*files.trees.items()]):
-        if path != files.config and any(
+        if plugin != config.key[1] and plugin in table(tree, ("plugins",), state.config):
+            yield place(understand(state, trees, plugin=plugin), state.drop_in)
+    for path, below in reversed([*trees.items()]):
+        if path != state.config and any(
             "containerd" in table(below, ("plugins", plugin), path) for plugin in PLUGIN_IDS
         ):
-            alone = ConfigFiles(path, None, {path: below}, files.version, before=files.before)
-            yield place(understand(alone, without_version=config.schema), None)
+            alone = replace(state, config=path, drop_in=None)
+            yield place(understand(alone, {path: below}, without_version=config.schema), None)
 
 
 class _Place(Struct, frozen=True):
     """Our runtimes in one place: ``drop_in`` is the one that is wanted there."""
 
-    files: ConfigFiles
+    state: EngineState
+    before: EffectiveConfig | None
     config: Config
     drop_in: PurePosixPath | None
     head: tuple[Want, ...]  # what has to stand at the head of the root file
@@ -113,7 +128,7 @@ class _Place(Struct, frozen=True):
 
     def decide(self, donor: Tree) -> Decision:
         """Return what the files should say, with the options of ``donor`` for our runtimes."""
-        config, target, before = self.config, self.target, self.files.before
+        config, target, before = self.config, self.target, self.before
         wrappable = _list_wrappable(config.runtimes, config.default)
         if before:
             reported = {name: runtime.table for name, runtime in before.handlers.items()}
@@ -164,10 +179,10 @@ class _Place(Struct, frozen=True):
         if target == config.path:
             return (FileWants(target, Syntax.TOML, (*head, *wants)),)
         if not any(target.match(str(pattern)) for pattern in list_imports(config.path, config.tree)):
-            pattern, dormant = own_import(target), self.files.dormant
+            pattern, dormant = own_import(target), self.state.dormant
             if dormant:  # the import would bring a file of others into force
                 raise InstallerError(
-                    f"configure {self.files.engine} in {target} (its import {pattern} would load "
+                    f"configure {self.state.title} in {target} (its import {pattern} would load "
                     f"{min(dormant)} too, which nothing imports now)",
                     remedy=Remedy(
                         "name another file with ", Option("drop-in-config"), f", or move {min(dormant)} away"
@@ -199,7 +214,7 @@ class _Place(Struct, frozen=True):
 
     def _show(self, entry: RuntimeEntry, donor: Tree) -> Tree:
         """Return what containerd has to show of a runtime of ours: given, its own, or inherited."""
-        config, extras, before = self.config, self.extras, self.files.before
+        config, extras, before = self.config, self.extras, self.before
         own = mine = table(config.runtimes, (entry.name,), config.path)
         inherited = donor
         if before is not None:
@@ -215,14 +230,14 @@ class _Place(Struct, frozen=True):
 
     def _find_doubts(self) -> Iterator[InstallerError]:
         """Yield why containerd would not serve our runtimes, as far as the texts tell."""
-        files, config = self.files, self.config
-        name = files.engine
-        if config.schema == 1 and major(files) == 2:
+        state, config = self.state, self.config
+        name = state.title
+        if config.schema == 1 and major(state) == 2:
             yield InstallerError(
                 f"configure {name} in {config.path} (2.x ignores a file of schema 1 or without a version)",
                 remedy="rewrite it with containerd config migrate, then run again",
             )
-        if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
+        if config.schema not in (1, 2) and (major(state) == 1 or config.schema < 1):
             yield InstallerError(
                 f"configure {name} in {config.path} (this containerd does not read schema {config.schema})",
                 remedy="set the version that containerd config default prints",
@@ -252,7 +267,7 @@ class _Place(Struct, frozen=True):
             if names or (DEFAULT in cri and self.has_default):
                 word = f"the runtime {min(names)}" if names else DEFAULT
                 yield InstallerError(
-                    f"configure {self.files.engine} ({path} is imported after our file and sets {word} too)",
+                    f"configure {self.state.title} ({path} is imported after our file and sets {word} too)",
                     remedy=f"remove {word} from {path}",
                 )
 

@@ -19,8 +19,9 @@ from installer.model.engine import (
     RUNC_TYPE,
     Check,
     CommandLine,
-    ConfigFiles,
+    Configs,
     EffectiveConfig,
+    EngineState,
     Runtime,
 )
 
@@ -69,28 +70,30 @@ class Config(Struct, frozen=True):
     old_default: bool  # the default is the table that schema 1 had for it
 
 
-def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
+def understand(
+    state: EngineState, trees: Mapping[PurePosixPath, Tree], *, plugin: str = "", without_version: int = 1
+) -> Config:
     """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
 
     ``without_version`` is the schema of a root file that has text but no version. Raises InstallerError for a
     value of another type than containerd counts on.
     """
-    path = files.config
-    tree = files.trees.get(path, {})
+    path = state.config
+    tree = trees.get(path, {})
     schema = schema_of(path, tree, without_version if tree else SCHEMA_OF_NEW_FILES)
-    merges = major(files) == 2 or (major(files) is None and schema > 2)
-    if merges and schema > 1 and files.drop_in in _imported(files, tree, merges=True):
+    merges = major(state) == 2 or (major(state) is None and schema > 2)
+    if merges and schema > 1 and state.drop_in in _imported(state, trees, tree, merges=True):
         # A drop-in of NVIDIA's installer has the schema that the engine dumps. 2.1 and 2.2 read all files by
         # the highest one: what the root file says of CRI under the older plugin id is not in force then.
-        drop_in = files.trees.get(files.drop_in, {})
-        newer = schema_of(files.drop_in, drop_in, schema)
-        schema = max(schema, newer if V3_PLUGIN in table(drop_in, ("plugins",), files.drop_in) else schema)
+        drop_in = trees.get(state.drop_in, {})
+        newer = schema_of(state.drop_in, drop_in, schema)
+        schema = max(schema, newer if V3_PLUGIN in table(drop_in, ("plugins",), state.drop_in) else schema)
     plugins = table(tree, ("plugins",), path)
     # containerd 2.x takes the ids of a version 2 file as they are (engine-facts.md#containerd-schemas).
-    new_id = schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(files) != 1
+    new_id = schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(state) != 1
     plugin = plugin or (V3_PLUGIN if new_id else PLUGINS.get(schema, V3_PLUGIN))
     key = ("plugins", plugin, "containerd")
-    imported = _imported(files, tree, merges=merges)
+    imported = _imported(state, trees, tree, merges=merges)
     if not merges:
         with_cri = [name for name, below in imported.items() if plugin in table(below, ("plugins",), name)]
         path, tree = (with_cri[-1], imported[with_cri[-1]]) if with_cri else (path, tree)
@@ -118,9 +121,9 @@ def schema_of(path: PurePosixPath, tree: Tree, without: int) -> int:
     return schema
 
 
-def major(files: ConfigFiles) -> int | None:
+def major(state: EngineState) -> int | None:
     """Return the first number of the running containerd's version."""
-    return files.version[0] if files.version else None
+    return state.version[0] if state.version else None
 
 
 def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
@@ -136,13 +139,15 @@ def own_import(drop_in: PurePosixPath) -> PurePosixPath:
     return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
 
 
-def _imported(files: ConfigFiles, tree: Tree, *, merges: bool) -> dict[PurePosixPath, Tree]:
-    asked = files.drop_in if merges else None
-    names = sorted({*files.trees, *([asked] if asked else [])} - {files.config})
+def _imported(
+    state: EngineState, trees: Mapping[PurePosixPath, Tree], tree: Tree, *, merges: bool
+) -> dict[PurePosixPath, Tree]:
+    asked = state.drop_in if merges else None
+    names = sorted({*trees, *([asked] if asked else [])} - {state.config})
     order = [
-        name for pattern in list_imports(files.config, tree) for name in names if name.match(str(pattern))
+        name for pattern in list_imports(state.config, tree) for name in names if name.match(str(pattern))
     ]
-    return {name: files.trees.get(name, {}) for name in (*order, *([asked] if asked else []))}
+    return {name: trees.get(name, {}) for name in (*order, *([asked] if asked else []))}
 
 
 def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
@@ -169,13 +174,13 @@ def merge(under: Tree, over: Tree) -> Tree:
     return both
 
 
-def describe_dry_run(files: ConfigFiles) -> Check:
+def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
     """Return how containerd is asked: for what it has in force with all files that it would read."""
-    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in files.texts.items()}
+    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     return Check(
-        paths=tuple(path for path, _ in list_read(files.config, trees)),
-        texts=lambda place: rewrite_imports(files.config, files.texts, trees, place),
-        words=("--config", files.config),
+        paths=tuple(path for path, _ in list_read(state.config, trees)),
+        texts=lambda place: rewrite_imports(state.config, texts, trees, place),
+        words=("--config", state.config),
         last=("config", "dump"),
         given=("--config", "-c"),  # the other flags change nothing in a dump, and an unknown flag ends it
         says=_dumped,
@@ -290,9 +295,9 @@ def drop_unasked(runtime: Tree) -> Tree:
     return {name: value for name, value in said if (name.lower().replace("_", ""), value) not in UNASKED}
 
 
-def predict(files: ConfigFiles) -> EffectiveConfig:
+def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run."""
-    config = understand(ConfigFiles(files.config, None, files.trees, files.version))
+    config = understand(replace(state, drop_in=None), configs.trees)
     runtimes = dict(config.runtimes)
     default = config.default
     # Only a table of runtimes takes the built-in one away, in 1.x; the old table of the default does not.
@@ -309,7 +314,7 @@ def predict(files: ConfigFiles) -> EffectiveConfig:
         {name: Runtime(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         undefined="" if default in runtimes else default,
-        broken=find_missing_import(files.config, files.trees, files.unreadable),
+        broken=find_missing_import(state.config, configs.trees, state.unreadable),
     )
 
 

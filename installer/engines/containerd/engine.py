@@ -11,11 +11,12 @@ from installer.errors import InstallerError
 from installer.model.engine import (
     CdiSupport,
     Check,
-    ConfigFiles,
+    Configs,
     Decision,
     DropIns,
     EffectiveConfig,
     Engine,
+    EngineState,
     Extras,
     LoadError,
     LoadInput,
@@ -57,18 +58,23 @@ class Containerd(Engine):
     nri_name = "containerd"
 
     def propose(
-        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+        self,
+        state: EngineState,
+        configs: Configs,
+        entries: tuple[RuntimeEntry, ...],
+        extras: Extras,
+        before: EffectiveConfig | None = None,
     ) -> Iterable[Decision]:
         """Return the candidates for config.toml, or for a drop-in if this containerd merges drop-ins."""
-        return containerd_config.propose(files, entries, extras)
+        return containerd_config.propose(state, configs, entries, extras, before)
 
-    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+    def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
         """Return the config in force by the root file and its imports."""
-        return effective.predict(files)
+        return effective.predict(state, configs)
 
-    def describe_dry_run(self, files: ConfigFiles) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
         """Return ``containerd config dump`` with the texts of all files that containerd would read."""
-        return effective.describe_dry_run(files)
+        return effective.describe_dry_run(state, texts)
 
     def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
         """Return the config in force by the config in CRI's verbose status."""

@@ -113,7 +113,7 @@ class _Loading(Struct, frozen=True):
     @classmethod
     def of(cls, given: LoadInput) -> "_Loading":
         """Return the settings as containerd prints them, or else as the texts set them."""
-        version = given.files.version
+        version = given.state.version
         names: tuple[str, ...] = PLUGINS_OF_CRI
         if given.printed:
             whole = parse_dump(given.printed)
@@ -124,7 +124,7 @@ class _Loading(Struct, frozen=True):
                 names = (V2_PLUGIN, V3_PLUGIN, IMAGES_PLUGIN)
         else:
             whole = {}
-            for tree in given.files.trees.values():
+            for tree in given.trees.values():
                 whole = merge(whole, tree)
             is_new = version is None or version >= (2,)
 
@@ -171,14 +171,14 @@ class _Loading(Struct, frozen=True):
 
     def find_file(self, *key: str) -> PurePosixPath:
         """Return the last file that sets a key; the root file if none does."""
-        for path, tree in reversed([*self.given.files.trees.items()]):
+        for path, tree in reversed([*self.given.trees.items()]):
             if value_at(tree, key) is not None:
                 return path
-        return self.given.files.config
+        return self.given.state.config
 
     def find_file_of_cri(self, *key: str) -> PurePosixPath:
         """Return the file that sets a key in any of CRI's plugins; the root file if none does."""
-        root = self.given.files.config
+        root = self.given.state.config
         for plugin in PLUGINS_OF_CRI:
             path = self.find_file("plugins", plugin, *key)
             if path != root:
@@ -364,7 +364,7 @@ def _find_bad_networks(loading: _Loading) -> Iterator[LoadError]:
 
 def _list_bin_dirs(loading: _Loading) -> Iterator[Value]:
     """Yield the values of ``bin_dirs`` that the files set."""
-    for tree in loading.given.files.trees.values():
+    for tree in loading.given.trees.values():
         for plugin in PLUGINS_OF_CRI:
             bin_dirs = value_at(tree, ("plugins", plugin, "cni", "bin_dirs"))
             if bin_dirs:
@@ -478,7 +478,7 @@ def _find_missing_plugins(loading: _Loading) -> Iterator[LoadError]:
 
 def _find_disabled_plugins(loading: _Loading) -> Iterator[LoadError]:
     """Yield the disabled plugins that CRI needs or that the config requires."""
-    version = loading.given.files.version
+    version = loading.given.state.version
     key = ("disabled_plugins",)
     for (first, end), needed in NEEDED_PLUGINS.items():
         # Of an unknown release only the plugins that all releases need.

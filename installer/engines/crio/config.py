@@ -9,14 +9,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want, flatten, leaves, table, text
+from installer.config_text.change import parse
 from installer.engines.crio.load import find_built_in
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import (
     Check,
-    ConfigFiles,
+    Configs,
     Decision,
     EffectiveConfig,
-    Extras,
+    EngineState,
     FileWants,
     Runtime,
     RuntimeEntry,
@@ -59,25 +60,26 @@ PRINTED_RUNTIME: Final = re.compile(
 PRINTED_CGROUP_DRIVER: Final = re.compile(r'^(?:# )?cgroup_manager = "(.+)"$', re.MULTILINE)
 
 
-def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
+def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, ...]) -> Iterator[Decision]:
     """Yield what CRI-O's drop-in, or its hook file, should say; raise where CRI-O would not read that so."""
-    runtimes, default = _merge(files)
+    trees = configs.trees
+    runtimes, default = _merge(state, trees)
     if default not in {*runtimes, *BUILT_IN, *(entry.name for entry in entries)}:
         problem = f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)'
         raise InstallerError(problem, remedy="define that runtime, or remove default_runtime")
     # CRI-O looks a runtime without a path up in $PATH by its name.
     wrappable = _list_wrappable(runtimes, default)
     low_level = low_level_words(runtimes.get(name, {}).get("runtime_path") or name for name in wrappable)
-    if files.hook is not None:
-        yield Decision((_want_hook(files.hook, entries),), low_level)
+    if state.hook is not None:
+        yield Decision((_want_hook(state.hook, entries),), low_level)
         return
-    path = files.drop_in or files.config
-    _refuse_overruled(files, path, entries)
+    path = state.drop_in or state.config
+    _refuse_overruled(state, trees, path, entries)
     usual = _find_donor(runtimes, default)
-    served = files.serving.handlers if files.serving else {}
+    served = state.serving.handlers if state.serving else {}
     wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
-    trees = {**_read_before(files, path), path: files.trees.get(path, {})}
-    inherited = _merge(replace(files, trees=trees))[0]
+    own_tree = trees.get(path, {})
+    inherited, _ = _merge(state, {**_read_before(state, trees, path), path: own_tree})
     moved: dict[str, Tree] = {}
     for entry in entries:
         mine = inherited.get(entry.name, {})
@@ -88,32 +90,33 @@ def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) ->
             named = {key: one for key, one in usual.items() if key in FILLED_IN and one in USUAL}
             donor = {**named, **now.table}
         # Its owner has moved the monitor.
-        if _is_gone(files, donor.get(MONITOR) or CONMON) and not _is_gone(
-            files, usual.get(MONITOR) or CONMON
+        if _is_gone(state, donor.get(MONITOR) or CONMON) and not _is_gone(
+            state, usual.get(MONITOR) or CONMON
         ):
             moved[entry.name] = {MONITOR: usual.get(MONITOR)}
             donor = {**donor, **moved[entry.name]}
-        there = table(trees[path], (*RUNTIMES, entry.name), path)
+        there = table(own_tree, (*RUNTIMES, entry.name), path)
         wants += _want_runtime(entry, {**donor, **mine}, there)
     yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level, shown=moved)
 
 
-def predict(files: ConfigFiles) -> EffectiveConfig:
+def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run."""
-    known, default = _merge(files)
+    trees = configs.trees
+    known, default = _merge(state, trees)
     # The texts alone: what it serves beside them its next start does not have.
-    texts, _ = _merge(replace(files, serving=None))
-    built_in = {name: Runtime() for name in BUILT_IN if files.serving is None}
+    texts, _ = _merge(replace(state, serving=None), trees)
+    built_in = {name: Runtime() for name in BUILT_IN if state.serving is None}
     binaries = {name: str(known[name].get("runtime_path") or "") for name in texts}
     handlers = {name: Runtime(binaries[name], one) for name, one in texts.items()}
     # engine-facts.md#crio-absent-program
-    ignored = tuple(name for name in texts if name != default and _is_ignored(files, name, binaries[name]))
+    ignored = tuple(name for name in texts if name != default and _is_ignored(state, name, binaries[name]))
     for name in ignored:
         del handlers[name]
     undefined = "" if default in {*known, *BUILT_IN} else default
-    unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
+    unreadable = sorted(state.unreadable - trees.keys())  # names among its drop-ins that are no files
     broken = [f"it reads {path}, which is a link to nowhere, or no file" for path in unreadable]
-    sections = (table(tree, RUNTIME, path) for path, tree in files.trees.items())
+    sections = (table(tree, RUNTIME, path) for path, tree in trees.items())
     said = {key: value for section in sections for key, value in section.items() if value}
     return EffectiveConfig(
         {**built_in, **handlers},
@@ -125,9 +128,9 @@ def predict(files: ConfigFiles) -> EffectiveConfig:
     )
 
 
-def _is_ignored(files: ConfigFiles, name: str, binary: str) -> bool:
+def _is_ignored(state: EngineState, name: str, binary: str) -> bool:
     """Tell whether CRI-O leaves a runtime out for want of its program."""
-    return _is_gone(files, binary or name) and not is_ours(binary)  # ours are put there before they are named
+    return _is_gone(state, binary or name) and not is_ours(binary)  # ours are put there before they are named
 
 
 def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
@@ -142,10 +145,10 @@ def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
         yield from ((one.get("runtime_path"), False), (one.get(MONITOR), True))
 
 
-def describe_dry_run(files: ConfigFiles) -> Check:
+def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
     """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
-    config, texts = files.config, files.texts
-    place = files.drop_in_directory or (files.drop_in.parent if files.drop_in else DIRECTORY)
+    config = state.config
+    place = state.drop_in_directory or (state.drop_in.parent if state.drop_in else DIRECTORY)
     beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
     return Check(
         paths=(config,),
@@ -154,13 +157,15 @@ def describe_dry_run(files: ConfigFiles) -> Check:
         last=("config",),
         beside={place: beside},
         given=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
-        says=lambda printed: _understand(files, printed),
+        says=lambda printed: _understand(state, texts, printed),
     )
 
 
-def _understand(files: ConfigFiles, printed: str) -> EffectiveConfig:
+def _understand(state: EngineState, texts: Mapping[PurePosixPath, str], printed: str) -> EffectiveConfig:
     """Return what the texts have in force, with what ``crio config`` prints of files, variables and flags."""
-    effective = replace(predict(files), places=dict(PLACE.findall(printed)))
+    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
+    effective = predict(state, Configs(texts, trees))
+    effective = replace(effective, places=dict(PLACE.findall(printed)))
     built_in = {*PRINTED_RUNTIME.findall(printed)} - effective.handlers.keys() - {*effective.ignored}
     handlers = {**dict.fromkeys(sorted(built_in), Runtime()), **effective.handlers}
     effective = replace(effective, handlers=handlers)
@@ -173,11 +178,11 @@ def _understand(files: ConfigFiles, printed: str) -> EffectiveConfig:
     return effective
 
 
-def _merge(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
+def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dict[str, Tree], str]:
     """Return the runtimes and the default as CRI-O merges its files: by name, whole, the last one wins."""
     runtimes: dict[str, Tree] = {}
     named = ""
-    for path, tree in files.trees.items():
+    for path, tree in trees.items():
         for name in table(tree, RUNTIMES, path):
             key = (*RUNTIMES, name)
             runtimes[name] = table(tree, key, path)
@@ -185,15 +190,16 @@ def _merge(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
                 text(runtimes[name], word, path, key)
             table(tree, (*key, PLATFORM_PATHS), path)
         named = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or named
-    runtimes |= {name: {"runtime_path": binary} for name, binary in files.flags.runtimes.items()}
-    named = files.flags.default or named
+    flags = state.flags_for_texts
+    runtimes |= {name: {"runtime_path": binary} for name, binary in flags.runtimes.items()}
+    named = flags.default or named
     # A running CRI-O tells what the files do not: what it fills in, and what other files and flags say.
-    reported = files.serving.handlers.items() if files.serving else ()
+    reported = state.serving.handlers.items() if state.serving else ()
     theirs = {name: handler.table for name, handler in reported if not is_ours(handler.binary)}
     runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
-    if files.serving and files.serving.default in theirs:
-        named = named or files.serving.default
-    return runtimes, named or find_built_in(files.version)
+    if state.serving and state.serving.default in theirs:
+        named = named or state.serving.default
+    return runtimes, named or find_built_in(state.version)
 
 
 def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
@@ -214,8 +220,8 @@ def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want
         yield Want((*key, INHERIT), value=False)
 
 
-def _is_gone(files: ConfigFiles, program: Value) -> bool:
-    return PurePosixPath(str(program)) in files.gone
+def _is_gone(state: EngineState, program: Value) -> bool:
+    return PurePosixPath(str(program)) in state.gone
 
 
 def _find_donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
@@ -232,18 +238,26 @@ def _list_wrappable(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]
             yield name
 
 
-def _read_before(files: ConfigFiles, path: PurePosixPath) -> Mapping[PurePosixPath, Tree]:
+def _read_before(
+    state: EngineState, trees: Mapping[PurePosixPath, Tree], path: PurePosixPath
+) -> Mapping[PurePosixPath, Tree]:
     """Return the files that are read before ``path``, the root file first (engine-facts.md#crio-drop-ins)."""
     return {
         other: tree
-        for other, tree in files.trees.items()
-        if other != path and (other == files.config or (path != files.config and other < path))
+        for other, tree in trees.items()
+        if other != path and (other == state.config or (path != state.config and other < path))
     }
 
 
-def _refuse_overruled(files: ConfigFiles, path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
-    for other, tree in files.trees.items():
-        if other == path or other in _read_before(files, path):
+def _refuse_overruled(
+    state: EngineState,
+    trees: Mapping[PurePosixPath, Tree],
+    path: PurePosixPath,
+    entries: tuple[RuntimeEntry, ...],
+) -> None:
+    before = _read_before(state, trees, path)
+    for other, tree in trees.items():
+        if other == path or other in before:
             continue
         later, names = table(tree, RUNTIME, other), set()
         for entry in entries:

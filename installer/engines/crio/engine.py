@@ -11,11 +11,12 @@ from installer.model.engine import (
     CdiSupport,
     Check,
     CommandLine,
-    ConfigFiles,
+    Configs,
     Decision,
     DropIns,
     EffectiveConfig,
     Engine,
+    EngineState,
     Extras,
     LoadError,
     LoadInput,
@@ -68,18 +69,23 @@ class Crio(Engine):
     nri_name = "cri-o"
 
     def propose(
-        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+        self,
+        state: EngineState,
+        configs: Configs,
+        entries: tuple[RuntimeEntry, ...],
+        _extras: Extras,
+        _before: EffectiveConfig | None = None,
     ) -> Iterable[Decision]:
         """Return the candidate for our drop-in with whole runtime tables, or for our OCI hook."""
-        return crio_config.propose(files, entries, extras)
+        return crio_config.propose(state, configs, entries)
 
-    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+    def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
         """Return the config in force by the root file and the drop-ins, in the order of their names."""
-        return crio_config.predict(files)
+        return crio_config.predict(state, configs)
 
-    def describe_dry_run(self, files: ConfigFiles) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
         """Return ``crio config`` with the root file and all drop-ins."""
-        return crio_config.describe_dry_run(files)
+        return crio_config.describe_dry_run(state, texts)
 
     def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
         """Return the config in force by CRI-O's answer to ``GET /config``."""

@@ -110,7 +110,7 @@ def _make_error(start: NextStart, problem: str, key: Key) -> LoadError:
 
 
 def _find_default(start: NextStart) -> str:
-    return start.text("crio", "runtime", "default_runtime") or find_built_in(start.given.files.version)
+    return start.text("crio", "runtime", "default_runtime") or find_built_in(start.given.state.version)
 
 
 def _find_wrong_words(start: NextStart) -> Iterator[LoadError]:
@@ -180,7 +180,7 @@ def explain_ignored(start: NextStart, name: str) -> str:
 
 def _explain_newer_keys(start: NextStart, name: str, runtime: Tree) -> str:
     """Return which key of later releases is wrong in a runtime; "" where none is."""
-    version = start.given.files.version
+    version = start.given.state.version
     if version is None:
         return ""
     kind = _text(runtime, "runtime_type")
@@ -246,7 +246,7 @@ def _find_bad_cgroups(start: NextStart) -> Iterator[LoadError]:
 
 def _list_taken(start: NextStart) -> Iterator[str]:
     """Yield the runtimes that CRI-O does not leave out: the built-in one, the default, the others."""
-    names = (find_built_in(start.given.files.version), _find_default(start), *start.runtimes)
+    names = (find_built_in(start.given.state.version), _find_default(start), *start.runtimes)
     for name in dict.fromkeys(names):
         if not explain_ignored(start, name):
             yield name

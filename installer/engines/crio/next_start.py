@@ -92,7 +92,7 @@ class NextStart(Struct, frozen=True):
     def of(cls, given: LoadInput) -> "NextStart":
         """Return the settings as files and unit tell them, and as CRI-O prints them where it was asked."""
         whole: Tree = {}
-        for tree in given.files.trees.values():
+        for tree in given.trees.values():
             whole = overlay(whole, tree)
         by_unit, from_unit = _read_unit(given.words, given.environment)
         whole = overlay(whole, by_unit)
@@ -135,7 +135,7 @@ class NextStart(Struct, frozen=True):
 
     def find_file(self, key: Key) -> PurePosixPath | None:
         """Return the file that decides a setting: the last one read that has it."""
-        for path, tree in reversed([*self.given.files.trees.items()]):
+        for path, tree in reversed([*self.given.trees.items()]):
             if value_at(tree, key) is not None:
                 return path
         return None

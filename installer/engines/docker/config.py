@@ -12,9 +12,10 @@ from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.engine import (
     Check,
-    ConfigFiles,
+    Configs,
     Decision,
     EffectiveConfig,
+    EngineState,
     Extras,
     FileWants,
     Flags,
@@ -256,10 +257,12 @@ def read_info(info: Mapping[str, Any]) -> EffectiveConfig:
     )
 
 
-def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def propose(
+    state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, ...], extras: Extras
+) -> Iterator[Decision]:
     """Yield what daemon.json should say; raise where it holds what dockerd would refuse or die of later."""
-    path = files.config
-    tree = files.trees.get(path, {})
+    path = state.config
+    tree = configs.trees.get(path, {})
     runtimes = table(tree, (RUNTIMES,), path)
     for name in runtimes:
         entry = table(tree, (RUNTIMES, name), path)
@@ -283,19 +286,19 @@ def propose(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extra
     )
 
 
-def predict(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the text alone tells: what a start with it comes to."""
-    text = files.texts.get(files.config)
+def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
+    """Return the config in force after a start with the text."""
+    text = configs.texts.get(state.config)
     file = None if text is None else File(text.encode(), Meta())
-    return DockerdModel(files.config, files.version, files.flags).start(file)
+    return DockerdModel(state.config, state.version, state.flags_for_texts).start(file)
 
 
-def describe_dry_run(files: ConfigFiles) -> Check:
+def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
     """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
     return Check(
-        paths=(files.config,),
-        texts=lambda _: {files.config: files.texts.get(files.config, "{}")},
-        words=("--validate", "--config-file", files.config),
+        paths=(state.config,),
+        texts=lambda _: {state.config: texts.get(state.config, "{}")},
+        words=("--validate", "--config-file", state.config),
         given=CONFIG_FLAGS,
         by_start=True,
     )

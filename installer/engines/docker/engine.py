@@ -10,7 +10,7 @@ from installer.model.engine import (
     CdiSupport,
     Check,
     CommandLine,
-    ConfigFiles,
+    Configs,
     Decision,
     EffectiveConfig,
     Engine,
@@ -70,18 +70,23 @@ class Docker(Engine):
     )
 
     def propose(
-        self, files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras
+        self,
+        state: EngineState,
+        configs: Configs,
+        entries: tuple[RuntimeEntry, ...],
+        extras: Extras,
+        _before: EffectiveConfig | None = None,
     ) -> Iterable[Decision]:
         """Return the candidate for daemon.json."""
-        return docker_config.propose(files, entries, extras)
+        return docker_config.propose(state, configs, entries, extras)
 
-    def predict(self, files: ConfigFiles) -> EffectiveConfig:
+    def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
         """Return the config that a start with daemon.json brings into force."""
-        return docker_config.predict(files)
+        return docker_config.predict(state, configs)
 
-    def describe_dry_run(self, files: ConfigFiles) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
         """Return ``dockerd --validate`` with the flags of the running dockerd."""
-        return docker_config.describe_dry_run(files)
+        return docker_config.describe_dry_run(state, texts)
 
     def read_status(self, status: Mapping[str, Any]) -> EffectiveConfig:
         """Return the config in force by dockerd's answer to ``/info``."""

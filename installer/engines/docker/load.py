@@ -40,9 +40,9 @@ def _find_bad_registries(given: LoadInput) -> Iterator[LoadError]:
     dockerd refuses the whole reload for one of them: it does not take up our runtimes either. The entries
     themselves stay out of the error: the URL of a mirror may hold a password.
     """
-    version = given.files.version
+    version = given.state.version
     is_old = version is not None and version < TAKES_PATHS
-    for path, tree in given.files.trees.items():
+    for path, tree in given.trees.items():
         for key, is_bad in (
             (INSECURE, _is_bad_insecure_registry),
             (ARTIFACTS, _is_bad_registry),
@@ -101,7 +101,7 @@ def _is_bad_mirror(url: str, *, is_old: bool) -> bool:
 def _find_missing_plugins(given: LoadInput) -> Iterator[LoadError]:
     """Yield the authorization plugins that do not run."""
     flag = any(word.partition("=")[0] == "--exec-root" for word in given.words)
-    for path, tree in given.files.trees.items():
+    for path, tree in given.trees.items():
         names = tree.get(PLUGINS)
         if flag or "exec-root" in tree or not isinstance(names, list):
             continue
