@@ -81,9 +81,9 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     plan = plan_install(facts, options, trials)
 
     files = list(installation_report.list_files(host, options, ledger, deep=False, ignores=False))
-    later = [line for line in files if line.later and line.what in plan.engines]
+    later = [line for line in files if line.later and line.subject in plan.engines]
     acts = _acts_without_step(plan, ledger, files)
-    notes = [f"{line.what}: {line.state}" for line in (*later, *acts)]
+    notes = [f"{line.subject}: {line.state}" for line in (*later, *acts)]
     validation = Part("validation", notes=(*trials.unvalidated(plan.steps), *notes))
     plan = replace(plan, parts=(*plan.parts, validation))
 

@@ -30,7 +30,7 @@ from installer.lifecycle.last_check import NOT_RUNNING, EngineCheck, LastCheck, 
 from installer.model.facts import ADOPTED, ConfigRow, EngineRow, Record, ToolkitRow
 from installer.model.files import VERSIONS, Kind, Layout
 from installer.model.options import GPU_KIND, Options
-from installer.nri.state import describe_plugin as nri_lines
+from installer.nri.state import describe_plugin
 from installer.payload import access
 from installer.payload.config_toml import edited_keys
 from installer.payload.files import list_programs_in_place
@@ -61,12 +61,19 @@ READS: Final = 3  # of the ledger, while an install or a repair writes it
 
 
 class Line(Struct, frozen=True):
-    """One installed thing and its state; ``good`` tells whether the state is as it should be."""
+    """The state of one installed thing.
 
-    what: str
+    Attributes:
+        subject: A path, an engine, or another name of the thing.
+        state: The state, as a sentence.
+        good: The state is as installed.
+        later: A flaw has its effect later, as at an engine's next start: the node can be ready.
+    """
+
+    subject: str
     state: str
     good: bool = False
-    later: bool = False  # the flaw has its effect later, as at an engine's next start: the node can be ready
+    later: bool = False
 
 
 class Installation(Struct, frozen=True):
@@ -82,7 +89,7 @@ class Installation(Struct, frozen=True):
         """The first reason why the node is not ready, "" where there is none."""
         for line in self.lines:
             if not line.good and not line.later:
-                return f"{line.what}: {line.state}"
+                return f"{line.subject}: {line.state}"
         return ""
 
 
@@ -110,15 +117,18 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     lines = files
     if record:
         # The last check knows more than the files, except why an engine would not start: the files tell that.
-        down = {line.what for line in files if line.state.startswith(NO_START)}
+        down = {line.subject for line in files if line.state.startswith(NO_START)}
         check_lines = [
-            line for line in list_last_check(last_check, record) if not (line.later and line.what in down)
+            line for line in list_last_check(last_check, record) if not (line.later and line.subject in down)
         ]
         lines = (*check_lines, *files)
     if record and last_check and last_check.current:  # run keeps an install out, and repairs on request
         files = tuple(_repaired_by_run(line, last_check) for line in files)
         lines = tuple(_repaired_by_run(line, last_check) for line in lines)
-    plugin = [Line(*line) for line in nri_lines(host, options.nri, record)]
+    plugin: list[Line] = []
+    for finding in describe_plugin(host, options.nri, record):
+        line = Line(finding.subject, finding.state, good=finding.good, later=finding.leaves_ready)
+        plugin.append(line)
     return Installation(record, last_check, files, (*lines, *plugin))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from installer.errors import Exit, InstallerError
 from installer.host import locks, supervision
@@ -14,9 +14,22 @@ from installer.model.files import Kind
 from installer.model.nri import UNSEEN, Nri, PluginState, name_missed
 from installer.model.options import Options
 
-WHAT: Final = "NRI plugin"
+SUBJECT: Final = "NRI plugin"
 WITHOUT: Final = "containers that ask for devices by annotation start without them"
 NAMED: Final = 5
+
+
+class PluginFinding(NamedTuple):
+    """A finding about the plugin, for a line of ``status``.
+
+    A finding that is not good may leave the node ready: missed containers stay missed until their pods are
+    deleted, and this installation promises nothing about a plugin that no ``run`` has started.
+    """
+
+    subject: str
+    state: str
+    good: bool
+    leaves_ready: bool
 
 
 def read_state(host: Host, path: PurePosixPath) -> PluginState | None:
@@ -31,29 +44,37 @@ def at_ledger_socket(nri: Nri, record: Record | None) -> Nri:
     return nri
 
 
-def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, str, bool, bool]]:
-    """Yield the findings about the plugin: the subject, the state, whether the state is good, and readiness.
-
-    A finding that is not good may leave the node ready: missed containers stay missed until their pods are
-    deleted, and this installation promises nothing about a plugin that no ``run`` has started.
-    """
+def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[PluginFinding]:
+    """Yield the findings about the plugin."""
     beside_run = record is not None and record.nri is not None
     nri = at_ledger_socket(nri, record)
     state = read_state(host, nri.state)
     if state is None and not beside_run:
         return
     state = state or UNSEEN
-    reason = f" ({state['problem']})" if state["problem"] else ""
+    since = ""
+    if state["since"]:
+        since = f" since {state['since']}"
+    reason = ""
+    if state["problem"]:
+        reason = f" ({state['problem']})"
+
     lock = host.local_path(nri.lock)
     if not locks.is_pidfile_locked(lock):
-        last = f"has ended{reason}, last seen at {state['since']}" if state["since"] else "does not run"
-        remedy = "start run again, or uninstall" if beside_run else "start it again"
-        yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
+        last = "does not run"
+        if state["since"]:
+            last = f"has ended{reason}, last seen at {state['since']}"
+        remedy = "start it again"
+        if beside_run:
+            remedy = "start run again, or uninstall"
+        sentence = f"{last}: {WITHOUT}; {remedy}"
+        yield PluginFinding(SUBJECT, sentence, good=False, leaves_ready=not beside_run)
     elif not state["registered"]:
-        since = f" since {state['since']}" if state["since"] else ""
-        yield WHAT, f"not registered{since}{reason}: {WITHOUT}", False, not beside_run
+        sentence = f"not registered{since}{reason}: {WITHOUT}"
+        yield PluginFinding(SUBJECT, sentence, good=False, leaves_ready=not beside_run)
     else:
-        yield WHAT, f"registered with {state['engine']}, since {state['since']}", True, True
+        sentence = f"registered with {state['engine']}, since {state['since']}"
+        yield PluginFinding(SUBJECT, sentence, good=True, leaves_ready=True)
 
     missed = state["missed"][:NAMED]
     if missed:
@@ -62,7 +83,8 @@ def describe_plugin(host: Host, nri: Nri, record: Record | None) -> Iterator[tup
         if total != len(missed):
             names += ", ..."
         sentence = f"{total} containers run without the devices that their pods ask for"
-        yield WHAT, f"{sentence} ({names}): delete these pods", False, True
+        sentence += f" ({names}): delete these pods"
+        yield PluginFinding(SUBJECT, sentence, good=False, leaves_ready=True)
 
 
 def is_registered(host: Host, nri: Nri) -> bool:

@@ -115,7 +115,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
 
 def _explain_unfinished(line: installation_report.Line) -> installation_report.Line:
     """Return a line of status while ``run`` is at work."""
-    if line.what == "unfinished":
+    if line.subject == "unfinished":
         return replace(line, state=WORKS)
     return line
 
@@ -142,7 +142,7 @@ def _make_document(found: installation_report.Installation, reason: str) -> Stat
         why=reason,
         mode=_find_mode(found.record),
         engines=_list_engines(found.record),
-        held=tuple(HeldDocument(line.what, line.state, line.good) for line in found.lines),
+        held=tuple(HeldDocument(line.subject, line.state, line.good) for line in found.lines),
         look=check,
     )
 
@@ -176,12 +176,12 @@ def _spell_problem(problem: Problem) -> str:
 
 def _print_text(found: installation_report.Installation, reason: str) -> None:
     """Print the bad lines, the good lines, the mode, the engines, and whether the node is ready."""
-    width = max((len(line.what) for line in found.lines), default=0)
+    width = max((len(line.subject) for line in found.lines), default=0)
     bad_lines = [line for line in found.lines if not line.good]
     good_lines = [line for line in found.lines if line.good]
     for line in (*bad_lines, *good_lines):
         level = "ok " if line.good else "BAD"
-        sys.stdout.write(f"{level} {line.what:<{width}}  {line.state}\n")
+        sys.stdout.write(f"{level} {line.subject:<{width}}  {line.state}\n")
 
     if not reason:
         readiness_text = "yes"
@@ -230,7 +230,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     if check.problem is None or is_pending:
         sys.stdout.writelines(f"done: {step}\n" for step in check.repair.done)
         for line in installation_report.list_last_check(check, record):
-            sys.stdout.write(f"{line.what}: {line.state}\n")
+            sys.stdout.write(f"{line.subject}: {line.state}\n")
     if problems:
         raise problems[0]
     if check.repair.done:

@@ -45,7 +45,7 @@ from installer.model.engine import EffectiveConfig, Engine, EngineState
 from installer.model.facts import Record
 from installer.model.files import DRIVER_LIBRARY_DIRS, PATH, File
 from installer.model.options import GPU_KIND, Options, Places
-from installer.nri.state import describe_plugin as plugin_lines
+from installer.nri.state import describe_plugin
 from installer.report.doctor import model, system
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
@@ -124,7 +124,7 @@ def read_node(host: Host, options: Options) -> model.Node:
 
     last_check = ""
     for line in installation.lines:
-        if line.what == LAST_CHECK and line.good:
+        if line.subject == LAST_CHECK and line.good:
             last_check = line.state
             break
 
@@ -137,11 +137,11 @@ def read_node(host: Host, options: Options) -> model.Node:
         runc=ask_runc(host),
         programs=_find_programs(host, toolkits, engines, hooks.values()),
         hooks=hooks,
-        status_lines=tuple((line.what, line.state, line.good) for line in installation.files),
+        status_lines=tuple((line.subject, line.state, line.good) for line in installation.files),
         last_check=last_check,
         without_runtime=frozenset(exam.name for exam in engines) - needs_runtime | hooked,
         by_cdi=record.cdi,
-        plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
+        plugin=tuple((each.state, each.good) for each in describe_plugin(host, options.nri, record)),
         engine_units=engine_units,
         system=node_system,
         run_waits=is_pidfile_locked(host.local_path(options.pid_file)),
