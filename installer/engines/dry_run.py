@@ -27,14 +27,14 @@ from installer.engines.config_files import (
     with_configs,
     with_readable_configs,
 )
+from installer.engines.host_reader import Reader
 from installer.engines.next_start import explain_moved_places
 from installer.engines.observe import engine_of_row, list_said, with_flags, with_start
 from installer.engines.startup import drop_flags, explain_overruling, find_lacks, next_start, read_start
 from installer.errors import InstallerError, NotBegunError
 from installer.host import systemd
 from installer.host.files import Host
-from installer.host.programs import ENVIRONMENT, Ran, is_program, memory_file, private_directory, run_in
-from installer.host.sockets import is_dead
+from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
 from installer.model.engine import (
     Check,
     Configs,
@@ -212,27 +212,6 @@ class Trials:
         return replace(ran, stderr=stderr)
 
 
-class _Reader(NamedTuple):
-    """The ``HostReader`` of load checks."""
-
-    host: Host
-
-    def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
-        return self.host.kind(path, last=last)
-
-    def read(self, path: PurePosixPath) -> File | None:
-        return self.host.read(path)
-
-    def names(self, path: PurePosixPath) -> tuple[str, ...]:
-        return self.host.names(path)
-
-    def is_program(self, path: PurePosixPath) -> bool:
-        return is_program(self.host, path)
-
-    def is_dead(self, path: PurePosixPath) -> bool:
-        return is_dead(self.host.local_path(path))
-
-
 def _find_load_errors(
     host: Host, engine: EngineState, configs: Configs, start: Started | None, printed: str = ""
 ) -> Iterator[LoadError]:
@@ -244,7 +223,7 @@ def _find_load_errors(
         words = start.words
         # A unit without a PATH has systemd's PATH.
         environment = {"PATH": ":".join(map(str, PATH)), **start.environment}
-    load = LoadInput(engine, configs.trees, printed, words, environment, _Reader(host))
+    load = LoadInput(engine, configs.trees, printed, words, environment, Reader(host))
     yield from engine.spec.find_load_errors(load)
 
 

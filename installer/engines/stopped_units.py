@@ -12,6 +12,7 @@ from msgspec import Struct
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.engines.docker import api as dockerd
+from installer.engines.docker.next_start import explain_failing_start
 from installer.engines.startup import KILLING, path_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
@@ -174,10 +175,10 @@ def _find_loss_of_docker(
 ) -> Loss | None:
     """Return which containers of a dockerd end with it; where it does not tell, its shims do."""
     config = path_of(words, DOCKER.cmdline.config) or DOCKER.config
-    try:
-        tree = tree_of(host.read(config), config)
-    except InstallerError as error:  # it is stopped, and does not start again
-        return Loss(f"Docker itself, which cannot {error.problem}", f"correct {config}")
+    failure = explain_failing_start(host, EngineState.usual(DOCKER), words, config)
+    if failure:  # it is stopped, and does not start again
+        return Loss(f"Docker itself, which cannot {failure}", f"correct {config}")
+    tree = tree_of(host.read(config), config)
     # A dockerd that is started without live-restore ends what it finds running.
     goes_on = "--live-restore" in words or tree.get(LIVE_RESTORE) is True
     listening = list_listening(stopped.process) if stopped.process else frozenset()

@@ -28,6 +28,11 @@ def _bind(node: Node, setting: str) -> None:
     node.run(["systemctl", "restart", "docker"])
 
 
+def _with(key: str, value: object) -> str:
+    """Return a daemon.json with live-restore and one more key."""
+    return json.dumps({**json.loads(DAEMON_JSON), "live-restore": True, key: value})
+
+
 def _run_container(node: Node, name: str = "web") -> None:
     node.run(["docker", "run", "--detach", "--network=none", "--name", name, IMAGE, "sleep", "3600"])
 
@@ -112,6 +117,10 @@ def test_live_restore_that_the_next_start_of_docker_has_no_more_keeps_no_contain
     for text, reason in (
         (DAEMON_JSON, "1 container: web"),
         (DAEMON_JSON.replace("{", "{,", 1), f"Docker itself, which cannot read {DOCKER} as JSON"),
+        (_with(key="live-restore", value="yes"), "Docker itself, which cannot start (/usr/sbin/dockerd: "),
+        (_with(key="storage-driver", value="nope"), f"start with {DOCKER} (there is no storage-driver nope)"),
+        (_with(key="default-runtime", value="gone"), f"Docker itself, which cannot start with {DOCKER} ("),
+        (_with(key="authorization-plugins", value=["site"]), "the authorization plugin site, which does not"),
     ):
         node.write(DOCKER, text)
 

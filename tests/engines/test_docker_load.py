@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.ask import parse_version
+from installer.engines.docker.next_start import find_start_errors
 from installer.model.engine import EngineState, HostReader, LoadInput
 from installer.model.files import Kind
 from tests.engines.configs import DAEMON_JSON, DOCKER
@@ -38,12 +39,34 @@ KEYS: Final = {
 BAD: Final = {"insecure-registries": ["reg.example.com:5000", "a b"]}
 
 
-class _Empty(HostReader):
-    """A host without any file."""
+# By name: keys with which dockerd dies at its start only, and others with which it starts.
+DEATHS: Final[dict[str, dict[str, Any]]] = {
+    "storage driver": {"storage-driver": "nope"},
+    "file as data-root": {"data-root": "/etc/passwd"},
+    "data-root below a file": {"data-root": "/etc/passwd/x"},
+    "file as exec-root": {"exec-root": "/etc/passwd"},
+    "seccomp profile": {"seccomp-profile": "/etc/nope.json"},
+    "cgroup driver": {"exec-opts": ["native.cgroupdriver=nope"]},
+    "pool": {"default-address-pools": [{"base": "10.0.0.0/8", "size": 4}]},
+}
+STARTS: Final[dict[str, dict[str, Any]]] = {
+    "usual": json.loads(DAEMON_JSON),
+    "storage driver": {"storage-driver": "vfs"},
+    "data-root": {"data-root": "/srv/docker"},
+    "cgroup driver": {"exec-opts": ["native.cgroupdriver=cgroupfs"]},
+    "pools": {"default-address-pools": [{"base": "10.0.0.0/8", "size": 24}]},
+    "snapshotter": {"features": {"containerd-snapshotter": True}},
+}
+
+
+class _Debian(HostReader):
+    """A host with the files of the node on which dockerd is tried."""
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
-        del path, last
-        return Kind.ABSENT
+        del last
+        if path == PurePosixPath("/etc/passwd"):
+            return Kind.FILE
+        return Kind.DIRECTORY if path in {PurePosixPath("/"), PurePosixPath("/etc")} else Kind.ABSENT
 
     def read(self, path: PurePosixPath) -> None:
         del path
@@ -71,7 +94,7 @@ def dockerd(docker_engines: EngineSet, roots: Roots) -> Iterator[Dockerd]:
 def _is_told(tree: dict[str, Any], version: str) -> bool:
     spec = ENGINES["docker"]
     state = replace(EngineState.usual(spec), version=parse_version(version))
-    errors = [*spec.find_load_errors(LoadInput(state, {PurePosixPath(DOCKER): tree}, "", (), {}, _Empty()))]
+    errors = [*spec.find_load_errors(LoadInput(state, {PurePosixPath(DOCKER): tree}, "", (), {}, _Debian()))]
     return bool(errors)
 
 
@@ -92,6 +115,18 @@ def test_a_registry_that_dockerd_refuses_at_a_reload_is_told_and_no_other(
         is_refused = outcome == "refused" and not is_validated
         if _is_told(tree, version) != is_refused:
             unlike.append((value, outcome))
+
+    assert unlike == []
+
+
+@pytest.mark.sampled(16)
+def test_what_dockerd_dies_of_at_its_start_is_told_and_nothing_else(dockerd: Dockerd) -> None:
+    unlike = []
+
+    for tree in (*DEATHS.values(), *STARTS.values()):
+        starts = dockerd.start(json.dumps(tree).encode()) is not None
+        if bool([*find_start_errors(tree, _Debian())]) == starts:
+            unlike.append((tree, starts))
 
     assert unlike == []
 
