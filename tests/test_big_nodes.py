@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from installer.config_text import Syntax, Want
+from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply, undo
 from installer.engines.containers import list_shim_containers
 from installer.host.files import Host
@@ -20,7 +20,7 @@ from tests.support.site import CONTAINERD, PROJECT, Site, sentence
 
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 RUNTIMES = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes")
-WANTS = [Want((*RUNTIMES, name, "options", "BinaryName"), str(OURS)) for name in NAMES]
+WANTS = [WantedKey((*RUNTIMES, name, "options", "BinaryName"), str(OURS)) for name in NAMES]
 MEMORY_KIB = 256 << 10  # of address space
 CPU_S = 20  # of some hundred milliseconds; what multiplies takes minutes
 
@@ -54,19 +54,21 @@ DOTTED = [f"k{number}.{'.'.join(f'p{part}' for part in range(14))}" for number i
             json.dumps(
                 {"labels": {f"label-{number}": [LONG, {"a": 1}] for number in range(20_000)}}, indent=2
             ),
-            [Want(("runtimes", name, "path"), str(OURS)) for name in NAMES],
+            [WantedKey(("runtimes", name, "path"), str(OURS)) for name in NAMES],
             Syntax.JSON,
             id="a megabyte of JSON",
         ),
         pytest.param(
             config(200) + "".join(f"  {key} = 1\n" for key in DOTTED),
-            [Want((*RUNTIMES, "nvidia", *key.split(".")), 1) for key in DOTTED],
+            [WantedKey((*RUNTIMES, "nvidia", *key.split(".")), 1) for key in DOTTED],
             Syntax.TOML,
             id="many dotted options of the default runtime",
         ),
     ],
 )
-def test_a_big_config_is_edited_and_undone_in_seconds(text: str, wants: list[Want], syntax: Syntax) -> None:
+def test_a_big_config_is_edited_and_undone_in_seconds(
+    text: str, wants: list[WantedKey], syntax: Syntax
+) -> None:
     began = time.process_time()
 
     new, edits = apply(text, wants, syntax, name="config")

@@ -16,7 +16,7 @@ from resource import RUSAGE_SELF, getrusage
 from time import process_time
 from installer.cdi import specification
 from installer.change import observe, references
-from installer.config_text import Syntax, Want
+from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply, parse, undo
 from installer.config_text.masked import mask
 from installer.engines import containers, microk8s
@@ -26,7 +26,7 @@ from installer.model.files import File, Meta
 from installer.report.doctor import read, system
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
-WANTS = [Want(("runtimes", "nvidia", "path"), TOOLKIT)]
+WANTS = [WantedKey(("runtimes", "nvidia", "path"), TOOLKIT)]
 
 def edit(text, syntax):
     parse(text, syntax, name="x")

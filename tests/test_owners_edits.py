@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, value_at
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, WantedKey, value_at
 from installer.config_text.change import apply, parse
 from tests.support.preloaded import Done
 from tests.support.site import CONTAINERD, CRIO, DAEMON_JSON, LEDGER, TOOLKIT, Site
@@ -23,7 +23,7 @@ def _syntax(path: str) -> Syntax:
     return Syntax.JSON if path.endswith(".json") else Syntax.TOML
 
 
-def _edit(site: Site, path: str, *wants: Want) -> None:
+def _edit(site: Site, path: str, *wants: WantedKey) -> None:
     text, _ = apply(site.read(path), wants, _syntax(path), name=path)
     site.write(path, text)
 
@@ -53,7 +53,7 @@ def test_all_of_a_runtime_that_leads_elsewhere_stays_and_the_others_go(
 ) -> None:
     site.install("--set-as-default")
     key = (*runtimes, "nvidia")
-    _edit(site, path, Want((*key, *program), "/usr/sbin/runc"))
+    _edit(site, path, WantedKey((*key, *program), "/usr/sbin/runc"))
     taken = value_at(_tree(site, path), key)
     if between is not None:
         site.install(*between)
@@ -74,14 +74,14 @@ def test_all_of_a_runtime_that_leads_elsewhere_stays_and_the_others_go(
 
 def test_a_runtime_that_has_another_shim_stays_and_so_does_the_program_that_it_names(installed: Site) -> None:
     key = (*RUNTIMES, "nvidia", "runtime_type")
-    _edit(installed, CONTAINERD, Want(key, "io.containerd.runsc.v1"))
+    _edit(installed, CONTAINERD, WantedKey(key, "io.containerd.runsc.v1"))
     taken = value_at(_tree(installed, CONTAINERD), key[:-1])
 
     done = installed.uninstall(code=4)
 
     assert f"remove the toolkit (/{CONTAINERD} names {OURS}" in done.stderr
     assert value_at(_tree(installed, CONTAINERD), key[:-1]) == taken
-    _edit(installed, CONTAINERD, Want((*key[:-1], "options", "BinaryName"), "/usr/bin/runsc"))
+    _edit(installed, CONTAINERD, WantedKey((*key[:-1], "options", "BinaryName"), "/usr/bin/runsc"))
     installed.uninstall()
     assert not (installed.root / "usr/local/nvidia").exists()
 
@@ -103,7 +103,7 @@ def test_an_old_default_table_that_its_owner_sets_again_stays_and_all_of_ours_go
     old = '[plugins.cri.containerd.default_runtime]\nruntime_type = "io.containerd.runc.v1"\n'
     site.write(CONTAINERD, old)
     site.install("--set-as-default")
-    _edit(site, CONTAINERD, Want((*key, "default_runtime", "runtime_type"), "io.containerd.runc.v2"))
+    _edit(site, CONTAINERD, WantedKey((*key, "default_runtime", "runtime_type"), "io.containerd.runc.v2"))
 
     said = site.uninstall().stderr
 
@@ -152,7 +152,7 @@ def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebo
     theirs = f'{{"nvidia": {{"runtimeType": "io.containerd.runc.v2", "options": {options}}}}}'
     site.write(DAEMON_JSON, f'{{"runtimes": {theirs}}}')
     site.install()
-    _edit(site, DAEMON_JSON, Want(("runtimes", "nvidia", "path"), "/usr/sbin/runc"))
+    _edit(site, DAEMON_JSON, WantedKey(("runtimes", "nvidia", "path"), "/usr/sbin/runc"))
 
     site.uninstall()
 
@@ -172,7 +172,7 @@ def test_a_setting_that_was_changed_goes_with_our_runtime_and_is_told_of_once(
 ) -> None:
     before = _tree(site, path)
     site.install()
-    _edit(site, path, Want(key, value))
+    _edit(site, path, WantedKey(key, value))
 
     done = site.uninstall()
 
@@ -181,11 +181,11 @@ def test_a_setting_that_was_changed_goes_with_our_runtime_and_is_told_of_once(
 
 
 def test_a_default_that_was_taken_over_stays_where_nobody_defines_the_one_before_it(site: Site) -> None:
-    v2 = Want(("runtimes", "v2", "path"), "/usr/sbin/runc")
-    _edit(site, DAEMON_JSON, v2, Want(("default-runtime",), "v2"))
+    v2 = WantedKey(("runtimes", "v2", "path"), "/usr/sbin/runc")
+    _edit(site, DAEMON_JSON, v2, WantedKey(("default-runtime",), "v2"))
     site.install("--set-as-default")
     _edit(site, DAEMON_JSON, replace(v2, key=v2.key[:2], value=ABSENT))
-    _edit(site, DAEMON_JSON, Want(("runtimes", "nvidia", "path"), "/usr/sbin/runc"))
+    _edit(site, DAEMON_JSON, WantedKey(("runtimes", "nvidia", "path"), "/usr/sbin/runc"))
     kept = _tree(site, DAEMON_JSON)
 
     done = site.uninstall(code=4)

@@ -102,7 +102,7 @@ def install_engine(install: EngineInstall) -> Part:
             backups.append(original)
 
     ours = accepted.expected.names
-    notes = [*candidate.decision.notes]
+    notes = [*candidate.proposal.notes]
     is_validated = accepted.after is not None and accepted.after.rest_digest
     if is_validated and accepted.restart.when is When.NOW:
         notes += next_start.explain_stale_runtimes(engine, accepted.after, ours)
@@ -140,7 +140,7 @@ def _make_row(install: EngineInstall) -> EngineRow:
     if not state and former is not None:
         state = former.state
     config = None
-    if candidate.decision.files and engine.hook is None:
+    if candidate.proposal.files and engine.hook is None:
         config = engine.config
 
     # The digest of the texts that are proven. Present texts count only if the engine accepts them.

@@ -21,8 +21,8 @@ def expect_after_install(
 ) -> Reload:
     """Return what an engine has to serve after an install; ``after`` is None if no program was asked."""
     engine = request.engine
-    decision = candidate.decision
-    present = tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in request.entries)
+    proposal = candidate.proposal
+    present = tuple(replace(entry, table=proposal.shown.get(entry.name)) for entry in request.entries)
     if engine.spec.built_in_runtime:
         present = tuple(entry for entry in request.entries if entry.name == engine.spec.built_in_runtime)
     names = {entry.name for entry in present}
@@ -43,7 +43,7 @@ def expect_after_install(
         demoted=_list_unwanted_defaults(request, candidate, after, ours),
         others=_expect_others(engine, after, ours),
         defaults=_expect_defaults(engine, after, ours),
-        cdi=decision.cdi,
+        cdi=proposal.cdi,
         when_idle=request.options.restart_mode is RestartMode.WHEN_IDLE,
     )
 

@@ -45,7 +45,7 @@ from installer.engines.config_edits import (
     tree_of,
 )
 from installer.errors import InstallerError
-from installer.model.engine import Decision, EffectiveConfig, EngineState, find_disturbances
+from installer.model.engine import EffectiveConfig, EngineState, Proposal, find_disturbances
 from installer.model.facts import Facts
 from installer.model.options import RestartMode
 from installer.model.steps import TRY_AGAIN, Reload
@@ -111,31 +111,31 @@ def choose_install_texts(request: InstallRequest) -> AcceptedInstall:
     now = ask(engine, present_texts)
 
     refusals: list[InstallerError] = []
-    for decision in spec.propose(state, configs, entries, extras, before):
+    for proposal in spec.propose(state, configs, entries, extras, before):
         changes = first_changes
-        if decision.files != first.files:  # else a text of megabytes would be edited twice
-            changes = find_changes(request, decision)
-        candidate = make_candidate(request, decision, changes)
+        if proposal.files != first.files:  # else a text of megabytes would be edited twice
+            changes = find_changes(request, proposal)
+        candidate = make_candidate(request, proposal, changes)
         only_adds = all(change.adds for change in candidate.changes if change.step is not None)
-        if only_adds and _is_in_force_unwritten(request, decision, before, now, names):
+        if only_adds and _is_in_force_unwritten(request, proposal, before, now, names):
             candidate = keep_present_texts(candidate, facts)
 
         after = ask(engine, {**present_texts, **candidate.texts})
-        problems = [*find_unserved(request, candidate.decision, after)]
+        problems = [*find_unserved(request, candidate.proposal, after)]
         problems += find_disturbances(before, after, names)
         if not (problems or lived.broken or lived.undefined):
             problems += find_disturbances(lived, after, ours)
         # A doubt comes from the texts. The answer of the engine's own program overrules it.
-        if not problems and (after.rest_digest or decision.doubt is None):
+        if not problems and (after.rest_digest or proposal.doubt is None):
             is_edited = present_texts != texts_without_us
             heals = bool(now.fatal) and (is_edited or now.undefined in request.names)
             return replace(_accept(request, candidate, after), heals=heals)
-        refusals.append(decision.doubt or _refuse_proposal(request, decision, present_texts, problems))
+        refusals.append(proposal.doubt or _refuse_proposal(request, proposal, present_texts, problems))
 
     removes_runtimes = bool(unvalidated.expected.absent)
     if not removes_runtimes and _serves_despite_lost_ledger(request, plainest, now):
         return _accept(request, keep_present_texts(plainest, facts), now)
-    raise refusals[0]  # every engine drafts at least one decision
+    raise refusals[0]  # every engine drafts at least one proposal
 
 
 def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> EffectiveConfig:
@@ -163,7 +163,7 @@ def _ask_before_us(request: InstallRequest, texts_without_us: Texts) -> Effectiv
 
 def _is_in_force_unwritten(
     request: InstallRequest,
-    decision: Decision,
+    proposal: Proposal,
     before: EffectiveConfig,
     now: EffectiveConfig,
     names: Collection[str],
@@ -171,9 +171,9 @@ def _is_in_force_unwritten(
     """Tell whether an engine serves our runtimes and all else as before by its present texts."""
     if not now.rest_digest or now.fatal:
         return False
-    if any(find_unserved(request, decision, now)) or any(find_disturbances(before, now, names)):
+    if any(find_unserved(request, proposal, now)) or any(find_disturbances(before, now, names)):
         return False
-    return bool(now.cdi) or not decision.cdi
+    return bool(now.cdi) or not proposal.cdi
 
 
 def _serves_despite_lost_ledger(request: InstallRequest, candidate: Candidate, now: EffectiveConfig) -> bool:
@@ -187,17 +187,17 @@ def _serves_despite_lost_ledger(request: InstallRequest, candidate: Candidate, n
         return False
     wants_default = any(entry.default for entry in request.entries)
     has_unwanted_default = now.default in request.names and not wants_default
-    lacks_cdi = candidate.decision.cdi and not now.cdi
+    lacks_cdi = candidate.proposal.cdi and not now.cdi
     if has_unwanted_default or now.broken or lacks_cdi:
         return False
-    return not any(find_unserved(request, candidate.decision, now))
+    return not any(find_unserved(request, candidate.proposal, now))
 
 
 def _refuse_proposal(
-    request: InstallRequest, decision: Decision, present_texts: Texts, problems: list[str]
+    request: InstallRequest, proposal: Proposal, present_texts: Texts, problems: list[str]
 ) -> InstallerError:
-    """Return why a decision is refused; the remedy names the files of others that name our runtimes."""
-    ours = [files.path for files in decision.files]
+    """Return why a proposal is refused; the remedy names the files of others that name our runtimes."""
+    ours = [files.path for files in proposal.files]
     words = [f"runtimes.{name}".encode() for name in request.names]
     beside = []
     for path, file in present_texts.items():

@@ -19,16 +19,16 @@ from installer.engines.config_edits import (
     texts_alone,
     withdraw,
 )
-from installer.model.engine import Decision, EffectiveConfig, EngineState, Runtime, RuntimeEntry
+from installer.model.engine import EffectiveConfig, EngineState, Proposal, Runtime, RuntimeEntry
 from installer.model.facts import EngineRow, Facts
 from installer.model.options import Options
 from installer.model.steps import WriteConfig
 
 
 class Candidate(Struct, frozen=True):
-    """Texts of one engine that would serve our runtimes: the decision, and the change of each config."""
+    """Texts of one engine that would serve our runtimes: the proposal, and the change of each config."""
 
-    decision: Decision
+    proposal: Proposal
     changes: tuple[ConfigChange, ...]
 
     @property
@@ -69,12 +69,12 @@ class InstallRequest(Struct, frozen=True):
         )
 
 
-def find_changes(request: InstallRequest, decision: Decision) -> tuple[ConfigChange, ...]:
-    """Return the change of each config, whether a decision, an earlier install or others wrote to it."""
+def find_changes(request: InstallRequest, proposal: Proposal) -> tuple[ConfigChange, ...]:
+    """Return the change of each config, whether a proposal, an earlier install or others wrote to it."""
     engine = request.engine
     facts = request.facts
-    changes = [change_config(engine.name, wanted, facts) for wanted in decision.files]
-    wanted = {files.path for files in decision.files}
+    changes = [change_config(engine.name, wanted, facts) for wanted in proposal.files]
+    wanted = {files.path for files in proposal.files}
     # Our keys leave a file that an earlier install wrote and that this one does not use.
     former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
     changes += [withdraw(row, facts) for row in former]
@@ -90,20 +90,20 @@ def find_changes(request: InstallRequest, decision: Decision) -> tuple[ConfigCha
 
 
 def make_candidate(
-    request: InstallRequest, decision: Decision, changes: tuple[ConfigChange, ...]
+    request: InstallRequest, proposal: Proposal, changes: tuple[ConfigChange, ...]
 ) -> Candidate:
-    """Return the candidate of a decision; without writes if the same is installed and in force."""
+    """Return the candidate of a proposal; without writes if the same is installed and in force."""
     if has_recovered_rows(request):
         # Without a ledger it is not known what our runtimes have inherited.
-        decision = replace(decision, shown={})
-    candidate = Candidate(decision, changes)
-    if not request.engine.spec.reload_misreports or decision.shown:
+        proposal = replace(proposal, shown={})
+    candidate = Candidate(proposal, changes)
+    if not request.engine.spec.reload_misreports or proposal.shown:
         return candidate
     if not _is_installed_unedited(request, candidate):
         return candidate
     # What our runtimes inherit was decided when they were written: the engine reports otherwise after a
     # reload, and owners edit.
-    unwritten = replace(candidate, decision=replace(decision, shown={}))
+    unwritten = replace(candidate, proposal=replace(proposal, shown={}))
     unwritten = keep_present_texts(unwritten, request.facts)
     return unwritten if is_in_force(request, unwritten) else candidate
 
@@ -115,7 +115,7 @@ def _is_installed_unedited(request: InstallRequest, candidate: Candidate) -> boo
         file = request.facts.contents.get(path)
         if file is None or file.digest not in digests:
             return False
-    if written.keys() != {files.path for files in candidate.decision.files}:
+    if written.keys() != {files.path for files in candidate.proposal.files}:
         return False
     row = request.row
     if row is None:
@@ -163,10 +163,10 @@ def is_in_force(request: InstallRequest, candidate: Candidate) -> bool:
         return True
     now = request.ask(request.engine, present_texts)
     # Another check reports an engine that would not start; until then it serves.
-    return bool(now.fatal) or not any(find_unserved(request, candidate.decision, now))
+    return bool(now.fatal) or not any(find_unserved(request, candidate.proposal, now))
 
 
-def find_unserved(request: InstallRequest, decision: Decision, after: EffectiveConfig) -> Iterator[str]:
+def find_unserved(request: InstallRequest, proposal: Proposal, after: EffectiveConfig) -> Iterator[str]:
     """Yield, in words, which of our runtimes an engine would not serve as asked for."""
     if request.engine.hook is not None:
         return
@@ -174,7 +174,7 @@ def find_unserved(request: InstallRequest, decision: Decision, after: EffectiveC
         served = after.handlers.get(entry.name)
         if served is None:
             yield f"the runtime {entry.name} would not be there"
-        elif not served.shows(Runtime(str(entry.binary), decision.shown.get(entry.name) or {})):
+        elif not served.shows(Runtime(str(entry.binary), proposal.shown.get(entry.name) or {})):
             yield f"the runtime {entry.name} would not be as asked for"
         if entry.default and after.default != entry.name:
             yield f"its default runtime would be {after.default}"

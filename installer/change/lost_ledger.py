@@ -14,7 +14,7 @@ from installer.cdi.plan import SPECIFICATION
 from installer.change.ledger import Ledger
 from installer.change.observe import list_toolkits, observe_adoption
 from installer.change.references import list_runtimes
-from installer.config_text import Key, Syntax, Tree, Want, leaves, value_at
+from installer.config_text import Key, Syntax, Tree, WantedKey, leaves, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
@@ -117,10 +117,10 @@ class _Leftovers:
                 configs.append(self.whole(path))
                 notes.append(f"{path} as a whole")
                 continue
-            wants = (*self.wants(tree, (*started, *self.beside(path))), *self.imports(tree))
-            if not wants:
+            wanted_keys = (*self.find_keys(tree, (*started, *self.beside(path))), *self.imports(tree))
+            if not wanted_keys:
                 continue
-            configs.append(self.edited(path, wants))
+            configs.append(self.edited(path, wanted_keys))
             names = ", ".join(sorted(key[-1] for key in started)) or "an import"
             notes.append(f"{names} in {path}")
             if self.ours and path not in self.drop_ins and _defines_built_in(tree, started):
@@ -140,11 +140,11 @@ class _Leftovers:
         digests = (file.digest,) if file else ()
         return ConfigRow(self.engine.name, path, syntax=None, original=None, ours=digests, edits=())
 
-    def edited(self, path: PurePosixPath, wants: tuple[Want, ...]) -> ConfigRow:
+    def edited(self, path: PurePosixPath, wanted_keys: tuple[WantedKey, ...]) -> ConfigRow:
         """Return the row of a file from which an undo removes the wanted keys."""
         syntax = syntax_of(path, text_of(self.facts.contents[path], path), self.engine.name)
         empty = "{}" if syntax is Syntax.JSON else ""
-        _, edits = apply(empty, wants, syntax, name=str(path))
+        _, edits = apply(empty, wanted_keys, syntax, name=str(path))
         return ConfigRow(self.engine.name, path, syntax, original=None, ours=(), edits=edits)
 
     def beside(self, path: PurePosixPath) -> set[Key]:
@@ -164,18 +164,18 @@ class _Leftovers:
                 return True
         return False
 
-    def wants(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[Want]:
+    def find_keys(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[WantedKey]:
         """Yield the keys that NVIDIA's tool has probably set in an administrator's file."""
         for key in keys:
             default = (*key[:-2], self.engine.spec.default_key)
             if value_at(tree, default) == key[-1]:
-                yield Want(default, key[-1])
+                yield WantedKey(default, key[-1])
             runtime = value_at(tree, key)
             if isinstance(runtime, dict):
                 for below, value in leaves({key[-1]: runtime}):
-                    yield Want(key[:-1] + below, value)
+                    yield WantedKey(key[:-1] + below, value)
 
-    def imports(self, tree: Tree) -> Iterator[Want]:
+    def imports(self, tree: Tree) -> Iterator[WantedKey]:
         """Yield the imports to remove.
 
         With ``ours`` these are our own imports of drop-ins, else the imports of NVIDIA's drop-ins alone.
@@ -192,7 +192,7 @@ class _Leftovers:
             place = PurePosixPath(pattern)
             loads_nvidias = place in self.drop_ins or self.loads_only_drop_ins(place)
             if place in own if self.ours else loads_nvidias:
-                yield Want(("imports",), pattern, member=True)
+                yield WantedKey(("imports",), pattern, member=True)
 
     def loads_only_drop_ins(self, pattern: PurePosixPath) -> bool:
         """Tell whether an import of many files loads NVIDIA's drop-ins alone."""

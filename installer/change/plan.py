@@ -180,7 +180,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 def _find_low_level(installs: Sequence[EngineInstall], facts: Facts, options: Options) -> tuple[str, ...]:
     """Return the low-level runtimes that our runtimes wrap: paths first, then the names of programs."""
     held = facts.held
-    words = [word for install in installs for word in install.accepted.candidate.decision.low_level]
+    words = [word for install in installs for word in install.accepted.candidate.proposal.low_level]
     # Containers may run on the toolkit: it goes on to wrap the same runtimes until another engine joins.
     config = facts.toolkit.config
     if installs and held.toolkit is not None:

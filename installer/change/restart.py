@@ -249,7 +249,7 @@ def explain_pending(
     is_owners = request.options.restart_mode is RestartMode.NONE and engine.hook is None
     if is_owners and engine.serving is not None and not expected.is_served_by(engine):
         return LEFT
-    return explain_pending_cdi(engine, request.options.extras, asks_cdi=candidate.decision.cdi)
+    return explain_pending_cdi(engine, request.options.extras, asks_cdi=candidate.proposal.cdi)
 
 
 def explain_pending_cdi(engine: EngineState, extras: Extras, *, asks_cdi: bool) -> str:

@@ -1,8 +1,8 @@
 """Change the named keys of a config text, and not one byte else. Imports errors.
 
-A ``Want`` is a key with the wanted value. Begin with ``apply`` in change.py: ``apply`` edits the spans of the
-text and returns ``Edit`` rows, which ``undo`` reverts, also after others have edited the text. Here are the
-types of an edit, and the comparison of parsed configs, in which nothing that differs is equal.
+A ``WantedKey`` is a key with its wanted value. Begin with ``apply`` in change.py: ``apply`` edits the spans
+of the text and returns ``Edit`` rows, which ``undo`` reverts, also after others have edited the text. Here
+are the types of an edit, and the comparison of parsed configs, in which nothing that differs is equal.
 """
 
 import re
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
     end: int  # of the value, and of the pair
 
 
-class Want(Struct, frozen=True):
+class WantedKey(Struct, frozen=True):
     """A key with the wanted value."""
 
     key: Key

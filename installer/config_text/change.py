@@ -17,7 +17,7 @@ from installer.config_text import (
     TextError,
     Tree,
     Value,
-    Want,
+    WantedKey,
     branch_at,
     dotted,
     drop_doubles,
@@ -127,8 +127,10 @@ def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
     return tree if syntax is Syntax.TOML else drop_doubles(tree)
 
 
-def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
-    """Return ``text`` with every want fulfilled, and the edits; a fulfilled want needs no edit.
+def apply(
+    text: str, wanted_keys: Sequence[WantedKey], syntax: Syntax, *, name: str
+) -> tuple[str, tuple[Edit, ...]]:
+    """Return ``text`` with the wanted keys, and the edits; a key with its wanted value needs no edit.
 
     The edits are in the order of making. The edit of a deleted key has the literal but not the
     place.
@@ -140,8 +142,8 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
     with open_draft(text, syntax, name) as draft:
         # A dict keeps the order. The header of a table that only other headers named may be an edit already.
         made: dict[Edit, None] = {}
-        for want in wants:
-            made.update(dict.fromkeys(_fulfil(draft, want)))
+        for wanted in wanted_keys:
+            made.update(dict.fromkeys(_fulfil(draft, wanted)))
         edits = tuple(made)
         return finish(draft, text, edits), edits
 
@@ -248,29 +250,29 @@ def _is_in_force(draft: Draft, edit: Edit) -> bool:
     return same(present, value)
 
 
-def _fulfil(draft: Draft, want: Want) -> Iterator[Edit]:
-    """Make the draft hold a want; yield each edit before the edit is made."""
-    key = want.key
+def _fulfil(draft: Draft, wanted: WantedKey) -> Iterator[Edit]:
+    """Make the draft hold a wanted key; yield each edit before the edit is made."""
+    key = wanted.key
     present, depth = _walk(draft, key)
     if depth < len(key):
-        if present is not None and want.value is not ABSENT:  # a null on the way may become a container
+        if present is not None and wanted.value is not ABSENT:  # a null on the way may become a container
             raise _misplaced(draft, key[:depth], present, _CONTAINERS[draft.syntax])
         present = ABSENT
 
-    literal = None if want.value is ABSENT else draft.grammar.literal(want.value)
+    literal = None if wanted.value is ABSENT else draft.grammar.literal(wanted.value)
     if present is ABSENT:
         if literal is not None:
             yield from _create_containers(draft, key)
-            yield Edit(key, None, literal, want.member)
-            draft.insert(key, f"[{literal}]" if want.member else literal)
-    elif want.member and literal is not None:
+            yield Edit(key, None, literal, wanted.member)
+            draft.insert(key, f"[{literal}]" if wanted.member else literal)
+    elif wanted.member and literal is not None:
         if not isinstance(present, list):
             raise _misplaced(draft, key, present, "an array")
         if _position(present, draft.grammar.value(literal)) is None:
             before = draft.find(key)
             yield Edit(key, before, literal, member=True)
             draft.replace(key, toml.add_element(before, literal))
-    elif literal is None or not same(present, want.value):
+    elif literal is None or not same(present, wanted.value):
         yield Edit(key, draft.find(key), literal)
         draft.replace(key, literal)
 

@@ -8,11 +8,11 @@ from typing import Final, Self, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, Want, leaves, value_at
+from installer.config_text import ABSENT, Edit, Key, Syntax, Tree, Value, WantedKey, leaves, value_at
 from installer.config_text.change import apply, list_missing, parse, undo
 from installer.engines import ENGINES
 from installer.errors import InstallerError
-from installer.model.engine import Configs, EffectiveConfig, EngineState, FileWants, is_ours
+from installer.model.engine import Configs, EffectiveConfig, EngineState, ProposedFile, is_ours
 from installer.model.facts import ConfigRow, Facts, Saved
 from installer.model.files import File, Meta
 from installer.model.steps import WriteConfig
@@ -253,7 +253,7 @@ def _names_ours(edit: Edit, engine: str) -> bool:
     return edit.after is not None and group_of(edit.key, engine) == DEFAULT
 
 
-def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
+def change_config(name: str, wanted: ProposedFile, facts: Facts) -> ConfigChange:
     """Return the change that brings a config of the engine ``name`` to the wanted text.
 
     Raises:
@@ -266,10 +266,10 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     original, undone = undo_config(path, facts)
     text_without_us = text_of(original, path)
     present = text_of(now, path)
-    clean, total = apply(text_without_us, wanted.wants, syntax, name=str(path))
+    clean, total = apply(text_without_us, wanted.keys, syntax, name=str(path))
     needed = total
     if present != text_without_us:
-        _, needed = apply(present, wanted.wants, syntax, name=str(path))
+        _, needed = apply(present, wanted.keys, syntax, name=str(path))
     stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in undone.relied_on)
 
     # An undo that left our runtimes removed the default, or a killed install did.
@@ -283,7 +283,7 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     # A table that we made and others have filled is needed without us: the table stays.
     removed = [edit for edit in stale if edit.after != EMPTY]
     if not (removed or now is None or needed):
-        if row is None and wanted.wants and facts.held.engine(name) is None:
+        if row is None and wanted.keys and facts.held.engine(name) is None:
             # The file has all wanted settings without us, and keeps them after our undo.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
         if row is not None and path in facts.lost:  # the new saved copy belongs to the present text
@@ -294,12 +294,12 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         target = clean
     else:
         base = _EditedText.of(now, path, syntax, facts).remove(stale).text
-        target, _ = apply(base, wanted.wants, syntax, name=str(path))
+        target, _ = apply(base, wanted.keys, syntax, name=str(path))
 
     model_file = now or original
     meta = model_file.meta if model_file else Meta()
     after = File(target.encode(), meta)
-    runtimes = {runtime_of(want.key) for want in wanted.wants}
+    runtimes = {runtime_of(want.key) for want in wanted.keys}
     runtimes.add("")  # settings of no runtime; an engine reports the other runtimes itself
     return ConfigChange(
         WriteConfig(name, path, now, after),
@@ -356,7 +356,7 @@ def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
 
 
 def _find_stale(
-    row: ConfigRow | None, now: File | None, total: Sequence[Edit], wanted: FileWants
+    row: ConfigRow | None, now: File | None, total: Sequence[Edit], wanted: ProposedFile
 ) -> tuple[Edit, ...]:
     """Return the edits of an earlier run that are not among ``total``, the edits of this run."""
     if row is None:
@@ -367,7 +367,7 @@ def _find_stale(
         return stale
 
     # The ledger was lost: the edits of an earlier run in a runtime that is still wanted are not known.
-    names = {runtime_of(want.key) for want in wanted.wants} - {""}
+    names = {runtime_of(want.key) for want in wanted.keys} - {""}
     # Another spelling of a wanted key is stale all the same: an engine that ignores case would read either.
     wanted_keys = {_lower(edit) for edit in total}
     return tuple(edit for edit in stale if runtime_of(edit.key) not in names or _lower(edit) in wanted_keys)
@@ -492,7 +492,7 @@ class _EditedText(Struct, frozen=True):
         if not tables:
             return text, {}
 
-        text, _ = apply(text, [Want(key, ABSENT) for key in orphans], self.syntax, name=self.name)
+        text, _ = apply(text, [WantedKey(key, ABSENT) for key in orphans], self.syntax, name=self.name)
         # Tables that held only these settings are empty now, the tables above included.
         empty = [Edit(key, None, EMPTY) for key in sorted(tables, key=len)]
         above = [edit for edit in edits if edit.after == EMPTY and edit.key not in tables]

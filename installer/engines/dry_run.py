@@ -1,6 +1,6 @@
 """The dry run: an engine's own program reads texts in memory and prints the settings of the next start."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
@@ -36,8 +36,8 @@ from installer.host import systemd
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Ran, memory_file, private_directory, run_in
 from installer.model.engine import (
-    Check,
     Configs,
+    DryRunCommand,
     EffectiveConfig,
     EngineState,
     Extras,
@@ -109,10 +109,10 @@ class Trials:
             self._unasked[engine.name] = "its program was not found"
             return self._check_load(engine, by_texts, configs, start)
 
-        check = spec.describe_dry_run(engine, decode_configs(engine, files))
-        ran = self._run(program, check, start)
+        command = spec.describe_dry_run(engine, decode_configs(engine, files))
+        ran = self._run(program, command, start)
         refuses = ran is not None and ran.returncode and UNKNOWN_FLAG not in ran.stderr
-        if ran and refuses and start is None and check.by_start:
+        if ran and refuses and start is None and command.depends_on_flags:
             # The program may refuse because of flags or variables that are not known here: then the program
             # refuses the present config, with which the engine runs, in the same words.
             present = {path: file for path in engine.files if (file := self._contents.get(path))}
@@ -127,8 +127,8 @@ class Trials:
 
         effect = by_texts
         told = False
-        if check.says is not None and not by_texts.broken:
-            effect = check.says(ran.stdout)
+        if command.read_output is not None and not by_texts.broken:
+            effect = command.read_output(ran.stdout)
             told = True
         # Two names of a place are no move: the engine resolves links, and reports either name.
         places = engine.served.places
@@ -177,25 +177,29 @@ class Trials:
                 return path
         return None
 
-    def _run(self, program: PurePosixPath, check: Check, start: Started | None) -> Ran | None:
+    def _run(self, program: PurePosixPath, command: DryRunCommand, start: Started | None) -> Ran | None:
         """Put the texts into memory files, and run the program as its engine is started."""
         with ExitStack() as stack:
-            places = {path: stack.enter_context(memory_file()) for path in check.paths}
+            places = {path: stack.enter_context(memory_file()) for path in command.memory_files}
 
             def name_of(path: PurePosixPath) -> str:
                 return places[path].name
 
-            for path, text in check.texts(name_of).items():
+            for path, text in command.render(name_of).items():
                 Path(places[path].name).write_bytes(text.encode())
-            for path, texts in check.beside.items():
+            for path, texts in command.directories.items():
                 places[path] = stack.enter_context(private_directory(texts))
 
-            flags = start.words if start and check.given is not None else ()
-            given = drop_flags(flags, check.given or ())
-            words = [name_of(word) if isinstance(word, PurePosixPath) else word for word in check.words]
+            flags: Sequence[str] = ()
+            if start is not None and command.replaced_flags is not None:
+                flags = [*drop_flags(start.words, command.replaced_flags)]
+            arguments = [
+                name_of(argument) if isinstance(argument, PurePosixPath) else argument
+                for argument in command.arguments
+            ]
             ran = run_in(
                 self._host.local_path(ROOT),
-                [str(program), *words, *given, *check.last],
+                [str(program), *arguments, *flags, *command.last_arguments],
                 timeout_s=ANSWER_S,
                 environment=ENVIRONMENT | dict(start.environment if start else {}),
                 fds=[place.fd for place in places.values()],
@@ -453,12 +457,12 @@ def _inherited(
     is_printed = before.rest_digest and not (before.fatal or engine.spec.reload_misreports)
     try:
         configs = read_configs(engine, texts)
-        decision = next(iter(engine.spec.propose(engine, configs, entries, Extras(), before)))
+        proposal = next(iter(engine.spec.propose(engine, configs, entries, Extras(), before)))
     except InstallerError as error:
         return {}, error
     if not is_printed:
         return {}, None
-    return decision.shown, None
+    return proposal.shown, None
 
 
 def _lacking(row: EngineRow, effect: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Want, leaves, table
+from installer.config_text import Edit, Syntax, Tree, WantedKey, leaves, table
 from installer.config_text.change import apply, parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
@@ -15,15 +15,15 @@ from installer.engines.containerd.engine import Containerd
 from installer.errors import InstallerError
 from installer.model.engine import (
     RUNC_TYPE,
-    Check,
     CommandLine,
     Configs,
-    Decision,
     DropIns,
+    DryRunCommand,
     EffectiveConfig,
     EngineState,
     Extras,
     Place,
+    Proposal,
     RuntimeEntry,
 )
 
@@ -53,7 +53,7 @@ def _propose(
     entries: tuple[RuntimeEntry, ...],
     extras: Extras,
     before: EffectiveConfig | None,
-) -> Iterator[Decision]:
+) -> Iterator[Proposal]:
     """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
 
     Raises InstallerError where that is not there, or is another's and does not take the drop-in.
@@ -80,14 +80,14 @@ def _propose(
     yield from ways
 
 
-def _describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+def _describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
     """Return how containerd is asked, with what k0s would make of its drop-ins."""
     config = state.config
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     if _merges(config, trees):
         read = _merge_drop_ins(config, trees)
-        wants = [Want(key, value) for key, value in leaves(read[config])]
-        root, _ = apply("", wants, Syntax.TOML, name=str(config))
+        wanted_keys = [WantedKey(key, value) for key, value in leaves(read[config])]
+        root, _ = apply("", wanted_keys, Syntax.TOML, name=str(config))
         texts = {config: root, **{path: texts[path] for path in read if path != config}}
     return effective.describe_dry_run(state, texts)
 
@@ -140,7 +140,7 @@ class K0s(Containerd):
         entries: tuple[RuntimeEntry, ...],
         extras: Extras,
         before: EffectiveConfig | None = None,
-    ) -> Iterable[Decision]:
+    ) -> Iterable[Proposal]:
         """Return the candidates that have our runtimes in the drop-in alone: k0s writes the root file.
 
         Raises:
@@ -153,7 +153,7 @@ class K0s(Containerd):
         merged = _merge_drop_ins(state.config, configs.trees)
         return effective.predict(state, replace(configs, trees=merged))
 
-    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
         """Return the dry run by containerd, with what k0s would make of its drop-ins."""
         return _describe_dry_run(state, texts)
 

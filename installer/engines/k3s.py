@@ -15,12 +15,12 @@ from installer.model.engine import (
     RUNC_TYPE,
     CommandLine,
     Configs,
-    Decision,
     DropIns,
     EffectiveConfig,
     EngineState,
     Extras,
     Place,
+    Proposal,
     RuntimeEntry,
     Template,
     TemplateFlaw,
@@ -72,9 +72,9 @@ class K3s(Containerd):
         _entries: tuple[RuntimeEntry, ...],
         _extras: Extras,
         _before: EffectiveConfig | None = None,
-    ) -> Iterable[Decision]:
+    ) -> Iterable[Proposal]:
         """Return one candidate that writes nothing."""
-        return [Decision((), ("runc", "crun"))]
+        return [Proposal((), ("runc", "crun"))]
 
     def predict(self, _state: EngineState, _configs: Configs) -> EffectiveConfig:
         """Return an empty config: k3s generates the config of its containerd at its start."""

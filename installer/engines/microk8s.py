@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, Want, leaves
+from installer.config_text import Syntax, Tree, WantedKey, leaves
 from installer.config_text.change import parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
@@ -16,16 +16,16 @@ from installer.engines.containerd.engine import Containerd
 from installer.errors import InstallerError
 from installer.model.engine import (
     RUNC_TYPE,
-    Check,
     CommandLine,
     Configs,
-    Decision,
     DropIns,
+    DryRunCommand,
     EffectiveConfig,
     EngineState,
     Extras,
-    FileWants,
     Place,
+    Proposal,
+    ProposedFile,
     RuntimeEntry,
 )
 
@@ -53,7 +53,7 @@ def _propose(
     entries: tuple[RuntimeEntry, ...],
     extras: Extras,
     before: EffectiveConfig | None,
-) -> Iterator[Decision]:
+) -> Iterator[Proposal]:
     """Yield the ways to have our runtimes served by the template; raise where it is not there."""
     if state.config not in configs.trees:
         raise InstallerError(
@@ -62,12 +62,12 @@ def _propose(
         )
     template = configs.trees[state.config]
     values = _guess_values(template, _read_rendered(state))
-    for decision in containerd.propose(state, _render(state, configs), entries, extras, before):
+    for proposal in containerd.propose(state, _render(state, configs), entries, extras, before):
         worded = (
             _put_in_template(file, template, values) if file.path == state.config else file
-            for file in decision.files
+            for file in proposal.files
         )
-        yield replace(decision, files=tuple(worded))
+        yield replace(proposal, files=tuple(worded))
 
 
 def _render(state: EngineState, configs: Configs) -> Configs:
@@ -110,13 +110,13 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
     return VARIABLE.sub(lambda found: values[found[1]], text)
 
 
-def _put_in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> FileWants:
+def _put_in_template(file: ProposedFile, template: Tree, values: Mapping[str, str]) -> ProposedFile:
     """Return what is wanted of the template, in its own words: what it says by a variable stays so."""
     said = dict(leaves(template))
     # The type of runc depends on the boot (cgroups of version 1 or 2): a new runtime gets it by that, too.
     by_variable = {values[TYPE]: f"${{{TYPE}}}"} if f"${{{TYPE}}}" in said.values() else {}
 
-    def worded(want: Want) -> Want:
+    def worded(want: WantedKey) -> WantedKey:
         now = said.get(want.key)
         if isinstance(now, str) and _fill(now, values) == want.value:
             return replace(want, value=now)
@@ -124,7 +124,7 @@ def _put_in_template(file: FileWants, template: Tree, values: Mapping[str, str])
             return replace(want, value=by_variable.get(str(want.value), want.value))
         return want
 
-    return replace(file, wants=tuple(map(worded, file.wants)))
+    return replace(file, keys=tuple(map(worded, file.keys)))
 
 
 class MicroK8s(Containerd):
@@ -157,7 +157,7 @@ class MicroK8s(Containerd):
         entries: tuple[RuntimeEntry, ...],
         extras: Extras,
         before: EffectiveConfig | None = None,
-    ) -> Iterable[Decision]:
+    ) -> Iterable[Proposal]:
         """Return the candidates that have our runtimes in the template.
 
         Raises:
@@ -169,7 +169,7 @@ class MicroK8s(Containerd):
         """Return the config in force, as MicroK8s would generate it."""
         return effective.predict(state, _render(state, configs))
 
-    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
         """Return the dry run by containerd with the config that MicroK8s would generate."""
         rendered = _render_template(state, texts)
         return effective.describe_dry_run(state, {**texts, state.config: rendered})

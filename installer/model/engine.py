@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, Syntax, Tree, Value, Want, flatten
+from installer.config_text import Edit, Key, Syntax, Tree, Value, WantedKey, flatten
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.files import PATH, File, Kind
 
@@ -191,18 +191,18 @@ class Extras(Struct, frozen=True):
     override: Mapping[str, Any] = field(default_factory=dict)
 
 
-class FileWants(Struct, frozen=True):
-    """The wanted keys of a file."""
+class ProposedFile(Struct, frozen=True):
+    """The keys that a file should have; all else in the file stays."""
 
     path: PurePosixPath
     syntax: Syntax
-    wants: tuple[Want, ...]
+    keys: tuple[WantedKey, ...]
 
 
-class Decision(Struct, frozen=True):
-    """The wanted keys of an engine's configs."""
+class Proposal(Struct, frozen=True):
+    """The wanted keys of each file with which an engine would serve our runtimes."""
 
-    files: tuple[FileWants, ...]
+    files: tuple[ProposedFile, ...]
     low_level: tuple[str, ...]  # the runtimes that ours may wrap, preferred first
     notes: tuple[str, ...] = ()  # for the owner
     shown: Mapping[str, Tree] = field(default_factory=dict)  # by name: our settings that the engine must show
@@ -305,21 +305,23 @@ class CdiSupport(Struct, frozen=True):
     hands_over: Version = ()  # the first release that takes devices from a kubelet, not only from files
 
 
-class Check(Struct, frozen=True):
-    """A dry run: the question to an engine's own program about some texts."""
+class DryRunCommand(Struct, frozen=True):
+    """The command by which an engine's own program tells what texts would bring into force.
 
-    paths: tuple[PurePosixPath, ...]
-    # Returns the texts to be written, given a function that names their temporary paths.
-    texts: Callable[[Callable[[PurePosixPath], str]], Mapping[PurePosixPath, str]]
-    words: tuple[str | PurePosixPath, ...]  # arguments; a path stands for its text's temporary path
-    last: tuple[str, ...] = ()
-    # The texts of directories that are written as a whole, by their names in the directory.
-    beside: Mapping[PurePosixPath, Mapping[PurePosixPath, str]] = field(default_factory=dict)
-    # Flags of the running engine that ``words`` replace: its other flags stand before ``last``. None: the
-    # program gets no flags of the running engine.
-    given: tuple[str, ...] | None = None
-    says: Callable[[str], EffectiveConfig] | None = None  # reads the answer; None for yes or no
-    by_start: bool = False  # the answer depends on the flags of the start: without them a no is uncertain
+    The flags of the running engine stand between ``arguments`` and ``last_arguments``.
+    """
+
+    memory_files: tuple[PurePosixPath, ...]  # the paths whose texts are put into memory files
+    # Returns the content of these files, given a function that names the memory file of a path.
+    render: Callable[[Callable[[PurePosixPath], str]], Mapping[PurePosixPath, str]]
+    arguments: tuple[str | PurePosixPath, ...]  # a path stands for its memory file or its directory
+    last_arguments: tuple[str, ...] = ()
+    # Directories that are written as a whole, with their texts by the names below the directory.
+    directories: Mapping[PurePosixPath, Mapping[PurePosixPath, str]] = field(default_factory=dict)
+    # The flags of the running engine that ``arguments`` replace; None: the program gets no flags of it.
+    replaced_flags: tuple[str, ...] | None = None
+    read_output: Callable[[str], EffectiveConfig] | None = None  # None: only the exit status counts
+    depends_on_flags: bool = False  # of the start: without these flags a refusal is uncertain
 
 
 class Route(Struct, frozen=True):
@@ -483,7 +485,7 @@ class Engine(ABC):
         entries: tuple[RuntimeEntry, ...],
         extras: Extras,
         before: EffectiveConfig | None = None,
-    ) -> Iterable[Decision]:
+    ) -> Iterable[Proposal]:
         """Return the candidates for configs that serve our runtimes, the plainest first.
 
         Args:
@@ -506,7 +508,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def describe_dry_run(self, state: "EngineState", texts: Mapping[PurePosixPath, str]) -> Check:
+    def describe_dry_run(self, state: "EngineState", texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
         """Return the dry run of texts by the engine's own program, for an engine with ``has_dry_run``."""
 
     def find_load_errors(self, _load: LoadInput) -> Iterable[LoadError]:

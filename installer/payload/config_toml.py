@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, dotted, leaves, same, value_at
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, WantedKey, dotted, leaves, same, value_at
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.facts import DriverFacts
@@ -105,14 +105,14 @@ def carry_over(
     installed = _parse_installed(installed_now, name)
     before = parse(previous_rendered, Syntax.TOML, name=name)
     after = parse(rendered, Syntax.TOML, name=name)
-    wants = []
+    wanted_keys = []
     for key in _keys(before, after):
         edited = not same(value_at(before, key), value_at(installed, key))
         if edited or _has_value_above(installed, key):
             continue
         value = value_at(after, key)
-        wants.append(Want(key, ABSENT if value is None else value))
-    text, _ = apply(installed_now, wants, Syntax.TOML, name=name)
+        wanted_keys.append(WantedKey(key, ABSENT if value is None else value))
+    text, _ = apply(installed_now, wanted_keys, Syntax.TOML, name=name)
     return text, edited_keys(rendered, text, name=name)
 
 

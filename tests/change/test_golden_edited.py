@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import entries_for, plan_install, plan_undo
-from installer.config_text import Want, same, value_at
+from installer.config_text import WantedKey, same, value_at
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, text_of, texts_alone, tree_of
@@ -21,15 +21,15 @@ SHIM = "io.containerd.runc.v2"
 CRI = (("registry", "config_path"), ("sandbox_image",), ("containerd", "runtimes", "mine", "runtime_type"))
 ADDITIONS = {
     "containerd": [
-        *(Want(("plugins", plugin, *key), SHIM) for plugin in (V2_PLUGIN, V3_PLUGIN) for key in CRI),
-        Want(("debug", "level"), "warn"),
+        *(WantedKey(("plugins", plugin, *key), SHIM) for plugin in (V2_PLUGIN, V3_PLUGIN) for key in CRI),
+        WantedKey(("debug", "level"), "warn"),
     ],
-    "docker": [Want(("debug",), value=True)],
-    "crio": [Want(("crio", "metrics", "enable_metrics"), value=True)],
+    "docker": [WantedKey(("debug",), value=True)],
+    "crio": [WantedKey(("crio", "metrics", "enable_metrics"), value=True)],
 }
 
 
-def with_addition(disk: Disk, path: PurePosixPath, added: Want) -> Disk:
+def with_addition(disk: Disk, path: PurePosixPath, added: WantedKey) -> Disk:
     """Return a disk with what somebody adds to a file; he begins one where there is none.
 
     Raises:
@@ -43,7 +43,7 @@ def with_addition(disk: Disk, path: PurePosixPath, added: Want) -> Disk:
     return {**disk, path: replace(now, content=text.encode()) if now else File(text.encode())}
 
 
-def takes(case: Case, added: Want) -> bool:
+def takes(case: Case, added: WantedKey) -> bool:
     """Tell whether something can be added to a case at all: it may say so, or stand in the way of it."""
     try:
         return bool(with_addition(case.before, ENGINES[case.engine].config, added))
@@ -74,7 +74,7 @@ def test_what_is_added_after_an_install_stays_and_nothing_else(case: Case) -> No
             check_addition(case, added)
 
 
-def check_addition(case: Case, added: Want) -> None:
+def check_addition(case: Case, added: WantedKey) -> None:
     saved: dict[str, File] = {}
     first, after = install(case, case.before, Record(), saved)
     path = ENGINES[case.engine].config

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from installer.change.lost_ledger import find_leftovers
 from installer.change.plan import Plan, plan_install, plan_undo
-from installer.config_text import Syntax, Want
+from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply
 from installer.engines import ENGINES
 from installer.engines.config_edits import text_of, tree_of
@@ -151,7 +151,7 @@ def _linked(facts: Facts) -> Facts:
 @pytest.mark.parametrize("key", [("debug",), ("runtimes", "x", "path")], ids=["our file", "our table"])
 def test_a_key_that_the_owner_adds_to_what_we_have_made_is_no_reason_to_reload(key: tuple[str, ...]) -> None:
     def with_theirs(text: str) -> File:
-        return File(apply(text, [Want(key, "/theirs")], Syntax.JSON, name="daemon.json")[0].encode())
+        return File(apply(text, [WantedKey(key, "/theirs")], Syntax.JSON, name="daemon.json")[0].encode())
 
     case = golden.case_of("docker", "docker-com-package-absent")
     _, disk, held = golden.installed(case)

@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install
-from installer.config_text import Syntax, Want
+from installer.config_text import Syntax, WantedKey
 from installer.engines import ENGINES
 from installer.engines.config_edits import change_config
 from installer.errors import Exit
-from installer.model.engine import EffectiveConfig, FileWants, RuntimeEntry
+from installer.model.engine import EffectiveConfig, ProposedFile, RuntimeEntry
 from installer.model.facts import EngineRow, Facts, Failure, PayloadFacts, Record, ToolkitFacts, ToolkitRow
 from installer.model.files import VERSIONS, Copy, File, Kind, Text
 from installer.model.options import Drift, Listen, Options, RestartMode, ToolkitConfig
@@ -199,7 +199,7 @@ def test_where_its_containers_are_it_tells_or_has_told(
 
 
 def test_a_config_is_held_that_said_what_is_wanted_before_our_install_and_not_since() -> None:
-    wanted = FileWants(ENGINES["containerd"].config, Syntax.TOML, (Want(("version",), 2),))
+    wanted = ProposedFile(ENGINES["containerd"].config, Syntax.TOML, (WantedKey(("version",), 2),))
     facts = [CASE.facts(held=Record(engines=engines)) for engines in ((), (ITS,))]
 
     assert [change_config("containerd", wanted, each).row is not None for each in facts] == [True, False]

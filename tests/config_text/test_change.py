@@ -7,26 +7,26 @@ from typing import Any, cast
 
 import pytest
 
-from installer.config_text import ABSENT, Edit, Key, Syntax, Want, json, toml
+from installer.config_text import ABSENT, Edit, Key, Syntax, WantedKey, json, toml
 from installer.config_text.change import apply, finish, list_missing, open_draft, parse, undo
 from installer.errors import InstallerError
 
 JSON, TOML = Syntax.JSON, Syntax.TOML
 NAME = "/etc/config"
-PATH = Want(("runtimes", "nvidia", "path"), "/x")
-DEFAULT = Want(("default-runtime",), "nvidia")
+PATH = WantedKey(("runtimes", "nvidia", "path"), "/x")
+DEFAULT = WantedKey(("default-runtime",), "nvidia")
 CRI = ("plugins", "io.containerd.grpc.v1.cri", "containerd")
-TYPE = Want((*CRI, "runtimes", "nvidia", "runtime_type"), "io")
-BINARY = Want((*CRI, "runtimes", "nvidia", "options", "BinaryName"), "/x")
-NVIDIA = Want((*CRI, "default_runtime_name"), "nvidia")
-VERSION = Want(("version",), 2)
-IMPORT = Want(("imports",), "/ours", member=True)
-KEY = Want(("a", "ours"), 1)
+TYPE = WantedKey((*CRI, "runtimes", "nvidia", "runtime_type"), "io")
+BINARY = WantedKey((*CRI, "runtimes", "nvidia", "options", "BinaryName"), "/x")
+NVIDIA = WantedKey((*CRI, "default_runtime_name"), "nvidia")
+VERSION = WantedKey(("version",), 2)
+IMPORT = WantedKey(("imports",), "/ours", member=True)
+KEY = WantedKey(("a", "ours"), 1)
 AB: Key = ("a", "b")
 Changed = tuple[str, tuple[Edit, ...]]
 
 
-def changed(syntax: Syntax, text: str, wants: Sequence[Want]) -> Changed:
+def changed(syntax: Syntax, text: str, wants: Sequence[WantedKey]) -> Changed:
     return apply(text, wants, syntax, name=NAME)
 
 
@@ -35,7 +35,7 @@ def undone(syntax: Syntax, text: str, edits: Sequence[Edit]) -> Changed:
 
 
 def test_two_members_are_two_edits_and_a_header_is_one() -> None:
-    new, edits = changed(TOML, "", [IMPORT, Want(("imports",), "/more", member=True)])
+    new, edits = changed(TOML, "", [IMPORT, WantedKey(("imports",), "/more", member=True)])
 
     assert new == 'imports = ["/ours", "/more"]\n'
     assert undone(TOML, new, edits) == ("", ())
@@ -48,12 +48,16 @@ def test_two_members_are_two_edits_and_a_header_is_one() -> None:
     ("syntax", "text", "wants"),
     [
         pytest.param(JSON, '{"default-runtime": "nvi\\u0064ia"}', [DEFAULT], id="escaped"),
-        pytest.param(JSON, '{"a": 1.50}', [Want(("b",), ABSENT), Want(("a", "b"), ABSENT)], id="absent"),
+        pytest.param(
+            JSON, '{"a": 1.50}', [WantedKey(("b",), ABSENT), WantedKey(("a", "b"), ABSENT)], id="absent"
+        ),
         pytest.param(TOML, "[a]\nours = 0x1\n", [KEY], id="another spelling of the number"),
         pytest.param(TOML, "imports = ['''/ours''']", [IMPORT], id="a member, quoted otherwise"),
     ],
 )
-def test_a_key_that_is_already_right_causes_no_edit(syntax: Syntax, text: str, wants: list[Want]) -> None:
+def test_a_key_that_is_already_right_causes_no_edit(
+    syntax: Syntax, text: str, wants: list[WantedKey]
+) -> None:
     assert changed(syntax, text, wants) == (text, ())
 
 
@@ -70,7 +74,7 @@ def test_a_key_that_is_already_right_causes_no_edit(syntax: Syntax, text: str, w
 def test_a_deleted_key_comes_back_at_the_end(
     syntax: Syntax, text: str, key: Key, without: str, back: str | None
 ) -> None:
-    new, edits = changed(syntax, text, [Want(key, ABSENT)])
+    new, edits = changed(syntax, text, [WantedKey(key, ABSENT)])
 
     assert new == without
     found, left = undone(syntax, new, edits)
@@ -116,7 +120,7 @@ def test_a_number_is_copied_as_it_was_written() -> None:
     for syntax, empty, text in ((JSON, "{}", in_json), (TOML, "", in_toml)):
         tree = parse(text, syntax, name=NAME)
 
-        assert changed(syntax, empty, [Want((name,), value) for name, value in tree.items()])[0] == text
+        assert changed(syntax, empty, [WantedKey((name,), value) for name, value in tree.items()])[0] == text
 
 
 REMARKS = {'"/x"': '"/x" # why', "[z]\n": "[z]\n# end of z\n"}

@@ -8,11 +8,11 @@ import tomlkit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from installer.config_text import Edit, Syntax, Want, same
+from installer.config_text import Edit, Syntax, WantedKey, same
 from installer.config_text.change import apply, parse, undo
 from tests.config_text.texts import cases, edited
 
-Case = tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]
+Case = tuple[str, list[WantedKey], tuple[str, tuple[Edit, ...]]]
 SYNTAXES = st.sampled_from(Syntax)
 # EXAMPLES=5000 digs deeper.
 SETTINGS = settings(
@@ -68,7 +68,7 @@ def test_only_the_wanted_keys_change(case: tuple[Syntax, Case]) -> None:
     for want in wants:
         member = want.value
 
-        def holds(now: Any, want: Want = want, member: Any = member) -> Any:
+        def holds(now: Any, want: WantedKey = want, member: Any = member) -> Any:
             if not want.member:
                 return member
             return (now or []) if any(same(member, x) for x in now or []) else [*(now or []), member]
@@ -94,7 +94,9 @@ def test_undo_keeps_what_others_added_meanwhile(case: tuple[Syntax, Case], data:
     syntax, (text, wants, (new, edits)) = case
     parents = [want.key[:-1] for want in wants if not want.member] + [()]
     theirs = [
-        Want((*data.draw(st.sampled_from(parents)), "theirs"), data.draw(st.sampled_from([1, "x", [True]])))
+        WantedKey(
+            (*data.draw(st.sampled_from(parents)), "theirs"), data.draw(st.sampled_from([1, "x", [True]]))
+        )
     ]
     new, _ = apply(new, theirs, syntax, name="config")
     if syntax is Syntax.TOML:
@@ -118,13 +120,13 @@ def test_undo_leaves_and_reports_a_value_others_changed(
     values = [edit for edit in edits if edit.after not in {None, "{}"} and not edit.member]
     assume(values)
     theirs = data.draw(st.sampled_from(values))
-    changed, _ = apply(new, [Want(theirs.key, "somebody else's")], syntax, name="config")
+    changed, _ = apply(new, [WantedKey(theirs.key, "somebody else's")], syntax, name="config")
 
     back, left = undo(changed, edits, syntax, name="config")
 
     assert left == (theirs,)
     rest = tuple(edit for edit in edits if edit != theirs)
-    assert apply(back, [Want(theirs.key, "somebody else's")], syntax, name="config") == (back, ())
+    assert apply(back, [WantedKey(theirs.key, "somebody else's")], syntax, name="config") == (back, ())
     assert undo(back, rest, syntax, name="config") == (back, ())
 
 

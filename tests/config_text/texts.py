@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from installer.config_text import Edit, Syntax, Want
+from installer.config_text import Edit, Syntax, WantedKey
 from installer.config_text.change import apply
 from installer.errors import InstallerError
 
@@ -147,14 +147,14 @@ def is_toml(text: str) -> bool:
 
 
 @st.composite
-def cases(draw: st.DrawFn, syntax: Syntax) -> tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]:
+def cases(draw: st.DrawFn, syntax: Syntax) -> tuple[str, list[WantedKey], tuple[str, tuple[Edit, ...]]]:
     """A text, wants that it can fulfil, and the text and the edits that come of it."""
     text = draw(json_texts() if syntax is Syntax.JSON else toml_texts())
-    wants: list[Want] = []
+    wants: list[WantedKey] = []
     done: tuple[str, tuple[Edit, ...]] = text, ()
-    drawn = draw(st.lists(st.builds(Want, KEYS, VALUES), min_size=1, max_size=5))
+    drawn = draw(st.lists(st.builds(WantedKey, KEYS, VALUES), min_size=1, max_size=5))
     if syntax is Syntax.TOML:
-        drawn += draw(st.lists(st.builds(Want, KEYS, SCALARS, st.just(True)), max_size=2))
+        drawn += draw(st.lists(st.builds(WantedKey, KEYS, SCALARS, st.just(True)), max_size=2))
     for want in drawn:
         keys = sorted(each.key for each in (*wants, want))
         if all(b[: len(a)] != a for a, b in pairwise(keys)):

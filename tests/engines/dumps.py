@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.change.transaction import refuse_obstacles
-from installer.config_text import Syntax, Want
+from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
 from installer.engines.config_files import with_readable_configs
@@ -93,7 +93,7 @@ class Node:
                     path.write_bytes(step.after.content)
         self.held = plan.final or Record()
 
-    def edit(self, path: Path, *wants: Want) -> None:
+    def edit(self, path: Path, *wants: WantedKey) -> None:
         """Do what an admin does with his editor."""
         text, _ = apply(path.read_text(), wants, Syntax.TOML, name=str(path))
         path.write_text(text)

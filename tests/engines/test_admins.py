@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.config_text import Want
+from installer.config_text import WantedKey
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.engine import find_disturbances
@@ -28,7 +28,7 @@ def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
     node.install()
     node.edit(
         node.config,
-        Want((*node.cri(node.config), "runtimes", "mine", "runtime_type"), "io.containerd.runc.v2"),
+        WantedKey((*node.cri(node.config), "runtimes", "mine", "runtime_type"), "io.containerd.runc.v2"),
     )
 
     done = node.uninstall()
@@ -86,7 +86,7 @@ def test_a_runtime_under_the_other_plugin_stays_in_force_and_ours_move_to_it(
     node.install()
     node.edit(
         node.config,
-        Want(
+        WantedKey(
             ("plugins", V3_PLUGIN, "containerd", "runtimes", "mine", "runtime_type"), "io.containerd.runc.v2"
         ),
     )

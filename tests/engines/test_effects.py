@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.config_text import Syntax, Want
+from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply
 from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
@@ -29,34 +29,36 @@ NAMES = ("runc", "crun", "kata", "mine")
 Rng = random.Random
 
 
-def a_table(rng: Rng, key: tuple[str, ...]) -> Iterator[Want]:
+def a_table(rng: Rng, key: tuple[str, ...]) -> Iterator[WantedKey]:
     """Yield runtimes and a default, as configs have them."""
     names = rng.sample(NAMES, rng.randint(0, 3))
     for name in names:
         kind = "io.containerd.kata.v2" if name == "kata" else "io.containerd.runc.v2"
-        yield Want((*key, "runtimes", name, "runtime_type"), kind)
+        yield WantedKey((*key, "runtimes", name, "runtime_type"), kind)
         if rng.random() < 0.6:
-            yield Want((*key, "runtimes", name, "options", "SystemdCgroup"), rng.random() < 0.7)
+            yield WantedKey((*key, "runtimes", name, "options", "SystemdCgroup"), rng.random() < 0.7)
         if name in {"crun", "mine"}:
-            yield Want((*key, "runtimes", name, "options", "BinaryName"), f"/usr/bin/{name}")
+            yield WantedKey((*key, "runtimes", name, "options", "BinaryName"), f"/usr/bin/{name}")
         if rng.random() < 0.2:
-            yield Want((*key, "runtimes", name, "privileged_without_host_devices"), True)
+            yield WantedKey((*key, "runtimes", name, "privileged_without_host_devices"), True)
     if rng.random() < 0.15:
-        yield Want((*key, "runtimes", "nvidia", "runtime_type"), "io.containerd.runc.v2")
-        yield Want((*key, "runtimes", "nvidia", "options", "BinaryName"), "/usr/bin/nvidia-container-runtime")
+        yield WantedKey((*key, "runtimes", "nvidia", "runtime_type"), "io.containerd.runc.v2")
+        yield WantedKey(
+            (*key, "runtimes", "nvidia", "options", "BinaryName"), "/usr/bin/nvidia-container-runtime"
+        )
         names.append("nvidia")
     if names and rng.random() < 0.6:
-        yield Want((*key, "default_runtime_name"), rng.choice(names))
+        yield WantedKey((*key, "default_runtime_name"), rng.choice(names))
     if rng.random() < 0.3:
-        yield Want((*key[:-1], "sandbox_image"), "registry.local/pause:3")
+        yield WantedKey((*key[:-1], "sandbox_image"), "registry.local/pause:3")
 
 
 def a_file(rng: Rng, newest: int, *imports: str, root: bool) -> str:
     """Return one config: any schema up to the newest, either id of the plugin, or both."""
     schema = rng.choice((None, 1, 2, 2, 2, 3, 3)) if root else rng.choice((None, None, 2, 3))
     schema = min(schema, newest) if schema else None
-    wants = [Want(("version",), schema)] if schema else []
-    wants += [Want(("imports",), [*imports])] if imports else []
+    wants = [WantedKey(("version",), schema)] if schema else []
+    wants += [WantedKey(("imports",), [*imports])] if imports else []
     plugin = {1: "cri", 2: V2_PLUGIN, 3: V3_PLUGIN}.get(schema or (1 if root else 2), V2_PLUGIN)
     plugins = [plugin] if rng.random() < 0.9 else [V2_PLUGIN, V3_PLUGIN]
     for each in plugins if rng.random() < 0.85 else ():
@@ -78,25 +80,25 @@ def configs(rng: Rng, newest: int) -> Iterator[tuple[str, str]]:
 
 
 def makes_ours_the_default(node: Node) -> None:
-    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), "nvidia"))
+    node.edit(node.config, WantedKey((*node.cri(node.config), "default_runtime_name"), "nvidia"))
 
 
 def adds_a_runtime(node: Node) -> None:
     key = (*node.cri(node.config), "runtimes", "added")
-    node.edit(node.config, Want((*key, "runtime_type"), "io.containerd.runc.v2"))
-    node.edit(node.config, Want((*key, "options", "BinaryName"), "/usr/bin/added"))
+    node.edit(node.config, WantedKey((*key, "runtime_type"), "io.containerd.runc.v2"))
+    node.edit(node.config, WantedKey((*key, "options", "BinaryName"), "/usr/bin/added"))
 
 
 def adds_settings(node: Node) -> None:
-    node.edit(node.config, Want((*node.cri(node.config)[:-1], "cni", "conf_dir"), "/etc/site/net.d"))
-    node.edit(node.config, Want(("oom_score",), -5))
+    node.edit(node.config, WantedKey((*node.cri(node.config)[:-1], "cni", "conf_dir"), "/etc/site/net.d"))
+    node.edit(node.config, WantedKey(("oom_score",), -5))
 
 
 def adds_settings_to_ours(node: Node) -> None:
     for path in node.files():
         key = (*node.cri(Path(path)), "runtimes", "nvidia")
         if b"nvidia-container-runtime" in Path(path).read_bytes():
-            node.edit(Path(path), Want((*key, "cni_conf_dir"), "/etc/site/gpu.d"))
+            node.edit(Path(path), WantedKey((*key, "cni_conf_dir"), "/etc/site/gpu.d"))
 
 
 def writes_a_comment(node: Node) -> None:
@@ -108,8 +110,8 @@ def names_another_default(node: Node) -> None:
     key = node.cri(node.config)
     node.edit(
         node.config,
-        Want((*key, "runtimes", "other", "runtime_type"), "io.containerd.runc.v2"),
-        Want((*key, "default_runtime_name"), "other"),
+        WantedKey((*key, "runtimes", "other", "runtime_type"), "io.containerd.runc.v2"),
+        WantedKey((*key, "default_runtime_name"), "other"),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from installer.config_text import Syntax, Value, Want
+from installer.config_text import Syntax, Value, WantedKey
 from installer.config_text.change import apply
 from tests.engines.configs import CONTAINERD
 from tests.engines.cri import Cri, CriError
@@ -227,10 +227,12 @@ def _spell(node: Node, usual: str, keys: Mapping[str, Value]) -> str:
     wants = []
     for name, value in keys.items():
         first, *rest = name.split("|")
-        wants.append(Want((*tables.get(first, (first,)), *rest), value))
+        wants.append(WantedKey((*tables.get(first, (first,)), *rest), value))
     if any(name.startswith(KATA) for name in keys):
         wants.append(
-            Want((*tables["R"], "containerd", "runtimes", "kata", "runtime_type"), "io.containerd.kata.v2")
+            WantedKey(
+                (*tables["R"], "containerd", "runtimes", "kata", "runtime_type"), "io.containerd.kata.v2"
+            )
         )
     return apply(usual, wants, Syntax.TOML, name=CONTAINERD)[0]
 

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from installer.config_text import Syntax, Want
+from installer.config_text import Syntax, WantedKey
 from installer.config_text.change import apply
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.conftest import Containerd
@@ -142,11 +142,11 @@ def test_what_is_served_now_is_not_taken_away_by_a_restart_of_ours(
 ) -> None:
     node, plugin = containerd_node, _cri(containerd_node)
 
-    def edited(text: str, *wants: Want) -> str:
+    def edited(text: str, *wants: WantedKey) -> str:
         return apply(text, wants, Syntax.TOML, name=CONTAINERD)[0]
 
     kata = f"\n[{plugin[0]}.'{plugin[1]}'.containerd.runtimes.kata]\nruntime_type = 'io.containerd.runc.v2'\n"
-    other = Want((*plugin, "containerd", "default_runtime_name"), "kata")
+    other = WantedKey((*plugin, "containerd", "default_runtime_name"), "kata")
     node.write(CONTAINERD, node.read(CONTAINERD) + kata)
     node.restart_engine()
     prepared = Prepared(node, cri, verb)

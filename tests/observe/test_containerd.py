@@ -11,8 +11,8 @@ RUNC = "io.containerd.runc.v2"
 
 
 def runtimes(text: str, *, plugin: str = V2, version: str = "1.7.24", default: bool = False) -> Value:
-    decision = decided("containerd", text, version=version, default=default)
-    return at(result(decision, ROOT, text), "plugins", plugin, "containerd", "runtimes")
+    proposal = decided("containerd", text, version=version, default=default)
+    return at(result(proposal, ROOT, text), "plugins", plugin, "containerd", "runtimes")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_on_1_our_runtimes_go_where_the_last_import_with_a_cri_table_is() -> Non
     others = {"10.toml": table, "20.toml": table, "30.toml": "version = 2\n"}
     texts = {ROOT: f"version = 2\n{IMPORTS}"} | {f"{directory}/{name}": text for name, text in others.items()}
 
-    decision = decided("containerd", texts, version="1.7.24", drop_in=DROP_IN)
+    proposal = decided("containerd", texts, version="1.7.24", drop_in=DROP_IN)
 
-    assert [str(file.path) for file in decision.files] == [f"{directory}/20.toml"]
+    assert [str(file.path) for file in proposal.files] == [f"{directory}/20.toml"]

@@ -75,9 +75,9 @@ def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
     runtime["default_runtime"] = "runc"
     runtime["runtimes"]["runc"]["privileged_without_host_devices"] = True
 
-    decision = decided("crio", {}, serving=read_effective(recorded))
+    proposal = decided("crio", {}, serving=read_effective(recorded))
 
-    assert at(result(decision), "crio", "runtime", "runtimes", "nvidia") == {
+    assert at(result(proposal), "crio", "runtime", "runtimes", "nvidia") == {
         "runtime_path": NVIDIA,
         "runtime_type": "oci",
         "runtime_root": "/run/runc",
@@ -86,7 +86,7 @@ def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
         "container_min_memory": "12MiB",
         "container_create_timeout": 240,
     }
-    assert decision.low_level[0] == "/usr/libexec/crio/runc"
+    assert proposal.low_level[0] == "/usr/libexec/crio/runc"
 
 
 def test_what_ours_has_inherited_stays_whatever_the_default_is_now() -> None:
@@ -95,10 +95,10 @@ def test_what_ours_has_inherited_stays_whatever_the_default_is_now() -> None:
     runtime["runtimes"]["nvidia"] = {**runtime["runtimes"]["crun"], "runtime_path": NVIDIA}
     runtime["default_runtime"] = "runc"
 
-    decision = decided("crio", {}, serving=read_effective(recorded), version="1.37.0", default=True)
+    proposal = decided("crio", {}, serving=read_effective(recorded), version="1.37.0", default=True)
 
-    assert at(result(decision), "crio", "runtime", "runtimes", "nvidia", "runtime_root") == "/run/crun"
-    assert decision.low_level[0] == "/usr/libexec/crio/runc"
+    assert at(result(proposal), "crio", "runtime", "runtimes", "nvidia", "runtime_root") == "/run/crun"
+    assert proposal.low_level[0] == "/usr/libexec/crio/runc"
 
 
 @pytest.mark.parametrize("text", [NAMED, OVERRULED], ids=["our runtime", "our program, overruled"])

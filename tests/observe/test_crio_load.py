@@ -229,7 +229,7 @@ def test_default_driver_and_built_in_runtime_of_the_next_start_are_those_that_cr
     printed: str, default: str, driver: str
 ) -> None:
     running = replace(CRIO, serving=EffectiveConfig({}, "crun"))
-    says = running.spec.describe_dry_run(running, {}).says
+    says = running.spec.describe_dry_run(running, {}).read_output
     assert says is not None
 
     found = says(printed)

@@ -9,7 +9,7 @@ from installer.config_text import Value
 from installer.config_text.change import apply, parse
 from installer.engines import ENGINES
 from installer.engines.config_edits import read_configs
-from installer.model.engine import Decision, EffectiveConfig, EngineState, Extras, RuntimeEntry
+from installer.model.engine import EffectiveConfig, EngineState, Extras, Proposal, RuntimeEntry
 from installer.model.files import File
 from installer.model.options import Options
 
@@ -32,8 +32,8 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     version: str = "",
     drop_in: str = "",
     serving: EffectiveConfig | None = None,
-) -> Decision:
-    """Return the decision over ``texts``: the root file's, or several by path."""
+) -> Proposal:
+    """Return the proposal over ``texts``: the root file's, or several by path."""
     row = ENGINES[engine]
     state = replace(
         EngineState.usual(row),
@@ -44,17 +44,17 @@ def decided(  # noqa: PLR0913 - what a case may differ in
         state = replace(state, drop_in=PurePosixPath(drop_in))
     files = {str(row.config): texts} if isinstance(texts, str) else texts
     configs = read_configs(state, {PurePosixPath(path): File(text.encode()) for path, text in files.items()})
-    decisions = row.propose(state, configs, entries(name, default=default), Extras())
-    first = next(iter(decisions))
+    proposals = row.propose(state, configs, entries(name, default=default), Extras())
+    first = next(iter(proposals))
     if first.doubt is not None:  # the texts alone doubt it
         raise first.doubt
     return first
 
 
-def result(decision: Decision, path: str = "", text: str = "") -> Value:
-    """Return the tree of one file once ``decision`` is carried out; the only file's without a ``path``."""
-    (wanted,) = (one for one in decision.files if not path or str(one.path) == path)
-    after, _ = apply(text, wanted.wants, wanted.syntax, name=str(wanted.path))
+def result(proposal: Proposal, path: str = "", text: str = "") -> Value:
+    """Return the tree of one file once ``proposal`` is carried out; the only file's without a ``path``."""
+    (wanted,) = (one for one in proposal.files if not path or str(one.path) == path)
+    after, _ = apply(text, wanted.keys, wanted.syntax, name=str(wanted.path))
     return parse(after, wanted.syntax, name=str(wanted.path))
 
 

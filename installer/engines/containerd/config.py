@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Key, Syntax, Tree, Value, Want, leaves, spellings, table, text
+from installer.config_text import Key, Syntax, Tree, Value, WantedKey, leaves, spellings, table, text
 from installer.engines.containerd.effective import (
     BUILT_IN,
     CDI,
@@ -31,11 +31,11 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import (
     RUNC_TYPE,
     Configs,
-    Decision,
     EffectiveConfig,
     EngineState,
     Extras,
-    FileWants,
+    Proposal,
+    ProposedFile,
     RuntimeEntry,
     is_oci,
     is_ours,
@@ -56,7 +56,7 @@ def propose(
     entries: tuple[RuntimeEntry, ...],
     extras: Extras,
     before: EffectiveConfig | None,
-) -> Iterator[Decision]:
+) -> Iterator[Proposal]:
     """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
 
     In each place they take over the options of the default runtime: as texts tell, then as it reports. Raises
@@ -87,11 +87,11 @@ def _find_places(
 ) -> Iterator["_Place"]:
     """Yield where our runtimes may go, plainest first."""
 
-    def place(config: Config, drop_in: PurePosixPath | None, *head: Want) -> _Place:
+    def place(config: Config, drop_in: PurePosixPath | None, *head: WantedKey) -> _Place:
         return _Place(state, before, config, drop_in, head, entries, extras)
 
     tree = trees.get(state.config, {})
-    version = Want(("version",), SCHEMA_OF_NEW_FILES)
+    version = WantedKey(("version",), SCHEMA_OF_NEW_FILES)
     config = understand(state, trees)
     yield place(config, state.drop_in, *([] if tree else [version]))
     if tree and "version" not in tree:
@@ -114,7 +114,7 @@ class _Place(Struct, frozen=True):
     before: EffectiveConfig | None
     config: Config
     drop_in: PurePosixPath | None
-    head: tuple[Want, ...]  # what has to stand at the head of the root file
+    head: tuple[WantedKey, ...]  # what has to stand at the head of the root file
     entries: tuple[RuntimeEntry, ...]
     extras: Extras
 
@@ -126,7 +126,7 @@ class _Place(Struct, frozen=True):
     def has_default(self) -> bool:
         return any(entry.default for entry in self.entries)
 
-    def decide(self, donor: Tree) -> Decision:
+    def decide(self, donor: Tree) -> Proposal:
         """Return what the files should say, with the options of ``donor`` for our runtimes."""
         config, target, before = self.config, self.target, self.before
         wrappable = _list_wrappable(config.runtimes, config.default)
@@ -139,13 +139,14 @@ class _Place(Struct, frozen=True):
             mine = {want.key: want for want in self._want_runtime(entry, _annotate(donor, self.extras))}
             key = (*config.key, "runtimes", entry.name)
             mine |= {
-                (*key, *below): Want((*key, *below), value) for below, value in leaves(self.extras.override)
+                (*key, *below): WantedKey((*key, *below), value)
+                for below, value in leaves(self.extras.override)
             }
             wants += mine.values()
             kind = str(mine[*key, "runtime_type"].value)
             shown[entry.name] = {**self._show(entry, donor), "runtime_type": kind}
         note = f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place"
-        return Decision(
+        return Proposal(
             self._place_wants(wants),
             low_level_words(map(binary_of, wrappable)),
             (note,) if self.drop_in is not None and target == config.path != self.drop_in else (),
@@ -154,30 +155,30 @@ class _Place(Struct, frozen=True):
             cdi=self.extras.cdi,
         )
 
-    def _want_settings(self) -> Iterator[Want]:
+    def _want_settings(self) -> Iterator[WantedKey]:
         """Yield what is wanted besides our runtimes."""
         config = self.config
-        yield from (Want((*config.key, DEFAULT), entry.name) for entry in self.entries if entry.default)
+        yield from (WantedKey((*config.key, DEFAULT), entry.name) for entry in self.entries if entry.default)
         if config.old_default and self.has_default:
             # It overrules the name. Emptied, not removed: it comes back also where others edited.
-            yield Want((*config.key, OLD_TABLE, "runtime_type"), "")
+            yield WantedKey((*config.key, OLD_TABLE, "runtime_type"), "")
             # Pods may ask for it by the name that containerd gives it, and go on doing so.
             for key, value in leaves(table(config.runtimes, (OLD_DEFAULT,), config.path)):
                 if value not in ("", [], {}):
-                    yield Want((*config.key, "runtimes", OLD_DEFAULT, *key), value)
+                    yield WantedKey((*config.key, "runtimes", OLD_DEFAULT, *key), value)
         named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
         # In 1.x naming a runtime takes the built-in runc away, and CRI down; 2.x keeps it, and may become 1.x
         # (engine-facts.md#containerd-built-in-runc). With another default it is gone already, and not needed.
         if BUILT_IN not in named and (not named or config.default in {"", BUILT_IN}):
-            yield Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE)
+            yield WantedKey((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE)
         if self.extras.cdi:
-            yield Want((*config.key[:-1], CDI), value=True)
+            yield WantedKey((*config.key[:-1], CDI), value=True)
 
-    def _place_wants(self, wants: list[Want]) -> tuple[FileWants, ...]:
+    def _place_wants(self, wants: list[WantedKey]) -> tuple[ProposedFile, ...]:
         """Return the files that ``wants`` stand in: the root file, or the drop-in that it imports."""
         config, target, head = self.config, self.target, self.head
         if target == config.path:
-            return (FileWants(target, Syntax.TOML, (*head, *wants)),)
+            return (ProposedFile(target, Syntax.TOML, (*head, *wants)),)
         if not any(target.match(str(pattern)) for pattern in list_imports(config.path, config.tree)):
             pattern, dormant = own_import(target), self.state.dormant
             if dormant:  # the import would bring a file of others into force
@@ -188,11 +189,11 @@ class _Place(Struct, frozen=True):
                         "name another file with ", Option("drop-in-config"), f", or move {min(dormant)} away"
                     ),
                 )
-            head = (*head, Want(("imports",), str(pattern), member=True))
-        drop_in = FileWants(target, Syntax.TOML, tuple(wants))
-        return (drop_in, FileWants(config.path, Syntax.TOML, head)) if head else (drop_in,)
+            head = (*head, WantedKey(("imports",), str(pattern), member=True))
+        drop_in = ProposedFile(target, Syntax.TOML, tuple(wants))
+        return (drop_in, ProposedFile(config.path, Syntax.TOML, head)) if head else (drop_in,)
 
-    def _want_runtime(self, entry: RuntimeEntry, donor: Tree) -> Iterator[Want]:
+    def _want_runtime(self, entry: RuntimeEntry, donor: Tree) -> Iterator[WantedKey]:
         config, target, key = self.config, self.target, (*self.config.key, "runtimes", entry.name)
         mine = table(config.runtimes, (entry.name,), target)
         options = table(mine, ("options",), target)
@@ -200,17 +201,17 @@ class _Place(Struct, frozen=True):
         kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
         gone = "io.containerd.runc.v1" if config.merges else None  # which 2.0 has not any more
         kind = next((kind for kind in kinds if kind.startswith(RUNC_SHIMS) and kind != gone), "")
-        yield Want((*key, "runtime_type"), kind or self.extras.runtime_type or RUNC_TYPE)
+        yield WantedKey((*key, "runtime_type"), kind or self.extras.runtime_type or RUNC_TYPE)
         for below, value in leaves(donor):
             if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
-                yield Want((*key, *below), value)
+                yield WantedKey((*key, *below), value)
         # A second spelling would win by chance (gpu-operator#1374).
         names = spellings(options, "BinaryName") or ["BinaryName"]
         names += spellings(options, "Runtime") or (["Runtime"] if config.schema == 1 else [])
-        yield from (Want((*key, "options", name), str(entry.binary)) for name in names)
+        yield from (WantedKey((*key, "options", name), str(entry.binary)) for name in names)
         for name in OF_LINUX_V1:
             if mine.get(name) and not config.merges:
-                yield Want((*key, name), "")
+                yield WantedKey((*key, name), "")
 
     def _show(self, entry: RuntimeEntry, donor: Tree) -> Tree:
         """Return what containerd has to show of a runtime of ours: given, its own, or inherited."""

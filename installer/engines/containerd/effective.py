@@ -11,15 +11,26 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Key, Syntax, Tree, Want, leaves, table, text, value_at, wrong_type
+from installer.config_text import (
+    Edit,
+    Key,
+    Syntax,
+    Tree,
+    WantedKey,
+    leaves,
+    table,
+    text,
+    value_at,
+    wrong_type,
+)
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.engine import (
     NAMELESS,
     RUNC_TYPE,
-    Check,
     CommandLine,
     Configs,
+    DryRunCommand,
     EffectiveConfig,
     EngineState,
     Runtime,
@@ -174,16 +185,17 @@ def merge(under: Tree, over: Tree) -> Tree:
     return both
 
 
-def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
     """Return how containerd is asked: for what it has in force with all files that it would read."""
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
-    return Check(
-        paths=tuple(path for path, _ in list_read(state.config, trees)),
-        texts=lambda place: rewrite_imports(state.config, texts, trees, place),
-        words=("--config", state.config),
-        last=("config", "dump"),
-        given=("--config", "-c"),  # the other flags change nothing in a dump, and an unknown flag ends it
-        says=_dumped,
+    return DryRunCommand(
+        memory_files=tuple(path for path, _ in list_read(state.config, trees)),
+        render=lambda place: rewrite_imports(state.config, texts, trees, place),
+        arguments=("--config", state.config),
+        last_arguments=("config", "dump"),
+        # The other flags change nothing in a dump, and an unknown flag ends the program.
+        replaced_flags=("--config", "-c"),
+        read_output=_dumped,
     )
 
 
@@ -390,7 +402,7 @@ def rewrite_imports(
         missing = [str(one) for one in asked if WILDCARD not in str(one) and not _takes(one, trees)]
         if asked:
             names = [*(place(other) for other in imported), *missing]
-            text, _ = apply(text, [Want(("imports",), names)], Syntax.TOML, name=str(path))
+            text, _ = apply(text, [WantedKey(("imports",), names)], Syntax.TOML, name=str(path))
         put[path] = text
     return put
 

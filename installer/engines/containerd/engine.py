@@ -10,10 +10,9 @@ from installer.engines.containerd import effective, load
 from installer.errors import InstallerError
 from installer.model.engine import (
     CdiSupport,
-    Check,
     Configs,
-    Decision,
     DropIns,
+    DryRunCommand,
     EffectiveConfig,
     Engine,
     EngineState,
@@ -21,6 +20,7 @@ from installer.model.engine import (
     LoadError,
     LoadInput,
     Place,
+    Proposal,
     RuntimeEntry,
     Version,
 )
@@ -64,7 +64,7 @@ class Containerd(Engine):
         entries: tuple[RuntimeEntry, ...],
         extras: Extras,
         before: EffectiveConfig | None = None,
-    ) -> Iterable[Decision]:
+    ) -> Iterable[Proposal]:
         """Return the candidates for config.toml, or for a drop-in if this containerd merges drop-ins."""
         return containerd_config.propose(state, configs, entries, extras, before)
 
@@ -72,7 +72,7 @@ class Containerd(Engine):
         """Return the config in force by the root file and its imports."""
         return effective.predict(state, configs)
 
-    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
         """Return ``containerd config dump`` with the texts of all files that containerd would read."""
         return effective.describe_dry_run(state, texts)
 

@@ -8,17 +8,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Key, Syntax, Tree, Value, Want, flatten, leaves, table, text
+from installer.config_text import Key, Syntax, Tree, Value, WantedKey, flatten, leaves, table, text
 from installer.config_text.change import parse
 from installer.engines.crio.load import find_built_in
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.engine import (
-    Check,
     Configs,
-    Decision,
+    DryRunCommand,
     EffectiveConfig,
     EngineState,
-    FileWants,
+    Proposal,
+    ProposedFile,
     Runtime,
     RuntimeEntry,
     Version,
@@ -60,7 +60,7 @@ PRINTED_RUNTIME: Final = re.compile(
 PRINTED_CGROUP_DRIVER: Final = re.compile(r'^(?:# )?cgroup_manager = "(.+)"$', re.MULTILINE)
 
 
-def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, ...]) -> Iterator[Decision]:
+def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, ...]) -> Iterator[Proposal]:
     """Yield what CRI-O's drop-in, or its hook file, should say; raise where CRI-O would not read that so."""
     trees = configs.trees
     runtimes, default = _merge(state, trees)
@@ -71,13 +71,13 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
     wrappable = _list_wrappable(runtimes, default)
     low_level = low_level_words(runtimes.get(name, {}).get("runtime_path") or name for name in wrappable)
     if state.hook is not None:
-        yield Decision((_want_hook(state.hook, entries),), low_level)
+        yield Proposal((_want_hook(state.hook, entries),), low_level)
         return
     path = state.drop_in or state.config
     _refuse_overruled(state, trees, path, entries)
     usual = _find_donor(runtimes, default)
     served = state.serving.handlers if state.serving else {}
-    wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
+    wants = [WantedKey((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
     own_tree = trees.get(path, {})
     inherited, _ = _merge(state, {**_read_before(state, trees, path), path: own_tree})
     moved: dict[str, Tree] = {}
@@ -97,7 +97,7 @@ def propose(state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, .
             donor = {**donor, **moved[entry.name]}
         there = table(own_tree, (*RUNTIMES, entry.name), path)
         wants += _want_runtime(entry, {**donor, **mine}, there)
-    yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level, shown=moved)
+    yield Proposal((ProposedFile(path, Syntax.TOML, tuple(wants)),), low_level, shown=moved)
 
 
 def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
@@ -145,19 +145,19 @@ def list_programs(tree: Tree) -> Iterator[tuple[Value, bool]]:
         yield from ((one.get("runtime_path"), False), (one.get(MONITOR), True))
 
 
-def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
     """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
     config = state.config
     place = state.drop_in_directory or (state.drop_in.parent if state.drop_in else DIRECTORY)
     beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
-    return Check(
-        paths=(config,),
-        texts=lambda _: {config: texts.get(config, "")},
-        words=("--config", config, "--config-dir", place),
-        last=("config",),
-        beside={place: beside},
-        given=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
-        says=lambda printed: _understand(state, texts, printed),
+    return DryRunCommand(
+        memory_files=(config,),
+        render=lambda _: {config: texts.get(config, "")},
+        arguments=("--config", config, "--config-dir", place),
+        last_arguments=("config",),
+        directories={place: beside},
+        replaced_flags=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
+        read_output=lambda printed: _understand(state, texts, printed),
     )
 
 
@@ -202,22 +202,22 @@ def _merge(state: EngineState, trees: Mapping[PurePosixPath, Tree]) -> tuple[dic
     return runtimes, named or find_built_in(state.version)
 
 
-def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
+def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[WantedKey]:
     """Yield what our entry holds: the keys of ``like``, as CRI-O replaces an entry of an earlier file whole.
 
     ``there`` is what an entry of that name holds in our file already.
     """
     key = (*RUNTIMES, entry.name)
-    yield Want((*key, "runtime_path"), str(entry.binary))
+    yield WantedKey((*key, "runtime_path"), str(entry.binary))
     # With type pod the monitor is conmon-rs, which takes no other; a VM is no runtime of ours.
-    yield Want((*key, "runtime_type"), POD if like.get("runtime_type") == POD else "oci")
+    yield WantedKey((*key, "runtime_type"), POD if like.get("runtime_type") == POD else "oci")
     for below, value in leaves(like):
         if below[0] not in NOT_INHERITED and value:
-            yield Want((*key, *below), value)
+            yield WantedKey((*key, *below), value)
     for platform in table(there, (PLATFORM_PATHS,), PurePosixPath()):
-        yield Want((*key, PLATFORM_PATHS, platform), str(entry.binary))
+        yield WantedKey((*key, PLATFORM_PATHS, platform), str(entry.binary))
     if there.get(INHERIT):
-        yield Want((*key, INHERIT), value=False)
+        yield WantedKey((*key, INHERIT), value=False)
 
 
 def _is_gone(state: EngineState, program: Value) -> bool:
@@ -277,20 +277,20 @@ def _refuse_overruled(
             )
 
 
-def _want_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWants:
+def _want_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> ProposedFile:
     """Return the OCI hook file (containers/common oci-hooks(5), version 1.0.0)."""
     toolkit = entries[0].binary.parent
-    return FileWants(
+    return ProposedFile(
         path,
         Syntax.JSON,
         (
-            Want(("version",), "1.0.0"),
-            Want(("hook", "path"), str(toolkit / "nvidia-container-runtime-hook")),
-            Want(("hook", "args"), ["nvidia-container-runtime-hook", "prestart"]),
-            Want(("hook", "env"), [f"PATH={SYSTEM_PATH}:{toolkit}"]),
-            Want(("when", "always"), value=True),
-            Want(("when", "commands"), [".*"]),
-            Want(("stages",), ["prestart"]),
+            WantedKey(("version",), "1.0.0"),
+            WantedKey(("hook", "path"), str(toolkit / "nvidia-container-runtime-hook")),
+            WantedKey(("hook", "args"), ["nvidia-container-runtime-hook", "prestart"]),
+            WantedKey(("hook", "env"), [f"PATH={SYSTEM_PATH}:{toolkit}"]),
+            WantedKey(("when", "always"), value=True),
+            WantedKey(("when", "commands"), [".*"]),
+            WantedKey(("stages",), ["prestart"]),
         ),
     )
 

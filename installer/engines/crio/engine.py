@@ -9,11 +9,10 @@ from installer.engines.crio import config as crio_config
 from installer.engines.crio import load
 from installer.model.engine import (
     CdiSupport,
-    Check,
     CommandLine,
     Configs,
-    Decision,
     DropIns,
+    DryRunCommand,
     EffectiveConfig,
     Engine,
     EngineState,
@@ -21,6 +20,7 @@ from installer.model.engine import (
     LoadError,
     LoadInput,
     Place,
+    Proposal,
     RuntimeEntry,
     RuntimeFlags,
     Version,
@@ -75,7 +75,7 @@ class Crio(Engine):
         entries: tuple[RuntimeEntry, ...],
         _extras: Extras,
         _before: EffectiveConfig | None = None,
-    ) -> Iterable[Decision]:
+    ) -> Iterable[Proposal]:
         """Return the candidate for our drop-in with whole runtime tables, or for our OCI hook."""
         return crio_config.propose(state, configs, entries)
 
@@ -83,7 +83,7 @@ class Crio(Engine):
         """Return the config in force by the root file and the drop-ins, in the order of their names."""
         return crio_config.predict(state, configs)
 
-    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
         """Return ``crio config`` with the root file and all drop-ins."""
         return crio_config.describe_dry_run(state, texts)
 

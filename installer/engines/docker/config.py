@@ -7,18 +7,18 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, Want, spellings, table, text
+from installer.config_text import Edit, Syntax, Tree, Value, WantedKey, spellings, table, text
 from installer.config_text.change import apply, parse
 from installer.errors import InstallerError
 from installer.model.engine import (
-    Check,
     Configs,
-    Decision,
+    DryRunCommand,
     EffectiveConfig,
     EngineState,
     Extras,
-    FileWants,
     Flags,
+    Proposal,
+    ProposedFile,
     Runtime,
     RuntimeEntry,
     is_oci,
@@ -136,13 +136,13 @@ class DockerdModel(Struct, frozen=True):
         default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
         wants = []
         if not self.flags.default:
-            wants.append(Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN))
+            wants.append(WantedKey((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN))
         if not isinstance(runtimes, Mapping):
             runtimes = {}
-            wants.append(Want((RUNTIMES,), {}))
+            wants.append(WantedKey((RUNTIMES,), {}))
         # Name by name: a key of its own each, so that it can be taken out again of what others edit later.
         missing = {name: entry for name, entry in self._of_flags().items() if name not in runtimes}
-        wants += [Want((RUNTIMES, name), entry) for name, entry in missing.items()]
+        wants += [WantedKey((RUNTIMES, name), entry) for name, entry in missing.items()]
         middle, edits = apply(text, wants, Syntax.JSON, name=str(self.path))
         return File(middle.encode(), target.meta if target else Meta()), edits
 
@@ -259,7 +259,7 @@ def read_info(info: Mapping[str, Any]) -> EffectiveConfig:
 
 def propose(
     state: EngineState, configs: Configs, entries: tuple[RuntimeEntry, ...], extras: Extras
-) -> Iterator[Decision]:
+) -> Iterator[Proposal]:
     """Yield what daemon.json should say; raise where it holds what dockerd would refuse or die of later."""
     path = state.config
     tree = configs.trees.get(path, {})
@@ -280,9 +280,9 @@ def propose(
         raise InstallerError(problem, remedy=f'define it under "{RUNTIMES}" or remove "{DEFAULT}"')
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
     if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
-        wants.append(Want((FEATURES, CDI), value=True))
-    yield Decision(
-        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default))
+        wants.append(WantedKey((FEATURES, CDI), value=True))
+    yield Proposal(
+        (ProposedFile(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default))
     )
 
 
@@ -293,32 +293,32 @@ def predict(state: EngineState, configs: Configs) -> EffectiveConfig:
     return DockerdModel(state.config, state.version, state.flags_for_texts).start(file)
 
 
-def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+def describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
     """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
-    return Check(
-        paths=(state.config,),
-        texts=lambda _: {state.config: texts.get(state.config, "{}")},
-        words=("--validate", "--config-file", state.config),
-        given=CONFIG_FLAGS,
-        by_start=True,
+    return DryRunCommand(
+        memory_files=(state.config,),
+        render=lambda _: {state.config: texts.get(state.config, "{}")},
+        arguments=("--validate", "--config-file", state.config),
+        replaced_flags=CONFIG_FLAGS,
+        depends_on_flags=True,
     )
 
 
-def _entry(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[Want]:
+def _entry(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[WantedKey]:
     key = (RUNTIMES, entry.name)
     now = table(runtimes, (entry.name,), path)
     refuse_taken_name(path, entry.name, read_field(now, "path") or read_field(now, "runtimeType"))
     for word in _spell(now, "path"):
-        yield Want((*key, word), str(entry.binary))
+        yield WantedKey((*key, word), str(entry.binary))
     if not now:
-        yield Want((*key, "args"), [])
+        yield WantedKey((*key, "args"), [])
     # dockerd refuses a runtime that has both a path and a shim. Emptied, not removed: so each comes
     # back to its place, also when others have edited the file.
     empty: dict[str, Value] = {"runtimeType": "", "options": {}}
     for field, nothing in empty.items():
-        yield from (Want((*key, word), nothing) for word in spellings(now, field) if now[word])
+        yield from (WantedKey((*key, word), nothing) for word in spellings(now, field) if now[word])
     if entry.default:
-        yield Want((DEFAULT,), entry.name)
+        yield WantedKey((DEFAULT,), entry.name)
 
 
 def _spell(entry: Tree, word: str) -> list[str]:

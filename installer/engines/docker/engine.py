@@ -8,10 +8,9 @@ from installer.engines.docker import config as docker_config
 from installer.engines.docker import load
 from installer.model.engine import (
     CdiSupport,
-    Check,
     CommandLine,
     Configs,
-    Decision,
+    DryRunCommand,
     EffectiveConfig,
     Engine,
     EngineState,
@@ -19,6 +18,7 @@ from installer.model.engine import (
     LoadError,
     LoadInput,
     Place,
+    Proposal,
     Route,
     RuntimeEntry,
     RuntimeFlags,
@@ -76,7 +76,7 @@ class Docker(Engine):
         entries: tuple[RuntimeEntry, ...],
         extras: Extras,
         _before: EffectiveConfig | None = None,
-    ) -> Iterable[Decision]:
+    ) -> Iterable[Proposal]:
         """Return the candidate for daemon.json."""
         return docker_config.propose(state, configs, entries, extras)
 
@@ -84,7 +84,7 @@ class Docker(Engine):
         """Return the config that a start with daemon.json brings into force."""
         return docker_config.predict(state, configs)
 
-    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> Check:
+    def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
         """Return ``dockerd --validate`` with the flags of the running dockerd."""
         return docker_config.describe_dry_run(state, texts)
 
