@@ -291,9 +291,13 @@ NOT_SERVED = {
     "serves": False,
     "since": "2026-11-22T08:00:00Z",
     "process": "",
-    "differs": "it does not serve nvidia",
+    "difference": "it does not serve nvidia",
 }
-REFUSED = NOT_SERVED | {"serves": True, "differs": "", "refused": "its default runtime nope is not defined"}
+REFUSED = NOT_SERVED | {
+    "serves": True,
+    "difference": "",
+    "start_failure": "its default runtime nope is not defined",
+}
 
 
 def test_an_engine_that_does_not_serve_or_would_not_start_again_is_never_ok(site: Site) -> None:

@@ -191,7 +191,7 @@ class _Check:
         return self.end(plan)
 
     def tell_success(self, plan: Plan) -> None:
-        refusing = [each.name for each in self.result.engines if each.refused]
+        refusing = [each.name for each in self.result.engines if each.start_failure]
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
 
     def find_refusal(self, plan: Plan, drifted: drift.Drifted) -> drift.Refusal | None:
@@ -281,7 +281,7 @@ class _Check:
             log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
             log_others(error)
         engines = [
-            replace(each, serves=None, differs="", process=keep_live(each.process))
+            replace(each, serves=None, difference="", process=keep_live(each.process))
             for each in previous.engines
         ]
         self.note(engines=add_since(engines, previous.engines))
@@ -422,16 +422,16 @@ class _Check:
             check = EngineCheck(
                 name,
                 serves,
-                differs=reasons.get(name, ""),
+                difference=reasons.get(name, ""),
                 process=process_of(self.host, engine),
-                refused=refusals.get(name, ""),
+                start_failure=refusals.get(name, ""),
                 containerd=dependencies[name].containerd,
                 monitor=dependencies[name].monitor,
-                hook=engine.hook is not None,
+                runs_hook=engine.hook is not None,
                 program=engine.next_start.program if engine.next_start else "",
             )
             checks.append(check)
-        checks += [EngineCheck(row.name, serves=False, differs=NOT_RUNNING) for row in stopped]
+        checks += [EngineCheck(row.name, serves=False, difference=NOT_RUNNING) for row in stopped]
         self.tell_new_refusals(checks)
         self.note(engines=add_since(checks, self.previous.engines))
         self.note_pace(failures=0)
@@ -464,7 +464,7 @@ class _Check:
         """Log the configs that an engine refuses, once for each reason."""
         known = {check.name: check for check in self.previous.engines}
         for check in checks:
-            if check.name in known and known[check.name].refused == check.refused:
+            if check.name in known and known[check.name].start_failure == check.start_failure:
                 continue
             error = check.refusal
             if error is not None:

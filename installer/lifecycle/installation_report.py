@@ -388,14 +388,14 @@ def _describe_engine(engine: EngineCheck, *, by_cdi: bool) -> Iterator[Line]:
     """Yield the state of an engine at the last check, and the flaw of its next start."""
     if engine.serves:
         state = "serves our runtimes"
-        if engine.hook:
+        if engine.runs_hook:
             state = "runs our OCI hook"
         elif by_cdi:
             state = "takes devices by CDI"
         yield Line(engine.name, f"{state}, since {engine.since}", good=True)
     elif engine.serves is not None:
-        state = f"did not serve our runtimes at the last check ({engine.differs}), since {engine.since}"
-        remedy = "start it" if engine.differs == NOT_RUNNING else RECONCILE
+        state = f"did not serve our runtimes at the last check ({engine.difference}), since {engine.since}"
+        remedy = "start it" if engine.difference == NOT_RUNNING else RECONCILE
         yield Line(engine.name, f"{state}: {remedy}")
     if engine.refusal is not None:
         yield Line(engine.name, str(engine.refusal), later=True)

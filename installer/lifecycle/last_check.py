@@ -15,7 +15,7 @@ from installer.host.supervision import own_pid
 from installer.lifecycle.readiness import stamp
 from installer.model.files import File, dumps
 
-NOT_RUNNING = "it does not run"  # ``differs`` of a stopped engine
+NOT_RUNNING = "it does not run"  # ``difference`` of a stopped engine
 
 
 class Problem(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,20 +43,22 @@ class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     serves: bool | None = None  # None if the engine was not asked
     since: str = ""
-    differs: str = ""  # the difference between the served and the wanted runtimes
+    difference: str = ""  # the difference between the served and the wanted runtimes
     process: str = ""  # the path of the engine's process below this process's /proc, "" if not visible
-    refused: str = ""  # why the engine would not start with its present configs
+    start_failure: str = ""  # why the engine would not start with its present configs
     containerd: str = ""  # see ``dependencies.Dependencies``
     monitor: str = ""
-    hook: bool = False  # each of its containers starts our OCI hook: the engine has no runtime of ours
+    runs_hook: bool = False  # each of its containers starts our OCI hook: the engine has no runtime of ours
     program: str = ""  # the program that the engine's unit starts, "" if not known
 
     @property
     def refusal(self) -> InstallerError | None:
         """The error of the engine's next start with the refused configs."""
-        if not self.refused:
+        if not self.start_failure:
             return None
-        problem = f"start {ENGINES[self.name].title} again with the configs that it has now ({self.refused})"
+        problem = (
+            f"start {ENGINES[self.name].title} again with the configs that it has now ({self.start_failure})"
+        )
         remedy = "correct them"
         if self.serves:
             remedy += " before its next start: it serves until then"

@@ -152,7 +152,9 @@ def _describe_check(check: LastCheck) -> CheckDocument:
     problem = check.problem or NO_PROBLEM
     engines: list[EngineDocument] = []
     for engine in check.engines:
-        document = EngineDocument(engine.name, engine.serves, engine.since, engine.differs, engine.refused)
+        document = EngineDocument(
+            engine.name, engine.serves, engine.since, engine.difference, engine.start_failure
+        )
         engines.append(document)
     return CheckDocument(
         time=check.time,
