@@ -29,7 +29,7 @@ TRIES: Final = 5  # at one change of the settings, which many nodes may change
 
 
 class Seen(Struct, frozen=True):
-    """All Leases of a release as one answer has them, and the API server's time."""
+    """All Leases of a release from one answer, and the API server's time."""
 
     turns: tuple[Turn, ...]
     settings: Settings
@@ -55,7 +55,7 @@ def look(api: Api, release: str) -> Seen:
 
 
 def take(api: Api, seen: Seen, names: Iterable[str], node: Node, lasts_s: float) -> str:
-    """Take the first turn that no other node takes meanwhile; return its name, "" where none is left."""
+    """Take the first free turn; return the turn's name, "" without a free turn."""
     for name in names:
         lease = seen.objects.get(name)
         try:
@@ -73,17 +73,17 @@ def take(api: Api, seen: Seen, names: Iterable[str], node: Node, lasts_s: float)
 
 
 def give_back(api: Api, name: str, node: Node) -> bool:
-    """Return a turn; tell whether this node held it until then."""
+    """Return a turn; tell whether this node was the holder."""
     return _change_own(api, name, node, leases.returned)
 
 
 def write_error(api: Api, name: str, node: Node, error: str) -> bool:
-    """Write this node's failure into its turn; tell whether this node still holds it."""
+    """Write this node's failure into the turn; tell whether this node is still the holder."""
     return _change_own(api, name, node, lambda lease: leases.failed(lease, error))
 
 
 def change_settings(api: Api, release: str, change: Callable[[Settings], Settings]) -> None:
-    """Write what a node tells the others; an update that lost a race is made again from the new state."""
+    """Change the settings; after a lost race the change is made again from the new state."""
     path = leases.path_of(api.namespace, name_settings(release))
     for left in reversed(range(TRIES)):
         lease = api.ask("GET", path).content
@@ -110,7 +110,7 @@ def is_gone(api: Api, name: str) -> bool:
 
 
 def free_gone(api: Api, seen: Seen, name: str) -> None:
-    """Return the turns of a node that is gone and drop its failure; a turn that has changed stays."""
+    """Return the turns of a removed node and drop the node's failure; a changed turn stays."""
     for turn in seen.turns:
         if turn.holder == name:
             with suppress(ConflictError, NotFoundError):

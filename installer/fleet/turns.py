@@ -20,7 +20,7 @@ REVISIONS: Final = 10  # proven revisions that are remembered: a rollback to one
 
 
 class Turn(Struct, frozen=True):
-    """A Lease that a node holds while it restarts an engine. Nobody holds a turn without ``holder``."""
+    """The right of one node to restart an engine, kept in a Lease; without ``holder`` the turn is free."""
 
     name: str
     holder: str = ""
@@ -30,14 +30,14 @@ class Turn(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """A new node that failed: it restarted without a turn, and wrote its failure into the settings."""
+    """The failure of a new node, written into the settings after a restart without a turn."""
 
     node: str
     error: str
 
 
 class Proven(Struct, frozen=True):
-    """A revision that a node has proven with an engine, such as ``containerd 2``."""
+    """A revision proven by a node with an engine, for example ``containerd 2``."""
 
     revision: str
     engine: str
@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """The node that asks, and the engines that it wants to restart."""
+    """The asking node, and the engines to restart."""
 
     name: str
     revision: str
@@ -106,13 +106,13 @@ class Cause(Enum):
 
 
 class Take(Struct, frozen=True):
-    """Take the first of these turns that no other node takes at the same moment; then ``confirm_turn``."""
+    """Take the first free one of these turns, in competition with other nodes; then ``confirm_turn``."""
 
     names: tuple[str, ...]
 
 
 class Hold(Struct, frozen=True):
-    """This node holds the turn already. Its deadline stays: a pod that crashes in a loop becomes late."""
+    """This node holds the turn already. The deadline stays: a pod in a crash loop becomes late."""
 
     name: str
 
@@ -180,7 +180,7 @@ def confirm_turn(leases: "Sequence[Turn] | Away", node: Node, settings: Settings
 
 
 def find_own(leases: Iterable[Turn], node: Node) -> Turn | None:
-    """Return the turn that a node holds."""
+    """Return the turn of a node."""
     return next((turn for turn in leases if turn.holder == node.name), None)
 
 
@@ -211,7 +211,7 @@ def see_turns(leases: Iterable[Turn], now: Now) -> tuple[Sighting, ...]:
 
 
 def find_doubtful(leases: Iterable[Turn], settings: Settings, now: Now) -> tuple[str, ...]:
-    """Return the nodes that block others unless they are gone: ask the API whether it still knows them."""
+    """Return the blocking nodes of uncertain existence, for a question to the API."""
     late = {seen.turn for seen in see_turns(leases, now) if seen.late_s is not None}
     nodes = {turn.holder for turn in leases if turn.holder and (turn.error or turn.name in late)}
     nodes.update(failure.node for failure in settings.failures)
@@ -232,7 +232,7 @@ def pick_doubtful(leases: Iterable[Turn], node: Node, settings: Settings, now: N
 
 
 def find_failures(leases: Sequence[Turn], settings: Settings, now: Now) -> tuple[Failure, ...]:
-    """Return the nodes that have failed: they wrote an error, or were seen late twice."""
+    """Return the failed nodes: nodes with a written error, or seen late twice."""
     late = {seen.turn: seen.late_s for seen in see_turns(leases, now)}
     failures = {}
     for turn in _held(leases, now):
@@ -269,14 +269,14 @@ def _find_stop(leases: Sequence[Turn], node: Node, settings: Settings, now: Now)
 
 
 def _find_unproven(node: Node, settings: Settings) -> list[str]:
-    """Return the engines of a node with which no canary has proven its revision."""
+    """Return a node's engines without a canary's proof of the revision."""
     if not settings.canary:
         return []
     return [engine for engine in node.engines if Proven(node.revision, engine) not in settings.proven]
 
 
 def _held(leases: Iterable[Turn], now: Now) -> list[Turn]:
-    """Return the turns that are held by nodes that exist."""
+    """Return the turns of existing nodes."""
     return [turn for turn in leases if turn.holder and turn.holder not in now.gone]
 
 
@@ -362,13 +362,13 @@ def add_proven(settings: Settings, node: Node) -> Settings:
 
 
 def add_failure(settings: Settings, failure: Failure) -> Settings:
-    """Return the settings with the failure of a new node, which holds no turn to write it into."""
+    """Return the settings with the failure of a new node without a turn."""
     others = drop_failure(settings, failure.node).failures
     return replace(settings, failures=(*others, failure))
 
 
 def drop_failure(settings: Settings, node: str) -> Settings:
-    """Return the settings without the failure of a node that was mended, or is gone."""
+    """Return the settings without the failure of a mended or removed node."""
     return replace(settings, failures=tuple(each for each in settings.failures if each.node != node))
 
 
@@ -383,7 +383,7 @@ def name_turn(release: str, number: int) -> str:
 
 
 def name_settings(release: str) -> str:
-    """Return the name of the Lease that holds the settings."""
+    """Return the name of the Lease with the settings."""
     return f"{release}-turns"
 
 
