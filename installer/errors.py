@@ -73,6 +73,14 @@ Code: TypeAlias = Literal[  # noqa: RUF041 - a line for each subject
 ]
 
 
+# What only the owner of an engine can change: the engine's next start, its configs and its unit. A ``run``
+# that is refused for one of these, before its first step, waits for the owner.
+OWNERS_ACTS: frozenset[Code] = frozenset({
+    "config-refused", "engine-flags", "pending-by-others", "restart-kills-containers", "restart-moves-engine",
+    "unit-failed",
+})  # fmt: skip
+
+
 class InstallerError(Exception):
     """Something could not be done: ``problem`` says what, ``remedy`` what to do about it.
 
@@ -84,6 +92,8 @@ class InstallerError(Exception):
     exit = Exit.FAILED
     usual: ClassVar[Code] = "config-unusable"
     others: tuple["InstallerError", ...] = ()  # further problems, which the log has after this one
+    # The places, as ``watch`` has them, of which one changes when somebody solves the problem.
+    watched: tuple[tuple[str, str], ...] = ()
 
     def __init__(self, problem: str, *, remedy: str, code: Code | None = None) -> None:
         super().__init__(problem, remedy)

@@ -1,4 +1,6 @@
-"""The probe of a kubelet: does ``run`` live (--alive), and has it proven its engines (--ready)?
+"""The probe of a kubelet: does ``run`` live (--alive), has it proven its engines (--ready)?
+
+A ``run`` whose first install has ended, or waits, is started (--started): its readiness tells the rest.
 
 The probe imports no module of ours, and takes no lock: a probe excludes no process. For any answer but a
 plain yes the probe becomes ``status``, which names the problem.
@@ -19,14 +21,28 @@ def main(words: list[str]) -> int:
         inode = os.lstat(pid_file).st_ino
         good = _has_lock(pid, inode)
         if words == ["--ready"]:
-            boot_id = _text("/proc/sys/kernel/random/boot_id").strip()
-            ready = _text(os.path.join(os.path.dirname(pid_file), "ready"))
-            good = good and ready.startswith(f'{{"boot_id": "{boot_id}", "pid": {pid}, ')
+            good = good and _is_ready(pid_file, pid)
+        elif words == ["--started"]:
+            words = ["--ready"]
+            good = good and _has_checked(pid_file)
     except (OSError, ValueError):
         good = False
     if not good:
         os.execvp("toolkit-installer", ["toolkit-installer", "status", *words])  # noqa: S606 - no shell is meant to be there
     return 0
+
+
+def _is_ready(pid_file: str, pid: int) -> bool:
+    """Tell whether a process has published readiness in this boot."""
+    boot_id = _text("/proc/sys/kernel/random/boot_id").strip()
+    ready = _text(os.path.join(os.path.dirname(pid_file), "ready"))
+    return ready.startswith(f'{{"boot_id": "{boot_id}", "pid": {pid}, ')
+
+
+def _has_checked(pid_file: str) -> bool:
+    """Tell whether the process that has written the pidfile has checked the node."""
+    # A process writes its pidfile when it begins: an older check is of another process.
+    return os.stat(f"{pid_file}.state").st_mtime_ns > os.stat(pid_file).st_mtime_ns
 
 
 def _has_lock(pid: int, inode: int) -> bool:

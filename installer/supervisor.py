@@ -26,6 +26,7 @@ UNDO_INCOMPLETE = 4
 # Exit codes of children only.
 STOPPED = 64  # the child has stopped between two steps
 HANDED_OVER = 65  # a unit of systemd finishes the undo
+WAITING = 66  # the child has answered what to wait for: it is started again then
 # The tries of an undo; the second try leaves out everything optional.
 FIRST_TRY = "first"
 AGAIN = "again"
@@ -159,8 +160,8 @@ class Supervisor:
         """Install, wait and check until a stop; return the exit code."""
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         code = self._act("install")
-        if code == OK:
-            code = self._wait() or self._stop()
+        if code in {OK, WAITING}:
+            code = self._wait(installed=code == OK) or self._stop()
         elif code == STOPPED:
             code = self._stop()
         self._end("metrics nri")
@@ -170,9 +171,11 @@ class Supervisor:
             code = UNDO_INCOMPLETE
         return min(code, self._most)
 
-    def _wait(self) -> int:
-        """Wait and check until a stop; return OK, or the code of a failed check with the end of ``run``."""
-        self._serves = "metrics nri"
+    def _wait(self, *, installed: bool) -> int:
+        """Wait and check until a stop; return OK, or the code of a child with which ``run`` ends.
+
+        Until the node is ``installed`` each check is one more try of the install.
+        """
         pause_s = 0.0
         again = False
         self._learn()
@@ -185,15 +188,20 @@ class Supervisor:
                 continue
             asked = self._asked
             self._asked = False
-            code = self._act("asked" if asked or again else "check")
-            # A killed child leaves the user's request without an answer: check once more, but only once.
-            again = asked and not OK <= code <= HANDED_OVER
+            reason = "asked" if asked or again else "check"
+            code = self._act(reason) if installed else self._act("install", reason)
             if code == LOCKED:  # the lock was lost to another instance
                 return LOCKED
-            pause_s = min(2 * pause_s or QUIET_S, CHECK_S) if code else 0.0
-            if code == OK:
+            if not installed and code not in {OK, WAITING, STOPPED}:
+                return code
+            installed = installed or code == OK
+            # A killed child leaves the user's request without an answer: check once more, but only once.
+            again = asked and not OK <= code <= WAITING
+            if code in {OK, WAITING}:
+                pause_s = 0.0
                 self._learn()
             else:
+                pause_s = min(2 * pause_s or QUIET_S, CHECK_S)
                 _remove(self._ready)
                 self._due = monotonic() + pause_s
                 self._baseline = self._last
@@ -223,13 +231,14 @@ class Supervisor:
                 sidecar.end()
 
     def _learn(self) -> None:
-        """Take over the last check's answer: the baseline, the places, and the time of the next check."""
+        """Take over a child's answer: baseline, places, sidecars, and when the next child is due."""
         watch = Watch.decode(self._answer)
         now = monotonic()
         self._places = watch.places
         self._baseline = watch.baseline
         self._due = now + min(watch.due_s or CHECK_S, CHECK_S)
         self._rest = now + watch.rest_s
+        self._serves = watch.sidecars
         self._last = ""
         self._first = 0.0
 

@@ -24,6 +24,8 @@ DIRECTORY = "directory"  # all files of a directory
 NAMES = "names"  # all files whose paths have this beginning
 EXISTENCE = "existence"  # a path that must exist
 FILE_SYSTEM = "file system"  # a path whose file system must stay mounted as it is, with room in it
+METRICS = "metrics"  # the sidecar that runs from the beginning of ``run``
+SIDECARS = "metrics nri"
 FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB a container with a small config does
 
@@ -69,7 +71,13 @@ class Watch:
     """The places for ``run`` to watch until the next check; a check sends it to the supervisor."""
 
     def __init__(
-        self, places: "Sequence[Place]" = (), *, baseline: str = "", due_s: float = 0.0, rest_s: float = 0.0
+        self,
+        places: "Sequence[Place]" = (),
+        *,
+        baseline: str = "",
+        due_s: float = 0.0,
+        rest_s: float = 0.0,
+        sidecars: str = SIDECARS,
     ) -> None:
         """Describe the wait.
 
@@ -78,15 +86,17 @@ class Watch:
             baseline: The fingerprint of the places on an unchanged node.
             due_s: The seconds until the next check if nothing changes; 0 for the usual time.
             rest_s: The seconds in which a change starts no check.
+            sidecars: The verbs of the sidecars that run during the wait.
         """
         self.places = tuple(places)
         self.baseline = baseline
         self.due_s = due_s
         self.rest_s = rest_s
+        self.sidecars = sidecars
 
     def encode(self) -> bytes:
         """Return the message for the supervisor."""
-        fields = [self.baseline, str(self.due_s), str(self.rest_s)]
+        fields = [self.baseline, str(self.due_s), str(self.rest_s), self.sidecars]
         for kind, path in self.places:
             fields += [kind, path]
         return os.fsencode("\0".join(fields))
@@ -94,9 +104,9 @@ class Watch:
     @classmethod
     def decode(cls, message: bytes) -> "Watch":
         """Return the content of a message."""
-        baseline, due_s, rest_s, *words = os.fsdecode(message).split("\0")
+        baseline, due_s, rest_s, sidecars, *words = os.fsdecode(message).split("\0")
         places = list(zip(words[::2], words[1::2], strict=True))
-        return cls(places, baseline=baseline, due_s=float(due_s), rest_s=float(rest_s))
+        return cls(places, baseline=baseline, due_s=float(due_s), rest_s=float(rest_s), sidecars=sidecars)
 
 
 def fingerprint(places: "Sequence[Place]") -> str:

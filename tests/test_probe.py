@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.program import as_in_the_image
-from tests.support.site import PIDFILE, READY, Site
+from tests.support.site import PIDFILE, READY, STATE, Site
 from tests.support.waiting import stop, until, until_it_sleeps
 
 
@@ -33,6 +33,21 @@ def test_a_run_that_waits_is_alive_and_is_ready_once_it_has_said_so(image: Path,
     assert (alive.returncode, proven.returncode, proven.stdout) == (0, 0, "")
     assert unproven.returncode == 1
     assert "it is not known what docker" in unproven.stdout
+
+
+def test_a_run_is_started_once_it_has_checked_the_node(image: Path, site: Site) -> None:
+    with site.running("--on-exit", "keep") as run:
+        until_it_sleeps(run.pid)
+        started, ready = probed(image, site, "--started"), probed(image, site, "--ready")
+        os.utime(site.root / STATE, ns=(0, 0))
+        of_another = probed(image, site, "--started")
+        stop(run.pid)  # else it looks, and writes that file
+        (site.root / STATE).unlink()
+        not_yet = probed(image, site, "--started")
+
+    assert (started.returncode, ready.returncode) == (0, 1)
+    assert (of_another.returncode, not_yet.returncode) == (1, 1)
+    assert "it is not known what docker" in of_another.stdout
 
 
 def test_readiness_counts_only_of_the_run_that_holds_the_pidfile_in_this_boot(

@@ -6,6 +6,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.supervisor import Supervisor
+from installer.supervisor import WAITING, Supervisor
 from tests.support import preloaded
 from tests.support.looks import asked
 from tests.support.site import (
@@ -266,6 +267,108 @@ if "asked" in sys.orig_argv[2:4]:
     sys.addaudithook(hang)
 """
 GRACE_S = 20  # of a pod's 30 s
+
+# A child of a supervisor: it notes its words and when, answers as the file ``next`` says, and ends with that code.
+CHILD = """
+import json, os, sys, time
+verb, _, fds, _, _, *more = sys.argv[1:]
+code, due_s = json.loads(open("next").read())
+place = os.path.abspath("watched")
+sys.path.insert(0, {project!r})
+from installer.watch import PATH, Watch, fingerprint
+places = [(PATH, place)]
+answer = Watch(places, baseline=fingerprint(places), due_s=due_s, sidecars="")
+os.pwrite(int(fds.split()[0]), b"0" + answer.encode(), 0)
+with open("acts", "a") as acts:
+    acts.write(" ".join([verb, *more[:1]]) + "\\n")
+sys.exit(0 if verb == "stop" else code)
+"""
+
+
+class Supervised:
+    """A supervisor whose children are the one above, in a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        (place / "child.py").write_text(CHILD.format(project=str(PROJECT)))
+        (place / "watched").touch()
+        self.answers(WAITING)
+
+    def answers(self, code: int, due_s: float = 0) -> None:
+        (self.place / "new").write_text(json.dumps([code, due_s]))
+        (self.place / "new").rename(self.place / "next")
+
+    @contextmanager
+    def running(self) -> Iterator["subprocess.Popen[bytes]"]:
+        held = [os.open(self.place / name, os.O_RDWR | os.O_CREAT, 0o600) for name in ("pid", "lock")]
+        words = [str(self.place / "pid"), str(held[0]), str(self.place / "lock"), str(held[1]), os.devnull]
+        words += ["4", "", "text", "0", sys.executable, str(self.place / "child.py")]
+        program = "import sys; from installer.supervisor import Supervisor; sys.exit(Supervisor(sys.argv[1:]).run())"
+        command = [sys.executable, "-c", program, *words]
+        environment = {"PYTHONPATH": str(PROJECT)}
+        with subprocess.Popen(command, cwd=self.place, pass_fds=held, env=environment) as run:
+            try:
+                yield run
+            finally:
+                run.kill()
+                for fd in held:
+                    os.close(fd)
+
+    @property
+    def acts(self) -> list[str]:
+        acts = self.place / "acts"
+        return acts.read_text().splitlines() if acts.exists() else []
+
+    def until(self, *acts: str) -> None:
+        until(lambda: self.acts == [*acts], lambda: self.acts)
+
+
+def test_an_install_that_waits_is_tried_again_at_a_change_on_a_hangup_and_when_it_has_said(
+    tmp_path: Path,
+) -> None:
+    node = Supervised(tmp_path)
+    with node.running() as run:
+        node.until("install")
+        time.sleep(3)
+        assert node.acts == ["install"], "nothing has changed"
+
+        (tmp_path / "watched").write_text("restarted")
+        node.until("install", "install check")
+        node.answers(WAITING, 1.5)
+        run.send_signal(signal.SIGHUP)
+        node.until("install", "install check", "install asked")
+        node.answers(0)
+        node.until("install", "install check", "install asked", "install check")
+
+        run.send_signal(signal.SIGHUP)
+        node.until("install", "install check", "install asked", "install check", "asked")
+        run.terminate()
+        assert run.wait(10) == 0
+    assert node.acts[-1].startswith("stop")
+
+
+def test_a_run_that_is_stopped_while_its_install_waits_ends_at_once(tmp_path: Path) -> None:
+    node = Supervised(tmp_path)
+    with node.running() as run:
+        node.until("install")
+        began = time.monotonic()
+        run.terminate()
+        assert run.wait(10) == 0
+    assert time.monotonic() - began < 5
+    assert node.acts[1].startswith("stop")
+
+
+@pytest.mark.parametrize("code", [1, 4])
+def test_a_run_whose_install_fails_after_a_wait_ends_as_if_it_had_not_waited(
+    tmp_path: Path, code: int
+) -> None:
+    node = Supervised(tmp_path)
+    with node.running() as run:
+        node.until("install")
+        node.answers(code)
+        run.send_signal(signal.SIGHUP)
+        assert run.wait(10) == code
+    assert node.acts == ["install", "install asked"], "the child has cleaned up after itself"
 
 
 @contextmanager

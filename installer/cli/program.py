@@ -69,7 +69,7 @@ def _act_as_child(words: Sequence[str]) -> int:
     from installer.cli import log as logging
     from installer.model.files import loads
     from installer.model.options import RunRequest
-    from installer.supervisor import STOPPED
+    from installer.supervisor import STOPPED, WAITING
 
     act, options_file, fds, plugin_ends, run_pid, *more = words
     supervision.serve(Path(options_file), fds, plugin_ends, run_pid)
@@ -92,7 +92,7 @@ def _act_as_child(words: Sequence[str]) -> int:
         logging.say_failed(error)
         code = error.exit
     is_installed = act == "install" and code == Exit.OK
-    if act in ENDING and code != STOPPED and not is_installed:
+    if act in ENDING and code not in {STOPPED, WAITING} and not is_installed:
         logging.leave_outcome()
     return code
 
@@ -111,7 +111,7 @@ def _find_act(act: str, options: "Options", words: Sequence[str]) -> Callable[[]
 
     match act:
         case "install":
-            return partial(install.first_install, options)
+            return partial(install.first_install, options, "".join(words))
         case "check":
             return partial(install.check, options, asked=False)
         case "asked":

@@ -16,11 +16,11 @@ from installer.cdi.plan import STALE
 from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.engines import ENGINES, dry_run
-from installer.engines.ask import ask
+from installer.engines.ask import ask, is_socket_activated
 from installer.engines.containers import find_low_level_runtime
 from installer.engines.dependencies import Dependencies, find_dependencies, specs_for
 from installer.engines.observe import engine_of_row, list_asked
-from installer.errors import InstallerError, NotYetError, Option, Remedy, StoppedError
+from installer.errors import OWNERS_ACTS, InstallerError, NotYetError, Option, Remedy, StoppedError
 from installer.host import supervision, systemd
 from installer.host.events import internal_errors, log, log_others
 from installer.host.files import Host
@@ -41,7 +41,7 @@ from installer.lifecycle.last_check import (
 )
 from installer.lifecycle.uninstall import node_stops
 from installer.metrics import snapshot as metrics
-from installer.model.engine import EngineState
+from installer.model.engine import EngineState, RuntimeEntry
 from installer.model.facts import EngineRow, Record
 from installer.model.files import Layout
 from installer.model.options import Drift, Options, Places, RestartMode
@@ -55,6 +55,15 @@ IGNORED_S: Final = 60.0  # as often as a serving engine is asked for a sign of l
 PENDING_S: Final = 10.0  # a healthy engine creates and starts a container within a second or two
 STOPS_S: Final = 60.0
 CHECK_AGAIN: Final = "-"  # a fingerprint that no node has
+RUN_AGAIN: Final = ", then run again"  # the end of a remedy, for a verb that has ended
+# The directories of units, and those that systemd makes anew at a daemon-reload.
+UNIT_DIRECTORIES: Final = (
+    PurePosixPath("/etc/systemd/system"),
+    PurePosixPath("/run/systemd/system"),
+    PurePosixPath("/usr/lib/systemd/system"),
+    PurePosixPath("/lib/systemd/system"),
+)
+GENERATED: Final = (PurePosixPath("/run/systemd/generator"), PurePosixPath("/run/systemd/generator.late"))
 
 
 class Work(Struct, frozen=True):
@@ -75,9 +84,34 @@ class Baseline(Enum):
     NONE = auto()  # the node is to be checked once more
 
 
-def conclude_install(work: Work, plan: Plan) -> Watch:
+def take_fingerprint(work: Work) -> str:
+    """Return the present fingerprint of the places to watch, before an install that may have to wait."""
+    return fingerprint(_Check(work, asked=False).places())
+
+
+def wait_for_owner(work: Work, error: InstallerError, fingerprint_before: str, reason: str) -> Watch:
+    """Publish why an install waits; return the paths to watch until it is tried again.
+
+    Args:
+        work: the node, which is as it was before the install.
+        error: the reason.
+        fingerprint_before: the fingerprint of the node at the beginning of the install.
+        reason: why a waiting install was started again, in the words of ``Supervisor``; "" for the first try.
+    """
+    check = _Check(work, asked=reason == "asked")
+    check.fingerprint_before = fingerprint_before
+    check.baseline = Baseline.BEFORE_CHECK
+    # An engine that its owner restarts does not answer for a moment.
+    is_owners = error.code in OWNERS_ACTS
+    answer = check.await_owner(error, is_new=not reason) if is_owners else check.fail(error)
+    if work.ledger.held.nri is None:  # no earlier install needs the NRI plugin, and this one has not begun
+        answer.sidecars = watch.METRICS
+    return answer
+
+
+def conclude_install(work: Work, plan: Plan, *, asked: bool = False) -> Watch:
     """Publish the result of an install; return the paths to watch from here on."""
-    check = _Check(work, asked=False)
+    check = _Check(work, asked=asked)
     # A driver that changed after nvidia-ctk read it changes no file of ours.
     if check.record.cdi:
         check.baseline = Baseline.NONE
@@ -158,6 +192,8 @@ class _Check:
         try:
             plan = self.work.plan()
         except InstallerError as error:
+            if error.code in OWNERS_ACTS:
+                return self.await_owner(error, is_new=False)
             # Name the first configured engine instead of "no engine".
             if error.code == "engine-not-found" and self.record.engines:
                 raise explain_stopped(self.host, self.record.engines[0]) from error
@@ -299,6 +335,57 @@ class _Check:
         delay_s = drift.RETRIES_S[min(failures, len(drift.RETRIES_S)) - 1]
         return self.end_unready(error, monotonic() + delay_s)
 
+    def await_owner(self, error: InstallerError, *, is_new: bool) -> Watch:
+        """Publish what only the owner can change; a node that serves what its ledger says stays ready.
+
+        Nothing was changed. The problem is logged and counted once, not at each try.
+
+        Args:
+            error: the problem.
+            is_new: log and count the problem although the last check has found the same.
+        """
+        reason = _say_that_run_goes_on(error)
+        problem = Problem.of(reason)
+        known = self.previous.problem
+        if known is None or (problem.code, problem.text) != (known.code, known.text):
+            is_new = True
+        if is_new or self.result.asked:
+            log.warning(
+                "waiting for the owner", code=reason.code, problem=reason.problem, remedy=reason.remedy
+            )
+            log_others(error)
+        checks = [self.check_row(row) for row in self.record.engines]
+        is_installed = self.record.finished and bool(self.record.served)
+        keeps_install = is_installed and all(check.serves for check in checks)
+        self.result = self.result.with_error(reason).with_pace(next_check_s=0.0, failures=0)
+        self.note(
+            engines=add_since(checks, self.previous.engines),
+            awaited=error.watched,
+            keeps_install=keeps_install,
+        )
+        if not keeps_install:
+            self.withdraw()
+        serving = [check.name for check in checks if check.serves]
+        metrics.publish_waiting(
+            self.host, self.options, self.work.ledger, reason, serving, is_new=is_new, ready=keeps_install
+        )
+        return self.end()
+
+    def check_row(self, row: EngineRow) -> EngineCheck:
+        """Ask an engine of the ledger whether it serves our runtimes as the ledger has them."""
+        last = {check.name: check for check in self.previous.engines}
+        check = last.get(row.name, EngineCheck(row.name))
+        engine = engine_of_row(row)
+        if not is_socket_activated(self.host, engine.spec, row.socket, row.unit):
+            engine = ask(self.host, engine)
+        serving = engine.serving
+        if serving is None:
+            return replace(check, serves=False, difference=NOT_RUNNING, process=keep_live(check.process))
+        present = tuple(RuntimeEntry(name, path) for name, path in row.runtimes.items())
+        serves = Reload(engine.spec, present).satisfied_by(serving) and row.default in {"", serving.default}
+        difference = "" if serves else "it serves otherwise than the last install has left it"
+        return replace(check, serves=serves, difference=difference, process=process_of(self.host, engine))
+
     def end(self, proven: Plan | None = None) -> Watch:
         """Publish the check and, last, readiness for a ``proven`` plan; return the paths to watch."""
         host = self.host
@@ -332,8 +419,11 @@ class _Check:
         elif specification_problem is not None:
             due_s = drift.UNMADE_S
         watched += [(watch.EXISTENCE, engine.process) for engine in result.engines if engine.process]
+        if result.keeps_install:
+            self.publish_kept_readiness(ready=ready)
         if proven is not None:
             self.publish_readiness(proven, ready=ready)
+        if proven is not None or result.keeps_install:
             # A removed readiness or metrics file starts a check.
             for path in (options.ready_file, *self.record.published):
                 local = host.local_path(path, last=False)
@@ -345,7 +435,10 @@ class _Check:
     def list_idle_checks(self, *, changed: bool) -> tuple[float, ...]:
         """Return the begin of the last checks without any finding; ``changed``: this check has a finding."""
         result = self.result
-        if self.baseline is not Baseline.AFTER_CHECK and not (result.problem or result.asked or changed):
+        is_idle = result.problem is None or bool(
+            result.awaited
+        )  # a check that waits for the owner does nothing
+        if self.baseline is not Baseline.AFTER_CHECK and is_idle and not (result.asked or changed):
             return (*result.pace.idle_checks, result.began_s)
         return result.pace.idle_checks if result.pace.failures else ()
 
@@ -367,6 +460,13 @@ class _Check:
             readiness.publish(self.host, self.options.ready_file, self.record)
             if self.previous.problem:  # the log must not end with that problem
                 log.info("node ready again", engines=sorted(proven.engines))
+
+    def publish_kept_readiness(self, *, ready: bool) -> None:
+        """Publish readiness for what the ledger says, of a node whose next change waits for the owner."""
+        if ready:
+            readiness.publish(self.host, self.options.ready_file, self.record)
+        else:
+            self.withdraw()
 
     def list_edited(self) -> Iterator[str]:
         """Yield the configs with more in them than our text; of a removed config, the last check knows."""
@@ -504,7 +604,50 @@ class _Check:
         return CHECK_AGAIN
 
     def places(self) -> "tuple[watch.Place, ...]":
-        return list_places(self.host, self.options, self.record, self.result)
+        places = list_places(self.host, self.options, self.record, self.result)
+        return tuple(dict.fromkeys((*places, *self.result.awaited)))
+
+
+def _say_that_run_goes_on(error: InstallerError) -> InstallerError:
+    """Return an error whose remedy does not end with the act of running again: ``run`` waits for the rest."""
+    parts: list[str | Option] = [error.remedy]
+    if isinstance(error.remedy, Remedy):
+        parts = [*error.remedy.parts]
+    last = parts[-1]
+    if isinstance(last, str) and last.endswith(RUN_AGAIN):
+        parts[-1] = last.removesuffix(RUN_AGAIN)
+    remedy = Remedy(*parts, "; run goes on by itself then")
+    return InstallerError(error.problem, remedy=remedy, code=error.code)
+
+
+def list_awaited(host: Host, engines: Iterable[EngineState]) -> "tuple[watch.Place, ...]":
+    """Return the places of which one changes when an owner acts on one of the engines.
+
+    These engines need not be in the ledger. Each start makes socket and pidfile; configs, unit and program
+    decide the next start.
+    """
+    paths: list[PurePosixPath] = [*GENERATED]
+    directories = [UNIT_DIRECTORIES[0]]  # of the units that systemd stops along, too
+    processes: list[str] = []
+    for engine in engines:
+        paths += [engine.socket, *engine.files, *engine.spec.inputs]
+        if engine.spec.pidfile is not None:
+            paths.append(engine.spec.pidfile)
+        if engine.exe is not None:
+            paths.append(engine.exe)
+        directories += [engine.config.parent, engine.config.parent / "conf.d"]
+        if engine.drop_in_directory is not None:
+            directories.append(engine.drop_in_directory)
+        if engine.unit:
+            paths += [directory / engine.unit for directory in UNIT_DIRECTORIES]
+            directories += [directory / f"{engine.unit}.d" for directory in UNIT_DIRECTORIES]
+        process = process_of(host, engine)
+        if process:
+            processes.append(process)
+    places = [(watch.PATH, str(host.local_path(path))) for path in paths]
+    places += [(watch.DIRECTORY, str(host.local_path(path))) for path in directories]
+    places += [(watch.EXISTENCE, process) for process in processes]
+    return tuple(dict.fromkeys(places))
 
 
 def _list_reload_reasons(plan: Plan) -> dict[str, str]:

@@ -16,13 +16,29 @@ from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
 from installer.engines import ENGINES
 from installer.engines.dry_run import Trials
-from installer.errors import Exit, InstallerError, NotYetError, StoppedError, UndoIncompleteError, UsageError
+from installer.errors import (
+    OWNERS_ACTS,
+    Exit,
+    InstallerError,
+    NotBegunError,
+    NotYetError,
+    StoppedError,
+    UndoIncompleteError,
+    UsageError,
+)
 from installer.host import supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import readiness, uninstall
-from installer.lifecycle.check import Work, check_node, conclude_install
+from installer.lifecycle.check import (
+    Work,
+    check_node,
+    conclude_install,
+    list_awaited,
+    take_fingerprint,
+    wait_for_owner,
+)
 from installer.lifecycle.last_check import Repair, publish_check, read_check_of_boot
 from installer.lifecycle.uninstall import as_incomplete_undo, open_as_child, open_ledger
 from installer.metrics import snapshot as metrics
@@ -31,6 +47,7 @@ from installer.model.options import OnExit, Options, RestartMode, RunRequest
 from installer.model.steps import Part
 from installer.nri import state as plugin_state
 from installer.payload.access import install_dir_obstacles, refuse_strangers_files
+from installer.supervisor import WAITING
 from installer.watch import Watch
 
 
@@ -79,7 +96,7 @@ def run(request: RunRequest) -> NoReturn:
         plugin_state.refuse_absent(host, options.nri)
     with open_ledger(host, options, partial(uninstall.ledger_for_run, host, options)) as ledger:
         if ledger.held.failed is not None:
-            _plan(host, options, ledger)  # refuses the failed plan again, before the first write
+            _refuse_failed(host, options, ledger)
         _claim_files(host, options, ledger)
         pidfile = lock_pidfile(host, options.pid_file)
         try:
@@ -94,6 +111,19 @@ def run(request: RunRequest) -> NoReturn:
         except InstallerError:
             with as_incomplete_undo():
                 uninstall.remove_readiness(host, options, ledger)
+            raise
+
+
+def _refuse_failed(host: Host, options: Options, ledger: Ledger) -> None:
+    """Refuse a failed plan again, before the first write.
+
+    Raises:
+        InstallerError: the plan is refused, for a reason for which ``run`` does not wait.
+    """
+    try:
+        _plan(host, options, ledger)
+    except InstallerError as error:
+        if not _awaits_owner(error, begun=False):
             raise
 
 
@@ -130,8 +160,16 @@ def _claim_files(host: Host, options: Options, ledger: Ledger) -> None:
         readiness.refuse_foreign(host, path)
 
 
-def first_install(options: Options) -> Exit:
-    """Install and publish readiness, as the first child of ``run``.
+def first_install(options: Options, reason: str = "") -> int:
+    """Install and publish readiness, as the first child of ``run``; return OK or WAITING.
+
+    An install that is refused for what only the owner can change has changed nothing, and waits: ``run``
+    starts it again. Then it waits for any other reason as well, before its first step: the owner is at work,
+    and the engine may be down for a moment.
+
+    Args:
+        options: the options of ``run``.
+        reason: why a waiting install is started again, in the words of ``Supervisor``; "" for the first try.
 
     Raises:
         StoppedError: the install was stopped; the undo removes its begun steps.
@@ -139,23 +177,48 @@ def first_install(options: Options) -> Exit:
         InstallerError: the install failed; the host is as before.
     """
     host = Host.under(options.host_root, options.mounts)
+    asked = reason == "asked"
+    if asked:  # for a user's request no restart is postponed
+        options = options.at_once
+    begun = False
     installed = False
     with open_as_child(host, options, supervision.raise_if_stopped) as ledger:
+        before = take_fingerprint(_work(host, options, ledger))
         try:
             with internal_errors():
-                plan = _install(host, options, ledger)
+                plan = _find_plan(host, options, ledger)
+                begun = True
+                plan = _carry_out_install(host, options, ledger, plan)
                 installed = True
-                _answer(conclude_install(_work(host, options, ledger), plan))
+                _answer(conclude_install(_work(host, options, ledger), plan, asked=asked))
         except StoppedError:
             ledger.stays = True  # the undo removes the directories that were made for the pidfile
             raise
         except InstallerError as error:
+            is_again = bool(reason) and not begun
+            if not installed and (is_again or _awaits_owner(error, begun=begun)):
+                ledger.stays = True
+                watch = wait_for_owner(_work(host, options, ledger), error, before, reason)
+                _answer(watch, tells=asked or not reason)
+                return WAITING
             with as_incomplete_undo():
                 uninstall.remove_readiness(host, options, ledger)
             if installed:  # the engines serve: the next run finds the install, and restarts nothing
                 raise UndoIncompleteError.because(error) from error
             raise
     return Exit.OK
+
+
+def _awaits_owner(error: InstallerError, *, begun: bool) -> bool:
+    """Tell whether an install waits for the owner after an error, with the host as it was before.
+
+    Args:
+        error: the error.
+        begun: a step was taken: an engine that was not restarted for this reason right before its restart.
+    """
+    if error.exit is not Exit.FAILED or error.code not in OWNERS_ACTS:
+        return False
+    return not begun or isinstance(error, NotBegunError)
 
 
 def check(options: Options, *, asked: bool) -> Exit:
@@ -208,12 +271,26 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
         plan = plan_install(facts, options, trials)
         validation = Part("validation", notes=tuple(trials.unvalidated(plan.steps)))
         plan = replace(plan, parts=(*plan.parts, validation))
-        refuse_obstacles(plan)
+        try:
+            refuse_obstacles(plan)
+        except InstallerError as error:
+            error.watched = list_awaited(host, plan.engines.values())
+            raise
         return plan
 
 
 def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float = 0.0) -> Plan:
     """Install; wait ``patience_s`` seconds for postponed restarts to become possible."""
+    plan = _find_plan(host, options, ledger, patience_s=patience_s)
+    return _carry_out_install(host, options, ledger, plan)
+
+
+def _find_plan(host: Host, options: Options, ledger: Ledger, *, patience_s: float = 0.0) -> Plan:
+    """Return the plan of an install; wait ``patience_s`` seconds for postponed restarts to become possible.
+
+    Raises:
+        InstallerError: the install is refused, and nothing was changed.
+    """
     recover(host, options, ledger)
     until_s = time.monotonic() + patience_s
     plan = _plan(host, options, ledger, options.timeout_s)
@@ -221,6 +298,11 @@ def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float 
         supervision.raise_if_stopped()
         time.sleep(1)
         plan = _plan(host, options, ledger)
+    return plan
+
+
+def _carry_out_install(host: Host, options: Options, ledger: Ledger, plan: Plan) -> Plan:
+    """Carry the plan of an install out, and log it; return the plan that was carried out."""
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"
         config = str(engine.config)

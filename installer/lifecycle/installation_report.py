@@ -403,6 +403,8 @@ def _describe_engine(engine: EngineCheck, *, by_cdi: bool) -> Iterator[Line]:
 
 def is_left_to_owner(check: LastCheck, record: Record) -> bool:
     """Tell whether the check has found nothing but a restart that is left to the owner of the engine."""
+    if check.keeps_install:
+        return True
     is_postponed = any(row.restart_due for row in record.engines)
     return check.problem is not None and check.problem.code == LEFT_TO_OWNER and not is_postponed
 

@@ -108,6 +108,8 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
         ignores_drift: The node is ready in spite of drift.
         low_level_runtime: The runtime that our runtimes start, "" if none was ever found.
         edited_configs: The configs with more in them than our text, now or before their removal.
+        keeps_install: The problem is that a change waits; the engines serve what the ledger says.
+        awaited: The places to watch for the act of the owner for whom a change waits.
         pace: The facts that slow down checks and repairs.
     """
 
@@ -125,6 +127,8 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
     ignores_drift: bool = False
     low_level_runtime: str = ""
     edited_configs: tuple[str, ...] = ()
+    keeps_install: bool = False
+    awaited: tuple[tuple[str, str], ...] = ()
     pace: Pace = Pace()
 
     @property
@@ -150,11 +154,12 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
 
     def with_error(self, error: InstallerError) -> Self:
         """Return the check with the problem ``error``."""
-        return replace(self, problem=Problem.of(error))
+        return replace(self, problem=Problem.of(error), keeps_install=False)
 
     def without_problem(self) -> Self:
         """Return the check without a problem, and so with the usual time of the next check."""
-        return replace(self, problem=None).with_pace(next_check_s=0.0)
+        fields = replace(self, problem=None, keeps_install=False, awaited=())
+        return fields.with_pace(next_check_s=0.0)
 
 
 def read_check(host: Host, path: PurePosixPath) -> LastCheck | None:

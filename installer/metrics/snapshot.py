@@ -69,7 +69,7 @@ class Snapshot(Struct, frozen=True):
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             value = self.figures.get(name)
             if isinstance(value, Mapping):
-                label = "code" if name == FAILURES else "engine"
+                label = "code" if name in {FAILURES, WAITING} else "engine"
                 family = kind(f"{PREFIX}{name}", meaning, labels=[label])
                 for key, number in value.items():
                     family.add_metric([key], number)
@@ -82,6 +82,7 @@ class Snapshot(Struct, frozen=True):
 
 INFO: Final = "Always 1; its labels are the versions of this program and of the installed toolkit."
 FAILURES: Final = "failures_total"
+WAITING: Final = "waiting"
 # The meaning of each metric by its name. A name that ends with _total is a counter.
 MEANINGS: Final = {
     "ready": "1 if at the last check the toolkit was in place and each engine was verified to serve it, else "
@@ -97,6 +98,8 @@ MEANINGS: Final = {
     "the NRI plugin for.",
     "nri_plugin_ends_total": "Times that the NRI plugin has died, or hung and was ended, since run was "
     "started.",
+    WAITING: "1 while run waits before it changes the node, for the owner's restart of an engine say, by the "
+    "code of the reason.",
     "undo_pending": "1 while an undo waits, for containers that use our runtimes say, else 0.",
     "last_look_timestamp_seconds": "When these metrics were taken: at an install, a failure or a check.",
     "last_success_timestamp_seconds": "When an install, a repair or a check last ended well; 0 for never.",
@@ -204,6 +207,39 @@ def publish_failure(host: Host, options: Options, ledger: Ledger, error: Install
 
 
 @log_failures()
+def publish_waiting(  # noqa: PLR0913 - the node, the reason and its effect
+    host: Host,
+    options: Options,
+    ledger: Ledger,
+    reason: InstallerError,
+    serving: Collection[str],
+    *,
+    is_new: bool,
+    ready: bool,
+) -> None:
+    """Tell that ``run`` waits before a change of the node.
+
+    Args:
+        host: the node.
+        options: the options of ``run``.
+        ledger: the ledger.
+        reason: what ``run`` waits for.
+        serving: the engines that serve what the ledger says.
+        is_new: count the reason as a failure: it was not told before.
+        ready: the node is ready while it waits.
+    """
+    if not ledger.held.published:
+        return
+    counts = read_counts(host, options.layout)
+    if is_new:
+        failures = {**counts.failures, reason.code: counts.failures.get(reason.code, 0) + 1}
+        counts = replace(counts, failures=failures)
+    since_s = (counts.ready_since_s or time.time()) if ready else 0
+    counts = replace(counts, ready_since_s=since_s)
+    _publish(host, options, ledger, counts, dict.fromkeys(serving, False), waiting=reason.code)
+
+
+@log_failures()
 def publish_pending(host: Host, options: Options, ledger: Ledger) -> None:
     """Tell that an undo waits for its rest: nothing is proven any more, and nothing has failed."""
     if not ledger.held.published or ledger.gone:
@@ -212,12 +248,19 @@ def publish_pending(host: Host, options: Options, ledger: Ledger) -> None:
     _publish(host, options, ledger, replace(counts, ready_since_s=0), {})
 
 
-def _publish(
-    host: Host, options: Options, ledger: Ledger, counts: Counts, serving: Mapping[str, bool]
+def _publish(  # noqa: PLR0913 - the node and all that is known of it
+    host: Host,
+    options: Options,
+    ledger: Ledger,
+    counts: Counts,
+    serving: Mapping[str, bool],
+    *,
+    waiting: str = "",
 ) -> None:
     """Write counters and published files.
 
     ``serving`` has the engines that serve, each with whether it would refuse its configs at its next start.
+    ``waiting`` is the code of the reason for which ``run`` waits before a change; "" for none.
     """
     restarts = dict(counts.restarts)
     for name in ledger.reloaded:
@@ -226,6 +269,8 @@ def _publish(
     ledger.reloaded.clear()
     counts = replace(counts, restarts=restarts)
     node = _take_snapshot(host, options, ledger.held, counts, serving)
+    if waiting:
+        node = replace(node, figures={**node.figures, WAITING: {waiting: 1}})
     with log_failures():
         host.replace(options.layout.counts, File(dumps(counts), Meta(0o600)))
     for path in ledger.held.published:
@@ -258,6 +303,7 @@ def _take_snapshot(
         "config_drifted": {row.name: watches_drift and _has_drifted(host, row, record) for row in rows},
         "config_refused": {row.name: serving.get(row.name, False) for row in rows},
         "engine_restart_pending": {row.name: row.restart_due for row in rows},
+        WAITING: {},
         "undo_pending": bool(record.undo_pending),
         "last_look_timestamp_seconds": time.time(),
         "last_success_timestamp_seconds": counts.success_s,

@@ -220,7 +220,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     if check.problem is not None:
         record = installation_report.read_installation(host, options).record or record
     # With --restart-mode none the node is as its owner wants it: status counts his restart as pending, too.
-    is_pending = installation_report.is_left_to_owner(check, record)
+    is_pending = installation_report.is_left_to_owner(check, record) and not check.keeps_install
     problems = check.problems
     if is_pending:
         problems = replace(check, problem=None).problems

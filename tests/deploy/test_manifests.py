@@ -284,11 +284,12 @@ def test_the_runtime_classes_have_the_names_of_the_runtimes_and_go_where_the_dae
         assert all(each["scheduling"] == {"nodeSelector": selector} for each in classes)
 
 
-def test_a_pod_is_looked_at_each_second_until_it_is_ready_for_the_first_time() -> None:
+def test_a_pod_is_looked_at_each_second_until_it_has_checked_its_node_for_the_first_time() -> None:
     container = container_of(kustomized("base"))
     startup, ready = container["startupProbe"], container["readinessProbe"]
 
-    assert startup["exec"] == ready["exec"]
+    commands = [each["exec"]["command"] for each in (startup, ready)]
+    assert commands == [["toolkit-probe", "--started"], ["toolkit-probe", "--ready"]]
     assert (startup["periodSeconds"], ready["periodSeconds"]) == (1, 10)
     assert startup["failureThreshold"] >= 3600, "it would end an install that takes its time"
 

@@ -23,7 +23,7 @@ from installer.model.engine import EffectiveConfig, EngineState, Runtime, Runtim
 from installer.model.facts import CdiRow, ConfigRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.options import Drift, Options, Places
 from installer.model.steps import Part, Reload, WriteConfig, for_reason
-from installer.watch import DIRECTORY, FILE_SYSTEM, NAMES, PATH, Watch
+from installer.watch import DIRECTORY, FILE_SYSTEM, METRICS, NAMES, PATH, SIDECARS, Watch
 from installer.watch import fingerprint as signature
 from tests.support.files import put
 from tests.support.live import SOCKET as CONTAINERD
@@ -235,6 +235,75 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
     assert (node.problem.text, node.last_check.pace.failures) == (NOT_YET.problem, 0)
     assert (node.counts, node.ready) == ((0, {}), False), "and no failure"
     assert all(0 < watch.due_s <= check.PENDING_S for watch in watches)
+
+
+PENDING = InstallerError(
+    "restart containerd (its next start takes away kata)",
+    remedy="restart it at a time of your choice, then run again",
+    code="pending-by-others",
+)
+
+
+def waits(node: Node, reason: str = "", error: InstallerError = PENDING) -> Watch:
+    """Let an install be refused."""
+    before = check.take_fingerprint(node.work())
+    return check.wait_for_owner(node.work(), error, before, reason)
+
+
+def socket_of(root: Path) -> tuple[str, str]:
+    put(root, {"socket": ""})
+    return (PATH, f"{root}/socket")
+
+
+def test_an_install_that_waits_for_the_owner_says_that_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = Node(tmp_path, NOTHING)
+    PENDING.watched = (socket_of(tmp_path),)
+
+    first, second, third = waits(node), waits(node, "check"), waits(node, "asked")
+
+    assert (node.problem.code, node.ready) == ("pending-by-others", False)
+    assert node.counts == (0, {PENDING.code: 1})
+    assert node.problem.remedy == "restart it at a time of your choice; run goes on by itself then"
+    assert capsys.readouterr().err.count("waiting for the owner") == 2, "at first, and for who asks"
+    assert first.baseline == check.CHECK_AGAIN, "it is not known how the socket was before"
+    assert second.baseline == third.baseline == signature(second.places)
+    assert socket_of(tmp_path) in second.places
+    assert [each.due_s for each in (first, second, third)] == [0.0] * 3, "at the usual time"
+    assert second.sidecars == METRICS
+    told = (tmp_path / "prom/toolkit.prom").read_text()
+    assert 'toolkit_installer_waiting{code="pending-by-others"} 1.0' in told
+    concluded = check.conclude_install(node.work(), NOTHING)
+    assert (node.last_check.problem, node.last_check.awaited) == (None, ())
+    assert (node.ready, concluded.sidecars) == (True, SIDECARS)
+
+
+def test_an_install_that_waits_does_so_too_while_its_owner_restarts_the_engine(tmp_path: Path) -> None:
+    node = Node(tmp_path, NOTHING)
+    PENDING.watched = (socket_of(tmp_path),)
+    waits(node)
+
+    answer = waits(node, "check", NO_ENGINE)
+
+    assert (node.problem.code, node.ready) == ("engine-not-found", False)
+    assert 0 < answer.due_s <= 2
+    assert socket_of(tmp_path) in answer.places
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_node_is_ready_while_it_waits_if_its_engines_serve_what_the_ledger_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, serves: bool
+) -> None:
+    node = Node(tmp_path, NOTHING, record=OF_CONTAINERD)
+    serving = EffectiveConfig({}, "runc") if serves else None
+    monkeypatch.setattr(check, "ask", lambda _, engine: replace(engine, serving=serving))
+
+    answer = node.check(plan=fail(PENDING))
+
+    (engine,) = node.last_check.engines
+    assert (node.problem.code, node.ready, engine.serves) == ("pending-by-others", serves, serves)
+    assert any(path.endswith(str(node.options.ready_file)) for _, path in answer.places) is serves
 
 
 def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(tmp_path: Path) -> None:

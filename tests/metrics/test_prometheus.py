@@ -35,7 +35,9 @@ FIGURES = Snapshot(
 FIRST = {name: dict[str, float]() for name in OF_ENGINES}
 METRICS = {family.samples[0].name: family for family in FIGURES.collect()}
 WITHOUT_SAMPLES_AT_FIRST = {
-    name for name in METRICS if name.startswith((f"{PREFIX}nri_", f"{PREFIX}failures_total"))
+    name
+    for name in METRICS
+    if name.startswith((f"{PREFIX}nri_", f"{PREFIX}failures_total", f"{PREFIX}waiting"))
 }
 
 

@@ -1,0 +1,118 @@
+"""A ``run`` that only the owner can help waits for his restart: it neither ends nor restarts the engine for him."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.engines.configs import CONTAINERD
+from tests.engines.nodes import OURS, PYTHON, SOURCE, Node, Running
+from tests.engines.told import served, snapshot, starts
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.sampled(16)
+
+DROP_IN = "/run/systemd/system/containerd.service.d/site.conf"
+STATE = "/run/nvidia/toolkit/toolkit.pid.state"
+GOES_ON_S = 10.0
+
+
+def probed(node: Node, word: str) -> bool:
+    """Tell what a kubelet is told; the program that the probe becomes for a reason is in the image alone."""
+    words = f"import sys; from installer.probe import main; sys.exit(main(['{word}']))"
+    return node.run([PYTHON, "-c", words], check=False).returncode == 0
+
+
+@contextmanager
+def waiting(node: Node, *more: str) -> Iterator[Running]:
+    """Start a ``run`` that has to wait, and see that it does."""
+    process = node.start_run(*SOURCE, *more)
+    try:
+        assert '"waiting for the owner"' in process.log
+        assert (probed(node, "--started"), probed(node, "--alive")) == (True, True)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def code(node: Node) -> str:
+    found: str = json.loads(node.read(STATE))["problem"]["code"]
+    return found
+
+
+def kata(node: Node) -> str:
+    plugin = "grpc.v1.cri" if node.containerd_version.startswith("1.") else "cri.v1.runtime"
+    return f"[plugins.'io.containerd.{plugin}'.containerd.runtimes.kata]\nruntime_type = 'io.containerd.runc.v2'\n"
+
+
+def test_an_owner_who_has_removed_a_runtime_restarts_and_the_install_goes_on(containerd_node: Node) -> None:
+    node = containerd_node
+    text = node.read(CONTAINERD)
+    node.write(CONTAINERD, f"{text}\n{kata(node)}")
+    node.restart_engine()
+    node.write(CONTAINERD, text)
+    files, count = snapshot(node), starts(node)
+
+    with waiting(node) as process:
+        assert (code(node), probed(node, "--ready")) == ("pending-by-others", False)
+        told = node.installer("status", "--ready").stdout
+        assert "its next start takes away the runtime kata" in told
+        assert "run goes on by itself then" in told
+        time.sleep(3)
+        assert starts(node) == count
+        node.restart_engine()
+        began = time.monotonic()
+        until(node.is_ready, lambda: process.log)
+
+        assert time.monotonic() - began < GOES_ON_S
+        assert served(node)[0] >= OURS
+        assert starts(node) == count + 2, "his restart, and the one that the install needs"
+        assert process.log.count('"waiting for the owner"') == 1
+        process.terminate()
+        assert process.wait() == 0, process.log
+    assert snapshot(node) == files
+
+
+def test_a_run_that_waits_and_is_stopped_has_changed_nothing(containerd_node: Node) -> None:
+    node = containerd_node
+    node.write(DROP_IN, "[Unit]\nRefuseManualStop=yes\n")
+    node.run(["systemctl", "daemon-reload"])
+    files, count = snapshot(node), starts(node)
+
+    with waiting(node) as process:
+        assert code(node) == "unit-failed"
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait() == 0, process.log
+        assert time.monotonic() - began < GOES_ON_S
+    assert (snapshot(node), starts(node)) == (files, count)
+    node.path(DROP_IN).unlink()
+    node.run(["systemctl", "daemon-reload"])
+
+
+def test_a_node_that_serves_its_last_install_stays_ready_while_the_next_one_waits(
+    containerd_node: Node,
+) -> None:
+    node = containerd_node
+    text = node.read(CONTAINERD)
+    node.write(CONTAINERD, f"{text}\n{kata(node)}")
+    node.restart_engine()
+    node.installer("install", *SOURCE, check=True)
+    node.write(CONTAINERD, node.read(CONTAINERD).replace(kata(node), ""))
+    count = starts(node)
+
+    with waiting(node, "--set-as-default") as process:
+        assert (code(node), probed(node, "--ready")) == ("pending-by-others", True)
+        status = node.installer("status")
+        assert status.returncode == 0, status.stdout
+        node.restart_engine()
+        until(lambda: '"installed"' in process.log, lambda: process.log)
+        until(node.is_ready, lambda: process.log)
+        assert served(node)[1] == "nvidia"
+        assert starts(node) == count + 2
+        process.terminate()
+        assert process.wait() == 0, process.log
+    assert served(node)[0] == {"runc"}
