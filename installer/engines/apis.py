@@ -1,16 +1,18 @@
 """The protocols of engines' sockets. A protocol is a class, and a line of the table at the end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.engines import cri, trial_containers
 from installer.engines.docker import api as dockerd
+from installer.engines.docker.next_start import explain_failing_start
 from installer.engines.engine_api import EngineApi, KeptContainer, RunScript
 from installer.engines.trial_containers import Tools
 from installer.host import processes
-from installer.model.engine import Answer, Engine
+from installer.host.files import Host
+from installer.model.engine import Answer, Engine, EngineState
 
 
 class DockerApi(EngineApi):
@@ -33,6 +35,12 @@ class DockerApi(EngineApi):
     def count_reloads(self, socket: Path, since_s: float, *, timeout_s: float) -> int:
         """Return the number of dockerd's reload events since a moment of the wall clock."""
         return dockerd.reloads_since(socket, since_s, timeout_s=timeout_s)
+
+    def explain_failing_start(
+        self, host: Host, engine: EngineState, words: Sequence[str], config: PurePosixPath
+    ) -> str:
+        """Return why a dockerd would not start again with its present config; "" if it would."""
+        return explain_failing_start(host, engine, words, config)
 
     def run_container(  # noqa: PLR0913 - a container has many sides
         self,

@@ -1,4 +1,4 @@
-"""What a node gives its engines: a containerd, what holds a container, room, the driver; and what it is."""
+"""The things that an engine needs of its node: a containerd, a monitor, room, the driver; and the system."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -8,7 +8,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines import CONTAINERD, ENGINES
+from installer.engines import ENGINES
+from installer.engines.apis import api_of
 from installer.engines.startup import find_place, path_of, read_start, value_of
 from installer.errors import Code, InstallerError, Option, Remedy
 from installer.host import processes
@@ -21,8 +22,9 @@ from installer.model.options import AUTO, Options
 
 ASK_S: Final = 3.0
 RESTART: Final = "see systemctl status containerd on the node, and start or restart it"
-STATE, DATA = "where each container has its state", "where the files of containers are"
-# Where containerd looks as well: its plugin "opt" has it added to its own PATH.
+STATE: Final = "where each container has its state"
+DATA: Final = "where the files of containers are"
+# containerd's plugin "opt" adds this directory to the PATH of containerd.
 OPT: Final = PurePosixPath("/opt/containerd/bin")
 # By ID in os-release: systems whose root is an image and whose engines' configs are made of their settings.
 IMAGES: Final = {
@@ -39,38 +41,39 @@ OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/
 
 
 class Dependencies(Struct, frozen=True):
-    """What an engine starts containers with."""
+    """The other programs with which an engine starts containers."""
 
-    containerd: str = ""  # the socket of the one that Docker uses
-    monitor: str = ""  # the program that is to hold a container, "" where none is found
+    containerd: str = ""  # the socket of the containerd that Docker uses
+    monitor: str = ""  # the program that will hold a container, "" if none is found
 
 
 def find_dependencies(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: Dependencies
 ) -> Dependencies:
-    """Return what an engine that answers starts containers with; raise where it could start none.
+    """Return the programs with which a running engine starts containers.
 
-    Where no monitor was ever found an engine may have its own, in a place that is not known here.
+    Args:
+        host: The node.
+        engine: An engine that answers.
+        toolkit: The directory of our runtimes.
+        before: The last result. If no monitor was ever found, the engine may have its own one elsewhere.
+
+    Raises:
+        InstallerError: The engine could not start a container.
     """
-    for place in (
-        *((engine.state,) if engine.state else ()),
-        *(spec.state.usual for spec in specs_for(engine.name)),
-    ):
-        _refuse_unwritable(host, engine, place, STATE)
+    if engine.state:
+        _refuse_unwritable(host, engine, engine.state, STATE)
+    for spec in specs_for(engine.name):
+        _refuse_unwritable(host, engine, spec.state.usual, STATE)
     _refuse_unwritable(host, engine, data_of(host, engine, engine.words), DATA)
-    socket, starter = containerd_of(host, engine, before.containerd), engine
+
+    starter = engine  # the engine that starts the containers
+    socket = containerd_of(host, engine, before.containerd)
     if socket is not None:
-        peer = _ask_containerd(host, socket)
-        if isinstance(peer, str):
-            raise _unable(engine, peer, RESTART, "engine-not-answering")
-        exe = PurePosixPath(peer.exe or "") if peer else None
-        starter = replace(engine, unit="", pid=peer.pid if peer else None, exe=exe)
-        if peer is not None:
-            config = path_of(peer.cmdline, CONTAINERD.cmdline.config) or CONTAINERD.config
-            below = replace(EngineState.usual(CONTAINERD), config=config)
-            _refuse_unwritable(host, engine, data_of(host, below, peer.cmdline), DATA)
-    binaries = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
-    # One that does not exist at all is reported as such, and not as a matter of the engine's root.
+        starter = _find_lower_engine(host, engine, socket)
+
+    # A missing program is reported as such, not as a program that the engine does not see.
+    binaries = [PurePosixPath(runtime.binary) for runtime in _list_our_runtimes(engine, toolkit)]
     refuse_unseen(starter, (path for path in binaries if host.exists(path)))
     if NOEXEC in mount_options(host, toolkit, engine.pid):
         flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
@@ -80,56 +83,84 @@ def find_dependencies(
     return Dependencies(str(socket or ""), str(monitor or ""))
 
 
+def _find_lower_engine(host: Host, engine: EngineState, socket: PurePosixPath) -> EngineState:
+    """Return an engine with the process of the engine below, which starts its containers.
+
+    Raises:
+        InstallerError: The engine below could not start a container.
+    """
+    lower = ENGINES[engine.spec.lower_engine]
+    peer = _ask_lower_engine(host, lower, socket)
+    if isinstance(peer, str):
+        raise _unable(engine, peer, RESTART, "engine-not-answering")
+    if peer is None:
+        return replace(engine, unit="", pid=None, exe=None)
+
+    config = path_of(peer.cmdline, lower.cmdline.config) or lower.config
+    state = replace(EngineState.usual(lower), config=config)
+    _refuse_unwritable(host, engine, data_of(host, state, peer.cmdline), DATA)
+    return replace(engine, unit="", pid=peer.pid, exe=PurePosixPath(peer.exe or ""))
+
+
 def explain_silence(host: Host, engine: EngineState) -> str:
-    """Return why an engine may not answer that waits for its containerd; "" where that answers."""
+    """Return why an engine may wait for its containerd in silence; "" if that containerd answers."""
     socket = containerd_of(host, engine)
-    answer = _ask_containerd(host, socket) if socket is not None else None
+    if socket is None:
+        return ""
+    answer = _ask_lower_engine(host, ENGINES[engine.spec.lower_engine], socket)
     return answer if isinstance(answer, str) else ""
 
 
 def containerd_of(host: Host, engine: EngineState, known: str = "") -> PurePosixPath | None:
-    """Return where the containerd listens that Docker uses; None for other engines.
+    """Return the socket of the containerd that Docker uses; None for other engines, and if unknown.
 
-    As dockerd itself decides: what it is given, else one that it has started, else one that is there.
+    dockerd decides so: the socket that it is given, else its own containerd, else the containerd of the node.
+    ``known`` is the last result.
     """
     lower_socket = engine.spec.lower_socket
     if lower_socket is None:
         return None
     named = find_place(host, lower_socket, engine.words, engine.config)
     if named is not None:
-        # One that has ended takes its socket with it: the directory tells that it would be seen from here.
+        # A containerd that has ended removes its socket: if its directory is there, it can be seen from here.
         return named if host.exists(named.parent) else None
-    # Where dockerd has started a containerd by itself.
+    # The containerd that dockerd starts by itself.
     exec_root = value_of(engine.words, ("--exec-root",)) or "/var/run/docker"
-    own = PurePosixPath(exec_root, "containerd/containerd.sock")
-    there = next((each for each in (own, lower_socket.usual) if host.exists(each)), None)
-    return there or (PurePosixPath(known) if known else None)
+    own_socket = PurePosixPath(exec_root, "containerd/containerd.sock")
+    for socket in (own_socket, lower_socket.usual):
+        if host.exists(socket):
+            return socket
+    return PurePosixPath(known) if known else None
 
 
-def _ask_containerd(host: Host, socket: PurePosixPath) -> Peer | str | None:
-    """Return the containerd that answers, None where it is not seen, or why none could start a container."""
+def _ask_lower_engine(host: Host, lower: Engine, socket: PurePosixPath) -> Peer | str | None:
+    """Return the process that answers, None if it is not seen, or why it could not start a container."""
+    greeting = api_of(lower).greeting
     try:
-        peer = processes.peer_of(host.local_path(socket), greeting=processes.HTTP2_PREFACE, timeout_s=ASK_S)
-    except InstallerError:  # not to be connected to from here, which says nothing about it
+        peer = processes.peer_of(host.local_path(socket), greeting=greeting, timeout_s=ASK_S)
+    except InstallerError:  # the socket cannot be reached from here, which tells nothing about the engine
         return None
     match peer:
         case NotServing():
-            return f"its containerd does not run: nothing answers on {socket}"
+            return f"its {lower.title} does not run: nothing answers on {socket}"
         case Silent(reason):
-            return f"its containerd hangs: {reason} on {socket}"
+            return f"its {lower.title} hangs: {reason} on {socket}"
         case Unseen():
             return None
         case Peer():
             return peer
 
 
-def _refuse_unwritable(host: Host, engine: EngineState, place: PurePosixPath | None, what: str) -> None:
+def _refuse_unwritable(
+    host: Host, engine: EngineState, place: PurePosixPath | None, description: str
+) -> None:
+    """Raise if a directory of an engine is full or mounted read-only."""
     if place is None or not host.exists(place):
         return
     if is_full(host, place):
-        raise _unable(engine, f"{place}, {what}, is full", "make room there", "no-space")
+        raise _unable(engine, f"{place}, {description}, is full", "make room there", "no-space")
     if READ_ONLY in mount_options(host, place, engine.pid):
-        flaw = f"{place}, {what}, is mounted {READ_ONLY}"
+        flaw = f"{place}, {description}, is mounted {READ_ONLY}"
         remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
         raise _unable(engine, flaw, remedy, "engine-not-proven")
 
@@ -137,78 +168,116 @@ def _refuse_unwritable(host: Host, engine: EngineState, place: PurePosixPath | N
 def _find_monitor(
     host: Host, engine: EngineState, toolkit: PurePosixPath, before: str
 ) -> PurePosixPath | None:
-    """Return the program that is to hold a container: as its runtime says, else where it is looked for.
+    """Return the program that will hold a container: the one of its runtime, else the one in the PATH.
 
-    None where it is looked for, and was not found ``before``.
+    Args:
+        host: The node.
+        engine: The engine that starts containers.
+        toolkit: The directory of our runtimes.
+        before: The last result; "" if the monitor was never found in the PATH.
 
     Raises:
-        InstallerError: it is not there for the default runtime, or for one of ours.
+        InstallerError: The monitor of the default runtime, or of one of ours, is missing.
     """
-    started = read_start(host, engine) if engine.pid else None
-    places = (*(started.paths if started else PATH), *((engine.exe.parent,) if engine.exe else ()), OPT)
-    program = engine.spec.monitor_program
-    keys = engine.spec.monitor_keys
-    default, found = engine.served.handlers.get(engine.served.default), None
-    for runtime in (default or Runtime(), *_ours(engine, toolkit)):
-        options = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}
-        paths = (path for key in keys if isinstance(path := options.get(key), str) and path[:1] == "/")
-        named = runtime.monitor or next(paths, "")
-        candidates = (PurePosixPath(named),) if named else (place / program for place in places)
-        there = next((path for path in candidates if can_be_started(host, path)), None)
-        if there is None and (named or before):
+    monitor: PurePosixPath | None = None
+    directories = _list_program_directories(host, engine)
+    default = engine.served.handlers.get(engine.served.default)
+    for runtime in (default or Runtime(), *_list_our_runtimes(engine, toolkit)):
+        named = runtime.monitor or _read_monitor(engine.spec, runtime)
+        if named:
+            candidates = [PurePosixPath(named)]
+        else:
+            candidates = [directory / engine.spec.monitor_program for directory in directories]
+        program = next((path for path in candidates if can_be_started(host, path)), None)
+        if program is None and (named or before):
             flaw = f"{named or before}, which holds each container, is missing or not executable"
             raise _unable(engine, flaw, "install it again", "engine-not-proven")
-        if there is None:
+        if program is None:
             return None
-        found = found or there
-    return found
+        monitor = monitor or program
+    return monitor
 
 
-def _ours(engine: EngineState, toolkit: PurePosixPath) -> tuple[Runtime, ...]:
+def _list_program_directories(host: Host, engine: EngineState) -> list[PurePosixPath]:
+    """Return the directories in which an engine looks for a program."""
+    started = read_start(host, engine) if engine.pid else None
+    directories = list(started.paths if started else PATH)
+    if engine.exe:
+        directories.append(engine.exe.parent)
+    directories.append(OPT)
+    return directories
+
+
+def _read_monitor(spec: Engine, runtime: Runtime) -> str:
+    """Return the path of the monitor in the settings of a runtime; "" if they name none by its path."""
+    settings = {name.lower().replace("_", ""): value for name, value in runtime.table.items()}
+    for key in spec.monitor_keys:
+        path = settings.get(key)
+        if isinstance(path, str) and path.startswith("/"):
+            return path
+    return ""
+
+
+def _list_our_runtimes(engine: EngineState, toolkit: PurePosixPath) -> tuple[Runtime, ...]:
+    """Return the runtimes of the toolkit that an engine serves."""
     handlers = engine.served.handlers.values()
-    return tuple(each for each in handlers if each.binary.startswith(f"{toolkit}/"))
+    return tuple(runtime for runtime in handlers if runtime.binary.startswith(f"{toolkit}/"))
 
 
 def _unable(engine: EngineState, flaw: str, remedy: str, code: Code) -> InstallerError:
+    """Return the error of an engine that cannot start a container."""
     return InstallerError(f"start containers with {engine.title} ({flaw})", remedy=remedy, code=code)
 
 
 def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> None:
-    """Raise where the engine would not find our runtimes: no error comes before a container is started."""
+    """Refuse programs that an engine does not see: the engine would complain only at a container's start.
+
+    Raises:
+        InstallerError: The engine has other mounts than the host.
+    """
     if engine.pid is None:
         return
     for path in binaries:
         try:
             root = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
-            there = not root.names(ROOT) or root.kind(path) is Kind.FILE
+            is_seen = not root.names(ROOT) or root.kind(path) is Kind.FILE
         except InstallerError:  # without CAP_SYS_PTRACE another process's root cannot be read
             return
-        if not there:
+        if not is_seen:
             problem = f"configure {engine.title} (pid {engine.pid} does not see {path}: it has other mounts)"
             remedy = Remedy("mount the host's own directory at ", Option("install-dir"), " for the engine")
             raise InstallerError(problem, remedy=remedy, code="toolkit-not-visible")
 
 
 def specs_for(name: str) -> tuple[Engine, ...]:
-    """Return the row of an engine, and that of the one that runs its containers for it."""
-    return tuple(ENGINES[each] for each in (name, ENGINES[name].lower_engine) if each)
+    """Return an engine, and the engine that runs its containers if there is one."""
+    spec = ENGINES[name]
+    if not spec.lower_engine:
+        return (spec,)
+    return (spec, ENGINES[spec.lower_engine])
 
 
 def data_of(host: Host, engine: EngineState, words: tuple[str, ...]) -> PurePosixPath | None:
-    """Return where an engine that was started with these words has the files of its containers."""
-    if (data := engine.spec.data) is None:
+    """Return the directory of the containers' files of an engine that was started with ``words``."""
+    data = engine.spec.data
+    if data is None:
         return None
     return find_place(host, data, words, engine.config) or data.usual
 
 
 def list_crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
-    """Yield where these engines have the state of containers, and have no room for one more."""
-    places = dict.fromkeys(spec.state.usual for name in names for spec in specs_for(name))
-    yield from (place for place in places if is_full(host, place))
+    """Yield the directories for the state of some engines' containers that have no room for one more."""
+    places: dict[PurePosixPath, None] = {}
+    for name in names:
+        for spec in specs_for(name):
+            places[spec.state.usual] = None
+    for place in places:
+        if is_full(host, place):
+            yield place
 
 
 def mount_options(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[str, ...]:
-    """Return how the file system of ``path`` is mounted for a process: ours may be mounted otherwise."""
+    """Return the mount options of the file system of ``path`` for a process, which may differ from ours."""
     with suppress(InstallerError):
         if pid is not None:
             return Host.under(PurePosixPath(f"/proc/{pid}/root")).mounted(path)
@@ -223,11 +292,15 @@ def is_suse(host: Host) -> bool:
 
 
 def without_cri(host: Host, beside: Collection[str]) -> str:
-    """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
-    served = next((each for each in beside if ENGINES[each].lower_engine), "")
-    usual = f", it serves {ENGINES[served].title}" if served else ""
+    """Return why a containerd without CRI is left alone; ``beside`` has the other running engines."""
+    reason = "its CRI is switched off"
     image = IMAGES.get(read_os_release(host).get("ID", ""))
-    return f"its CRI is switched off{f': {image[0]}' if image else usual}"
+    if image:
+        return f"{reason}: {image[0]}"
+    for name in beside:
+        if ENGINES[name].lower_engine:
+            return f"{reason}, it serves {ENGINES[name].title}"
+    return reason
 
 
 def served_by_image(host: Host) -> Iterator[InstallerError]:
@@ -238,24 +311,32 @@ def served_by_image(host: Host) -> Iterator[InstallerError]:
 
 
 def read_os_release(host: Host) -> dict[str, str]:
-    """Return what os-release(5) says of the host, of its two places the first that can be read."""
-    lines = next(filter(None, (text(host, path) for path in OS_RELEASES)), "").splitlines()
-    return {name: value.strip("\"'") for name, _, value in (line.partition("=") for line in lines)}
+    """Return the fields of the host's os-release(5), by the first of its two paths that can be read."""
+    texts = (text(host, path) for path in OS_RELEASES)
+    content = next(filter(None, texts), "")
+    fields: dict[str, str] = {}
+    for line in content.splitlines():
+        name, _, value = line.partition("=")
+        fields[name] = value.strip("\"'")
+    return fields
 
 
 def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
-    """Return where the host finds the driver, and a note where it is on the host itself.
+    """Return where the host finds the driver, and a note if the driver is on the host itself.
 
-    A container's driver goes first, as it does for the GPU Operator; where there is none, one may come yet.
+    A driver in a container goes first, as for the GPU Operator. Without any driver that container may come.
     """
     usual = str(DEFAULT_DRIVER_ROOT)
-    named = usual if options.driver_root == AUTO else options.driver_root
-    if named != usual or host.names(DEFAULT_DRIVER_ROOT):
-        return named, ()
+    root = options.driver_root
+    if root == AUTO:
+        root = usual
+    if root != usual or host.names(DEFAULT_DRIVER_ROOT):
+        return root, ()
+
     for directory in DRIVER_LIBRARY_DIRS:
         if any(name.startswith("libnvidia-ml.so.") for name in host.names(directory)):
-            found = f"{usual} is empty and {directory} holds the driver"
+            finding = f"{usual} is empty and {directory} holds the driver"
             if options.driver_root == AUTO:
-                return "/", (f"{found}: the toolkit looks for it in /",)
-            return usual, (f"{found}: consider --driver-root /",)
+                return "/", (f"{finding}: the toolkit looks for it in /",)
+            return usual, (f"{finding}: consider --driver-root /",)
     return usual, ()

@@ -1,15 +1,16 @@
 """The questions to an engine on its socket, whatever protocol the engine speaks. The protocols: apis.py."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from installer.errors import InstallerError
-from installer.model.engine import Answer
+from installer.host.files import Host
+from installer.model.engine import Answer, EngineState
 
 if TYPE_CHECKING:
     from installer.engines.trial_containers import Tools
@@ -81,6 +82,25 @@ class EngineApi(ABC):
         An engine that reads its config on a signal has to tell: only that proves the reload.
         """
         return 0
+
+    def explain_failing_start(
+        self,
+        host: Host,  # noqa: ARG002 - by default unknown
+        engine: EngineState,  # noqa: ARG002
+        words: Sequence[str],  # noqa: ARG002
+        config: PurePosixPath,  # noqa: ARG002
+    ) -> str:
+        """Return why a running engine would not start again with its present config; "" if it would.
+
+        For an engine whose stop may end containers: such an engine stops along with another engine's unit.
+
+        Args:
+            host: The node.
+            engine: The engine as far as it is known.
+            words: The command line of the engine; () if unknown.
+            config: The root file.
+        """
+        return ""
 
     @abstractmethod
     def run_container(  # noqa: PLR0913 - a container has many sides

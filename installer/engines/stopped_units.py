@@ -1,4 +1,4 @@
-"""The units that systemd stops along with that of an engine, and the containers that would end with them."""
+"""The units that systemd stops along with an engine's unit, and the containers that would end with them."""
 
 import re
 from collections import deque
@@ -10,29 +10,28 @@ from typing import Final
 from msgspec import Struct
 
 from installer.engines import ENGINES
+from installer.engines.apis import api_of
 from installer.engines.config_edits import tree_of
-from installer.engines.docker import api as dockerd
-from installer.engines.docker.next_start import explain_failing_start
 from installer.engines.startup import KILLING, path_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import systemd
 from installer.host.files import Host
 from installer.host.processes import PROC, list_words_in_unit_of, monitors_in_unit_of, unit_of, words_of
 from installer.host.sockets import list_listening
-from installer.model.engine import EngineState
+from installer.model.engine import Engine, EngineState
 from installer.model.facts import count, list_some
 from installer.model.files import Kind
 
 ASK_S: Final = 5.0
-MOST_UNITS: Final = 64  # of those that are looked at; anybody's unit may name another
-LIVE_RESTORE: Final = "live-restore"
+MOST_UNITS: Final = 64  # anybody's unit may name another unit
 TASKS: Final = "io.containerd.runtime.v2.task"
-DOCKER: Final = next(spec for spec in ENGINES.values() if spec.live_restore_key)
-# Programs that stay in the foreground for a container and end it when they are stopped, by these words.
+# Engines whose containers end with them, unless a setting keeps the containers.
+ENDING_ENGINES: Final = tuple(spec for spec in ENGINES.values() if spec.live_restore_key)
+# Programs that stay in the foreground for a container and end the container when they are stopped.
 CLIENTS: Final = frozenset({"docker", "docker-compose", "nerdctl", "podman", "ctr"})
 PODMAN: Final = "podman"  # its containers have no shim
-HOLDING: Final = frozenset({"run", "start", "up"})
-# The words by which an engine's client ends containers, and those of its other things (images, networks).
+HOLDING: Final = frozenset({"run", "start", "up"})  # the verbs with which they stay
+# The verbs by which an engine's client ends containers, and its words for other things (images, networks).
 ENDING: Final = frozenset({"rm", "remove", "delete", "del", "stop", "stopp", "rmp", "kill", "down"})
 SCRIPT_BYTES: Final = 64 << 10
 OTHER_THINGS: Final = frozenset((
@@ -45,7 +44,7 @@ QUOTES: Final = re.compile(r"""["'{}$]""")
 
 
 class StoppedUnit(Struct, frozen=True):
-    """A unit that systemd stops along, because of a ``setting`` of its own that names ``cause``."""
+    """A unit that systemd stops along, because of its ``setting`` that names the unit ``cause``."""
 
     name: str
     setting: str
@@ -56,16 +55,16 @@ class StoppedUnit(Struct, frozen=True):
 
 
 class Loss(Struct, frozen=True):
-    """The containers that end with a unit, in words, and what keeps them alive."""
+    """The containers that end with a unit, in words, and the act that keeps them alive."""
 
     containers: str
     remedy: str
 
 
 def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -> Iterator[InstallerError]:
-    """Yield why an engine is not restarted: a unit that systemd stops with it ends containers.
+    """Yield why an engine is not restarted: a unit that systemd stops with the engine's ends containers.
 
-    So does the restart of an engine that is down: its containers, and Docker's, live on without it.
+    The restart of a stopped engine does so, too: its containers, and Docker's, live on without the engine.
     """
     for stopped in find_stopped_units(host, engine.unit, unit):
         loss = _find_loss(host, engine, stopped)
@@ -85,7 +84,7 @@ def explain_stopped_units(host: Host, engine: EngineState, unit: systemd.Unit) -
 
 
 def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[StoppedUnit]:
-    """Yield the units that run and that systemd stops with one, directly or because another stops."""
+    """Yield the running units that systemd stops with a unit, directly or because another unit stops."""
     seen = {name}
     waiting = deque((dependent, setting, name) for dependent, setting in unit.stops_along)
     while waiting and len(seen) <= MOST_UNITS:
@@ -95,35 +94,71 @@ def find_stopped_units(host: Host, name: str, unit: systemd.Unit) -> Iterator[St
         seen.add(dependent)
         state = systemd.look_at_unit(host, dependent)
         if state.active not in {"active", "activating", "reloading"}:
-            continue  # systemd passes a stop on through none that is down
+            continue  # a unit that is down passes no stop on
         # In a pid namespace of our own the number may be that of another process.
-        is_seen = state.main_pid and unit_of(state.main_pid, host.local_path(PROC)) == dependent
-        process = host.local_path(PROC) / str(state.main_pid) if is_seen else None
+        process: Path | None = None
+        if state.main_pid and unit_of(state.main_pid, host.local_path(PROC)) == dependent:
+            process = host.local_path(PROC) / str(state.main_pid)
         yield StoppedUnit(
-            dependent, setting, cause, process, state.start.kill_mode, stop_commands=state.stop_commands
+            name=dependent,
+            setting=setting,
+            cause=cause,
+            process=process,
+            kill_mode=state.start.kill_mode,
+            stop_commands=state.stop_commands,
         )
-        waiting.extend((other, why, dependent) for other, why in state.stops_along)
+        waiting.extend((other, other_setting, dependent) for other, other_setting in state.stops_along)
 
 
 def _find_loss(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
-    """Return which containers a stop of a unit ends; None where it ends none."""
-    words = words_of(stopped.process) if stopped.process else ()
-    program = PurePosixPath(words[0]).name if words else ""
-    if program == DOCKER.process or stopped.name == DOCKER.unit:
-        return _find_loss_of_docker(host, engine, stopped, words)
-    if stopped.process is not None and stopped.kill_mode in KILLING:
-        monitors = monitors_in_unit_of(stopped.process)
-        if monitors:
-            shims = f"{count(monitors, 'shim')} of live containers"
-            return Loss(f"{shims} (KillMode={stopped.kill_mode})", f"set KillMode=process in {stopped.name}")
+    """Return the containers that the stop of a unit ends; None for no container."""
+    words: Sequence[str] = ()
+    program = ""
+    if stopped.process is not None:
+        words = words_of(stopped.process)
+    if words:
+        program = PurePosixPath(words[0]).name
+    for spec in ENDING_ENGINES:
+        if program == spec.process or stopped.name == spec.unit:
+            return _find_loss_of_engine(host, engine, spec, stopped, words)
+    return (
+        _find_loss_by_kill(stopped)
+        or _find_loss_by_commands(host, engine, stopped)
+        or _find_loss_of_clients(stopped)
+    )
+
+
+def _find_loss_by_kill(stopped: StoppedUnit) -> Loss | None:
+    """Return the containers whose monitors are in a unit that systemd stops by killing all its processes."""
+    if stopped.process is None or stopped.kill_mode not in KILLING:
+        return None
+    monitors = monitors_in_unit_of(stopped.process)
+    if not monitors:
+        return None
+    shims = f"{count(monitors, 'shim')} of live containers"
+    return Loss(f"{shims} (KillMode={stopped.kill_mode})", f"set KillMode=process in {stopped.name}")
+
+
+def _find_loss_by_commands(host: Host, engine: EngineState, stopped: StoppedUnit) -> Loss | None:
+    """Return the containers that the stop commands of a unit end."""
     ending = next(_find_ending_commands(host, stopped), None)
-    if ending is not None:
-        setting, client, verb = ending
-        namespace = DOCKER.namespace if client.startswith("docker") else ""
-        if client == PODMAN or next(_list_tasks(host, engine, namespace), None) is not None:
-            return Loss(f"the container of its {setting} ({client} {verb})", f"stop {stopped.name} first")
-    # A shell or a wrapper may have started the client.
-    for line in list_words_in_unit_of(stopped.process) if stopped.process else ():
+    if ending is None:
+        return None
+    setting, client, verb = ending
+    namespace = ""
+    for spec in ENDING_ENGINES:
+        if client.startswith(spec.name):
+            namespace = spec.namespace
+    if client != PODMAN and next(_list_tasks(host, engine, namespace), None) is None:
+        return None
+    return Loss(f"the container of its {setting} ({client} {verb})", f"stop {stopped.name} first")
+
+
+def _find_loss_of_clients(stopped: StoppedUnit) -> Loss | None:
+    """Return the container of a client in a unit; a shell or a wrapper may have started the client."""
+    if stopped.process is None:
+        return None
+    for line in list_words_in_unit_of(stopped.process):
         client = PurePosixPath("".join(line[:1])).name
         verb = next((word for word in line[1:] if word in HOLDING), "")
         if client in CLIENTS and verb:
@@ -138,9 +173,10 @@ def _find_ending_commands(host: Host, stopped: StoppedUnit) -> Iterator[tuple[st
         texts += _read_scripts(host, words)
         for text in texts:
             for command in COMMANDS.split(text):
-                found = _find_ending_client(QUOTES.sub(" ", command).split())
-                if found is not None:
-                    yield setting, *found
+                ending = _find_ending_client(QUOTES.sub(" ", command).split())
+                if ending is not None:
+                    client, verb = ending
+                    yield setting, client, verb
 
 
 def _read_scripts(host: Host, words: Sequence[str]) -> Iterator[str]:
@@ -170,34 +206,52 @@ def _find_ending_client(words: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def _find_loss_of_docker(
-    host: Host, engine: EngineState, stopped: StoppedUnit, words: Sequence[str]
+def _find_loss_of_engine(
+    host: Host, engine: EngineState, spec: Engine, stopped: StoppedUnit, words: Sequence[str]
 ) -> Loss | None:
-    """Return which containers of a dockerd end with it; where it does not tell, its shims do."""
-    config = path_of(words, DOCKER.cmdline.config) or DOCKER.config
-    failure = explain_failing_start(host, EngineState.usual(DOCKER), words, config)
-    if failure:  # it is stopped, and does not start again
-        return Loss(f"Docker itself, which cannot {failure}", f"correct {config}")
+    """Return the containers that end with an engine, by its own answer, or else by its shims.
+
+    Args:
+        host: The node.
+        engine: The engine that is to be restarted.
+        spec: The engine whose unit systemd stops along: dockerd.
+        stopped: The unit of that engine.
+        words: The command line of that engine; () if unknown.
+    """
+    config = path_of(words, spec.cmdline.config) or spec.config
+    failure = api_of(spec).explain_failing_start(host, EngineState.usual(spec), words, config)
+    if failure:  # the engine is stopped, and does not start again
+        return Loss(f"{spec.title} itself, which cannot {failure}", f"correct {config}")
     tree = tree_of(host.read(config), config)
-    # A dockerd that is started without live-restore ends what it finds running.
-    goes_on = "--live-restore" in words or tree.get(LIVE_RESTORE) is True
-    listening = list_listening(stopped.process) if stopped.process else frozenset()
-    sockets = [PurePosixPath(path) for path in sorted(listening, key=len)]
-    sockets.sort(key=lambda path: path.name != DOCKER.socket.name)
-    remedy = f'set "live-restore": true in its daemon.json and run systemctl reload {stopped.name}'
-    for socket in sockets or [DOCKER.socket]:
-        here = host.local_path(socket)
+
+    key = spec.live_restore_key
+    remedy = f'set "{key}": true in its {spec.config.name} and run systemctl reload {stopped.name}'
+    # A dockerd that is started without the setting ends the containers that it finds running.
+    is_restored = f"--{key}" in words or tree.get(key) is True
+    for socket in _list_sockets(spec, stopped):
+        local_socket = host.local_path(socket)
         with suppress(InstallerError):
-            if goes_on and dockerd.ask_info(here, timeout_s=ASK_S).serving.live_restore:
+            if is_restored and api_of(spec).ask(local_socket, timeout_s=ASK_S).serving.live_restore:
                 return None
-            names = dockerd.list_running_names(here, timeout_s=ASK_S)
-            containers = f"{count(len(names), 'container')}: {list_some(names)}"
-            return Loss(containers, remedy) if names else None
-    ids = [*_list_tasks(host, engine, DOCKER.namespace)]
+            names = api_of(spec).list_running_names(local_socket, timeout_s=ASK_S)
+            if not names:
+                return None
+            return Loss(f"{count(len(names), 'container')}: {list_some(names)}", remedy)
+
+    ids = list(_list_tasks(host, engine, spec.namespace))
     if not ids:
         return None
-    containers = f"{count(len(ids), 'container')}, unless it has live-restore, which it does not tell now"
+    containers = f"{count(len(ids), 'container')}, unless it has {key}, which it does not tell now"
     return Loss(containers, "make it answer")
+
+
+def _list_sockets(spec: Engine, stopped: StoppedUnit) -> list[PurePosixPath]:
+    """Return the sockets of a unit's main process, the usual name first; else the usual socket."""
+    if stopped.process is None:
+        return [spec.socket]
+    sockets = [PurePosixPath(path) for path in sorted(list_listening(stopped.process), key=len)]
+    sockets.sort(key=lambda path: path.name != spec.socket.name)
+    return sockets or [spec.socket]
 
 
 def _list_tasks(host: Host, engine: EngineState, namespace: str) -> Iterator[str]:
