@@ -1,4 +1,4 @@
-"""The engines that run here: each is asked what it serves, and its process and unit where its configs are."""
+"""The engines that run here: their answers, and their configs by their processes and units."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,28 +50,35 @@ from installer.model.options import Options, Places
 
 PROC: Final = PurePosixPath("/proc")
 POLL_S: Final = 0.1
-ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
+ANSWER_S: Final = 1.0  # for each of several sockets: a socket of another protocol may hang
 
 
 class RunningEngines(Struct, frozen=True):
     """The engines that are asked for and run here."""
 
     engines: tuple[EngineState, ...]
-    notes: tuple[str, ...]  # about the others
-    overruled: tuple[InstallerError, ...]  # what stands against what is asked for
-    refused: Mapping[str, InstallerError]  # by name, why configs are not known
+    notes: tuple[str, ...]  # about other engines
+    overruled: tuple[InstallerError, ...]  # flags and units that conflict with the options
+    refused: Mapping[str, InstallerError]  # the reasons, by name, for which an engine's configs are unknown
 
 
 def list_asked(options: Options) -> tuple[Engine, ...]:
-    """Return the engines to look at: the ones named, or all for ``auto``."""
-    return tuple(ENGINES[name] for name in (ENGINES if options.auto else options.engines))
+    """Return the engines of the options: the named engines, or all for ``auto``."""
+    names = ENGINES if options.auto else options.engines
+    return tuple(ENGINES[name] for name in names)
 
 
 def find_engines(host: Host, options: Options, record: Record, crash_s: float = 0.0) -> RunningEngines:
-    """Return the engines that are asked for and run here, and what is to be said of them.
+    """Return the engines of the options that run here.
 
-    One that has crashed, and that systemd is about to start again, is waited for ``crash_s``. Raises
-    InstallerError where none of them runs here, or one cannot be taken for what it is.
+    Args:
+        host: The node.
+        options: The options.
+        record: The ledger.
+        crash_s: How long to wait for a crashed engine that systemd is about to start again.
+
+    Raises:
+        InstallerError: No engine of the options runs here, or another program answers as an engine.
     """
     engines: list[EngineState] = []
     notes: list[str] = []
@@ -79,66 +86,109 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
     refused: dict[str, InstallerError] = {}
     asked = list_asked(options)
     for spec in asked:
-        name, places = spec.name, options.places.get(spec.name, Places())
+        name = spec.name
+        places = options.places.get(name, Places())
         row = record.engine(name)
-        moved = row if places.socket is None else None
         engine = _ask_crashed(host, look_for(spec, options), options, crash_s)
-        engine = locate(host, engine, moved, options) if moved else engine
-        # One that is only what keeps another from answering is not looked for.
-        silent = engine.serving is None and not (engine.failed or name in record.served)
-        waiting = (each for each in engines if each.serving is None and each.spec.lower_engine == name)
-        if options.auto and (engine.stopped or engine.disabled or (silent and any(waiting))):
-            reason = without_cri(host, [each.name for each in engines]) if engine.disabled else engine.another
-            notes += [f"left {name} alone: {reason}"] if reason else []
+        if row is not None and places.socket is None:
+            engine = locate(host, engine, row, options)
+
+        if options.auto and _is_unused(engine, engines, record):
+            notes += _explain_unused(host, engine, engines)
             continue
         if engine.another:
             raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
+
         engine, _ = with_process(host, engine, places)
         if spec.built_in_runtime and engine.unit not in spec.units:
             if not engine.unit:
                 refuse_unknown(host, engine)
             continue  # its sibling, on the same socket
-        overruled += [
-            *explain_overruling(spec, list_said(engine.started), options, "it was started")
-        ] or explain_overruling(spec, list_said(engine.next_start), options, "its unit starts it")
+
+        overruled += _explain_overruling(engine, options)
         overruled += explain_moving(engine)
         try:
             engine = with_drop_in(host, engine)
             overruled += explain_unread(host, engine)
             overruled += explain_unread_root(host, engine, places)
-            if not (record.finished and row is not None and not row.pending):
+            is_proven = record.finished and row is not None and not row.pending
+            if not is_proven:
                 ours = (engine.drop_in,) if engine.drop_in is not None else ()
                 engine = replace(engine, outdated=is_outdated(host, engine, ours))
             if not spec.config_markers:
                 refuse_generated(engine)
             engines.append(with_configs(host, engine))
-        except InstallerError as error:  # what is wrong with the others is reported as well
+        except InstallerError as error:  # the errors of the other engines are reported as well
             refused[name] = error
+
     if asked and not (engines or refused):
         raise explain_absence(host, options, notes)
     return RunningEngines(tuple(engines), tuple(notes), tuple(overruled), refused)
 
 
+def _is_unused(engine: EngineState, others: Iterable[EngineState], record: Record) -> bool:
+    """Tell whether ``auto`` leaves an engine alone: it is stopped, has no CRI, or only keeps another silent.
+
+    A silent containerd below a silent Docker is the cause of both silences, and no engine of its own here.
+    """
+    if engine.stopped or engine.disabled:
+        return True
+    is_silent = engine.serving is None and not engine.failed and engine.name not in record.served
+    waiting = [other for other in others if other.serving is None and other.spec.lower_engine == engine.name]
+    return is_silent and bool(waiting)
+
+
+def _explain_unused(host: Host, engine: EngineState, others: Iterable[EngineState]) -> Iterator[str]:
+    """Yield a note about an engine that is left alone, if the reason is not plain."""
+    reason = engine.another
+    if engine.disabled:
+        reason = without_cri(host, [other.name for other in others])
+    if reason:
+        yield f"left {engine.name} alone: {reason}"
+
+
+def _explain_overruling(engine: EngineState, options: Options) -> list[InstallerError]:
+    """Return the flags that conflict with our config, of this start, or else of the next start."""
+    spec = engine.spec
+    started = list(explain_overruling(spec, list_said(engine.started), options, "it was started"))
+    if started:
+        return started
+    return list(explain_overruling(spec, list_said(engine.next_start), options, "its unit starts it"))
+
+
 def list_said(start: Started | None) -> tuple[str, ...]:
-    """Return the words and the variables of a start."""
-    return (*start.words, *map("=".join, start.environment.items())) if start else ()
+    """Return the words and the variables of a start, () for an unknown start."""
+    if start is None:
+        return ()
+    variables = ("=".join(pair) for pair in start.environment.items())
+    return (*start.words, *variables)
 
 
 def observe_row(
     host: Host, row: EngineRow, paths: Iterable[PurePosixPath], options: Options, *, awaits_s: float = inf
 ) -> EngineState:
-    """Return an engine of the ledger, with its configs, those at ``paths`` among them."""
-    spec, paths = ENGINES[row.name], tuple(paths)
-    engine = locate(host, ask_for(host, engine_of_row(row), options, awaits_s), row, options)
+    """Return an engine of the ledger with its configs, also those at ``paths``.
+
+    Args:
+        host: The node.
+        row: The engine's row of the ledger.
+        paths: The configs of the ledger.
+        options: The options.
+        awaits_s: How long to wait, at most, for an engine that restarts itself.
+    """
+    configs = tuple(paths)
+    engine = ask_for(host, engine_of_row(row), options, awaits_s)
+    engine = locate(host, engine, row, options)
     engine, _ = with_process(host, engine, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
-    read = (path for path in paths if path.parent != spec.hook_dir)
-    engine = with_readable_configs(host, replace(engine, outdated=is_outdated(host, engine, read)))
-    return replace(engine, files=tuple(dict.fromkeys((*engine.files, *paths))))
+    read_at_start = [path for path in configs if path.parent != engine.spec.hook_dir]
+    engine = replace(engine, outdated=is_outdated(host, engine, read_at_start))
+    engine = with_readable_configs(host, engine)
+    return replace(engine, files=tuple(dict.fromkeys((*engine.files, *configs))))
 
 
 def engine_of_row(row: EngineRow) -> EngineState:
-    """Return an engine of the ledger as its last install has seen it; it is not observed again."""
+    """Return an engine of the ledger as its last install has seen the engine, without an observation."""
     usual = EngineState.usual(ENGINES[row.name])
     return replace(
         usual,
@@ -151,38 +201,50 @@ def engine_of_row(row: EngineRow) -> EngineState:
 
 
 def _ask_crashed(host: Host, sought: EngineState, options: Options, crash_s: float) -> EngineState:
-    """Ask an engine; one that has crashed, and that systemd is about to start again, is waited for."""
+    """Ask an engine; wait for a crashed engine that systemd is about to start again."""
     engine = ask_for(host, sought, options)
-    # One that was stopped has taken its socket along.
-    crashed = crash_s and engine.stopped and host.exists(sought.socket)
-    comes = crashed and unit_jobs.await_start(host, sought.unit, timeout_s=crash_s)
-    return ask_for(host, sought, options) if comes else engine
+    # A crash leaves the socket behind, a stop removes the socket.
+    if not (crash_s and engine.stopped and host.exists(sought.socket)):
+        return engine
+    if not unit_jobs.await_start(host, sought.unit, timeout_s=crash_s):
+        return engine
+    return ask_for(host, sought, options)
 
 
 def with_process(host: Host, engine: EngineState, places: Places) -> tuple[EngineState, systemd.Unit]:
-    """Return an engine that was asked, with what its process and its unit tell, and that unit."""
+    """Return an engine that was asked, with the facts of its process and of its unit, and that unit."""
     if engine.pid is None and not engine.stopped and engine.unit in engine.spec.units:
-        # Of several units, the one that runs.
+        # Of several units, the running one.
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
     unit = systemd.look_at_unit(host, engine.unit)
-    engine = with_places(host, replace(engine, started=read_start(host, engine, unit)), places)
+    engine = replace(engine, started=read_start(host, engine, unit))
+    engine = with_places(host, engine, places)
     if engine.serving is None and not (engine.stopped or engine.failed or engine.disabled):
-        address_flags = engine.spec.cmdline.addresses
-        addresses = ", ".join(values_of(engine.words, address_flags))
-        if why := explain_silence(host, engine):
-            engine = replace(engine, silence=why, remedy=RESTART)
-        elif addresses and "fd://" not in addresses:  # systemd hands over the socket of fd://
-            silence = f"{engine.silence}; its {address_flags[0]} is {addresses}"
-            engine = replace(engine, silence=silence)
+        engine = _explain_silence(host, engine)
+
     state = engine.served.state or find_place(host, engine.spec.state, engine.words, engine.config)
     build = host.build_of(engine.exe) if engine.exe else ""
-    return with_start(host, replace(engine, build=build, state=state), unit), unit
+    engine = replace(engine, build=build, state=state)
+    return with_start(host, engine, unit), unit
+
+
+def _explain_silence(host: Host, engine: EngineState) -> EngineState:
+    """Return a silent engine with the reason: its containerd, or the addresses on which it listens."""
+    address_flags = engine.spec.cmdline.addresses
+    addresses = ", ".join(values_of(engine.words, address_flags))
+    reason = explain_silence(host, engine)
+    if reason:
+        return replace(engine, silence=reason, remedy=RESTART)
+    if addresses and "fd://" not in addresses:  # fd:// is the socket that systemd hands over
+        return replace(engine, silence=f"{engine.silence}; its {address_flags[0]} is {addresses}")
+    return engine
 
 
 def look_for(spec: Engine, options: Options) -> EngineState:
-    """Return where an engine is looked for: where the operator says, else at its usual places."""
-    places, usual = options.places.get(spec.name, Places()), EngineState.usual(spec)
+    """Return an engine at the places that the options name, or else at its usual places."""
+    places = options.places.get(spec.name, Places())
+    usual = EngineState.usual(spec)
     return replace(
         usual,
         config=places.config or usual.config,
@@ -193,7 +255,7 @@ def look_for(spec: Engine, options: Options) -> EngineState:
 
 
 def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float = inf) -> EngineState:
-    """Ask an engine what it serves, and again for ``awaits_s`` while it restarts itself, and is silent."""
+    """Ask an engine; ask an engine that restarts itself, and is silent meanwhile, again for ``awaits_s``."""
     spec = sought.spec
     if is_socket_activated(host, spec, sought.socket, sought.unit):
         return replace(sought, stopped=True, silence=f"{sought.unit} is stopped, and systemd listens for it")
@@ -210,52 +272,61 @@ def ask_for(host: Host, sought: EngineState, options: Options, awaits_s: float =
 
 
 def locate(host: Host, engine: EngineState, row: EngineRow, options: Options) -> EngineState:
-    """Return an engine of the ledger, which was asked, with its answer where it listens."""
-    spec, of_another = engine.spec, engine.pid is not None and engine.unit not in {"", row.unit}
-    if not row.unit or not (engine.stopped or of_another):
+    """Return an engine of the ledger, which was asked, with its answer on its present socket."""
+    spec = engine.spec
+    is_another = engine.pid is not None and engine.unit not in {"", row.unit}
+    if not row.unit or not (engine.stopped or is_another):
         return engine
-    # It may have another address now: that which is named, or one that the process of the unit listens on.
-    named = options.places.get(engine.name, Places()).socket or row.socket
-    others = (named, row.socket, *_sockets(host, row.unit)) if not spec.built_in_runtime else ()
-    for socket in dict.fromkeys(path for path in others if path != engine.socket):
-        if is_socket_activated(host, spec, socket, row.unit):
+
+    # The engine may have another socket now: by the options, or because its unit has changed.
+    sockets: list[PurePosixPath] = []
+    if not spec.built_in_runtime:
+        named = options.places.get(engine.name, Places()).socket or row.socket
+        sockets = [named, row.socket, *_list_sockets(host, row.unit)]
+    for socket in dict.fromkeys(sockets):
+        if socket == engine.socket or is_socket_activated(host, spec, socket, row.unit):
             continue
-        found = ask(host, replace(engine, socket=socket, unit=row.unit), timeout_s=ANSWER_S)
-        if (found.serving is not None or found.failed or found.disabled) and found.unit == row.unit:
-            return found
+        candidate = ask(host, replace(engine, socket=socket, unit=row.unit), timeout_s=ANSWER_S)
+        answers = candidate.serving is not None or candidate.failed or candidate.disabled
+        if answers and candidate.unit == row.unit:
+            return candidate
+
     if engine.stopped and not spec.reads_config_on_signal:
         unit = systemd.look_at_unit(host, row.unit)
-        crashing = unit.active == "activating"  # as one is all the time whose service ends at each start
-        remedy = f"restart {engine.title}" if unit.active == "active" else ""  # its socket is gone, say
-        return replace(engine, crashing=crashing, stopped=unit.is_at_rest, remedy=remedy)
+        # An active unit without a socket: the socket was removed.
+        remedy = f"restart {engine.title}" if unit.active == "active" else ""
+        # A service that ends at each start is "activating" all the time.
+        return replace(engine, crashing=unit.active == "activating", stopped=unit.is_at_rest, remedy=remedy)
     return engine
 
 
-def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
-    """Yield what the main process of a unit listens on, short names first: they are those of the API."""
+def _list_sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
+    """Yield the sockets of a unit's main process, short names first: the API has a short name."""
     state = systemd.look_at_unit(host, unit)
-    if state.active == "active" and state.main_pid:
-        for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
-            # Each who connects to that is a plugin, and keeps others out while he says nothing.
-            if PurePosixPath(path).name != "nri.sock":
-                yield PurePosixPath(path)
+    if state.active != "active" or not state.main_pid:
+        return
+    for path in sorted(list_listening(host.local_path(PROC) / str(state.main_pid)), key=len):
+        # A client of the NRI socket is a plugin, and keeps other plugins out while it is silent.
+        if PurePosixPath(path).name != "nri.sock":
+            yield PurePosixPath(path)
 
 
 def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None) -> EngineState:
-    """Return an engine with how its unit will start it, what its start tells, and why not to restart it."""
-    spec, unit = engine.spec, unit or systemd.look_at_unit(host, engine.unit)
-    later = next_start(host, engine, unit.start)  # of a unit that was edited, after we have gone perhaps
-    how = later if engine.stopped else engine.started
+    """Return an engine with the facts of its start and next start, and a reason not to restart it."""
+    if unit is None:
+        unit = systemd.look_at_unit(host, engine.unit)
+    later = next_start(host, engine, unit.start)  # by an edited unit, perhaps after our end
+    start = later if engine.stopped else engine.started
     programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.start.before]
     engine = replace(
         with_flags(replace(engine, next_start=later)),
-        paths=tuple(dict.fromkeys(each.paths for each in (how, later) if each)),
+        paths=tuple(dict.fromkeys(each.paths for each in (start, later) if each)),
         start=sha256(repr((unit.start, programs)).encode()).hexdigest(),
         inputs=digest_inputs(host, engine),
         edited_inputs=tuple(list_edited_inputs(host, engine)),
         replaced=is_replaced(host, engine),
     )
-    if not spec.is_restarted:
+    if not engine.spec.is_restarted:
         return engine
     reasons = chain(
         find_refusals(host, engine, unit.start, process_path(host, engine, unit)),
@@ -268,34 +339,44 @@ def with_start(host: Host, engine: EngineState, unit: systemd.Unit | None = None
 
 
 def with_flags(engine: EngineState) -> EngineState:
-    """Return an engine with what the flags of its start, and of its next start, say of runtimes."""
-    spec, later = engine.spec, engine.next_start
-    how = later if engine.stopped else engine.started
+    """Return an engine with the runtimes in the flags of its start, and of its next start."""
+    later = engine.next_start
+    start = later if engine.stopped else engine.started
     return replace(
         engine,
-        flags=flags_of(spec, how) if how else Flags(),
-        next_flags=flags_of(spec, later) if later else Flags(),
+        flags=flags_of(engine.spec, start) if start else Flags(),
+        next_flags=flags_of(engine.spec, later) if later else Flags(),
     )
 
 
 def explain_moving(engine: EngineState) -> Iterator[InstallerError]:
-    """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
-    flags, usual = engine.spec.cmdline.config, engine.spec.config
-    now, later = path_of(engine.words, flags) or usual, path_of(engine.next_words, flags) or usual
-    if not (engine.words and engine.next_words) or now == later:
+    """Yield why an engine would read another config after its next restart, by us or by anybody."""
+    if not (engine.words and engine.next_words):
+        return
+    flags = engine.spec.cmdline.config
+    config = path_of(engine.words, flags) or engine.spec.config
+    later_config = path_of(engine.next_words, flags) or engine.spec.config
+    if config == later_config:
         return
     if engine.not_restarted is not None and engine.not_restarted.code == "restart-moves-engine":
         yield engine.not_restarted
     else:
-        problem = f"configure {engine.title} in {now} (at its next start {engine.unit} gives it {later})"
+        start = f"at its next start {engine.unit} gives it {later_config}"
+        problem = f"configure {engine.title} in {config} ({start})"
         remedy = f"restart {engine.unit} at a time of your choice, then run again"
         yield InstallerError(problem, remedy=remedy, code="engine-flags")
 
 
 def refuse_unknown(host: Host, engine: EngineState) -> None:
-    """Raise where it is not known whose containerd answers on the socket of k3s and RKE2."""
-    socket = engine.spec.socket
-    candidates = [unit for spec in ENGINES.values() if spec.socket == socket for unit in spec.units]
+    """Refuse a containerd on the socket of k3s and RKE2 if no unit of either runs.
+
+    Raises:
+        InstallerError: the owner of the containerd is unknown.
+    """
+    candidates: list[str] = []
+    for spec in ENGINES.values():
+        if spec.socket == engine.spec.socket:
+            candidates += spec.units
     if not any(systemd.unit_runs(host, unit) for unit in candidates):
         problem = f"tell whose containerd answers on {engine.socket} (none of {', '.join(candidates)} runs)"
         remedy = Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2")
@@ -303,7 +384,11 @@ def refuse_unknown(host: Host, engine: EngineState) -> None:
 
 
 def refuse_generated(engine: EngineState) -> None:
-    """Raise where another engine makes the config anew at each start, so that no edit of ours would last."""
+    """Refuse a config that another engine generates at each start, so that no edit of ours would last.
+
+    Raises:
+        InstallerError: another engine generates the config.
+    """
     names = list_generating(engine.spec.process, engine.config, engine.socket)
     if names:
         whose = " or ".join(ENGINES[name].title for name in names)
@@ -316,33 +401,41 @@ def refuse_generated(engine: EngineState) -> None:
 def drop_unused(
     host: Host, record: Record, engines: tuple[EngineState, ...]
 ) -> tuple[tuple[EngineState, ...], tuple[str, ...]]:
-    """Return the engines less a containerd that only serves Docker, with CRI or without; and a note of it.
+    """Return the engines without a containerd that only serves Docker, with CRI or without, and a note.
 
-    A Docker of the ledger may be stopped.
+    A Docker of the ledger counts, too: Docker may be stopped.
     """
-    specs = (*(each.spec for each in engines), *(ENGINES[row.name] for row in record.engines))
+    specs = [engine.spec for engine in engines]
+    specs += [ENGINES[row.name] for row in record.engines]
     user = next((spec for spec in specs if spec.lower_engine), None)
-    beside = next((each for each in engines if user and each.name == user.lower_engine), None)
-    if user is None or beside is None or record.engine(beside.name) is not None:
+    if user is None:
         return engines, ()
-    if any(map(is_ours, beside.served.binaries.values())) or host.names(PurePosixPath("/var/lib/kubelet")):
+    lower = next((engine for engine in engines if engine.name == user.lower_engine), None)
+    if lower is None or record.engine(lower.name) is not None:
         return engines, ()
-    with suppress(InstallerError):  # what cannot be asked counts as used
-        if not api_of(beside.spec).list_pods(host.local_path(beside.socket), timeout_s=ASK_S):
-            left = tuple(each for each in engines if each is not beside)
-            unused = f"it serves {user.title}, and its CRI is not used (no kubelet, no pod)"
-            return left, (f"left {beside.name} alone: {unused}",)
+    if any(map(is_ours, lower.served.binaries.values())) or host.names(PurePosixPath("/var/lib/kubelet")):
+        return engines, ()
+
+    with suppress(InstallerError):  # an engine that cannot be asked counts as used
+        if not api_of(lower.spec).list_pods(host.local_path(lower.socket), timeout_s=ASK_S):
+            others = tuple(engine for engine in engines if engine is not lower)
+            reason = f"it serves {user.title}, and its CRI is not used (no kubelet, no pod)"
+            return others, (f"left {lower.name} alone: {reason}",)
     return engines, ()
 
 
 def explain_absence(host: Host, options: Options, notes: Iterable[str]) -> InstallerError:
-    """Return why no engine is found that is to be configured."""
+    """Return why no engine of the options is found."""
     asked = list_asked(options)
     sockets = ", ".join(dict.fromkeys(str(spec.socket) for spec in asked))
-    units = dict.fromkeys(spec.unit for spec in asked)
-    known = (unit for unit in units if systemd.look_at_unit(host, unit).load != "not-found")
-    dead = [systemd.describe_unit_end(host, unit) for unit in known]
-    reason = "; ".join((*notes, *filter(None, dead))) or f"nothing answers on {sockets}"
+    reasons = list(notes)
+    for unit in dict.fromkeys(spec.unit for spec in asked):
+        if systemd.look_at_unit(host, unit).load == "not-found":
+            continue
+        unit_end = systemd.describe_unit_end(host, unit)
+        if unit_end:
+            reasons.append(unit_end)
+    reason = "; ".join(reasons) or f"nothing answers on {sockets}"
     remedy = Remedy(
         "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
     )
