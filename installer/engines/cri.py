@@ -1,4 +1,4 @@
-"""What containerd or CRI-O serves to the kubelet, in the engine's own words over CRI."""
+"""Calls of CRI to containerd or CRI-O, and the engine's answer about its config in force."""
 
 import json
 import time
@@ -31,18 +31,22 @@ _PLUGIN: Schema = {1: ("type", str), 2: ("id", str), 7: ("error", {2: ("message"
 
 
 def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
-    """Ask the engine what it serves; raise where it does not say so, for one of these reasons by its code.
+    """Ask the engine for its config in force.
 
     CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
+
+    Raises:
+        InstallerError: the engine does not tell; the error's code has the reason.
     """
     with open_calls(socket_path, timeout_s) as engine:
         about = engine.call("Version", answer=_ABOUT)
         answer = engine.call("Status", _VERBOSE, _STATUS)
-    name, pause_image = about["name"], ""
+    name = about["name"]
+    pause_image = ""
     with _understood(socket_path):
         if name == "cri-o":
-            # As `crio status config` asks, which every version answers: Status has nothing of it, or from
-            # 1.33 on an object in Go's own names (cri-o commit dd38a18058).
+            # Every version answers the question of `crio status config`. Status does not contain the config,
+            # or from 1.33 on contains an object in Go's own names (cri-o commit dd38a18058).
             config = tomllib.loads(_crio_config(socket_path, engine.left_s()))
             serving = ENGINES["crio"].read_status(config)
             pause_image = config["crio"].get("image", {}).get("pause_image", "")
@@ -55,16 +59,19 @@ def ask_status(socket_path: Path, *, timeout_s: float) -> Answer:
 
 
 def list_ids(socket_path: Path, method: str, request: bytes = b"", *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of what a method of CRI lists, such as ``ListPodSandbox``; raise as ``ask_status``."""
+    """Return the ids that a method of CRI lists, such as ``ListPodSandbox``; raises as ``ask_status``."""
     with open_calls(socket_path, timeout_s) as engine:
-        return tuple(each["id"] for each in engine.call(method, request, _LISTED)["listed"])
+        answer = engine.call(method, request, _LISTED)
+    return tuple(listed["id"] for listed in answer["listed"])
 
 
 class Calls:
     """Calls of the RuntimeService in protobuf's bytes, on one socket, with one deadline for all."""
 
     def __init__(self, path: str, socket_path: Path, timeout_s: float) -> None:
-        self._path, self._socket_path, self._timeout_s = path, socket_path, timeout_s
+        self._path = path
+        self._socket_path = socket_path
+        self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
     def left_s(self) -> float:
@@ -74,7 +81,7 @@ class Calls:
     def call(
         self, method: str, request: bytes = b"", answer: Schema = MappingProxyType({})
     ) -> dict[str, Any]:
-        """Return what of a method's answer is in the schema ``answer``; may raise as ``status`` does."""
+        """Return the fields of the schema ``answer`` in a method's answer; raises as ``ask_status``."""
         content = self._ask(f"/runtime.v1.RuntimeService/{method}", request)
         if content is None:
             raise self._without_cri()
@@ -82,8 +89,9 @@ class Calls:
             return unpack(answer, content)
 
     def _without_cri(self) -> InstallerError:
-        """Return why there is no CRI, as containerd's plugins tell that make it up."""
-        path, content = self._socket_path, self._ask(_PLUGINS, b"")
+        """Return why the engine serves no CRI, by the plugins of which containerd's CRI consists."""
+        path = self._socket_path
+        content = self._ask(_PLUGINS, b"")
         if content is None:
             remedy = "check that it is the engine's socket"
             return InstallerError(f"find CRI on {path}", remedy=remedy, code="engine-unknown")
@@ -93,7 +101,7 @@ class Calls:
         return CONTAINERD.explain_missing_cri(str(path), errors)
 
     def _ask(self, method: str, request: bytes) -> bytes | None:
-        """Return the answer as raw protobuf; None if the engine does not know this call."""
+        """Return the answer of the engine as raw protobuf; None if the engine does not know the method."""
         try:
             return call_grpc(self._path, method, request, timeout_s=self.left_s())
         except TimeoutError as error:
@@ -119,7 +127,7 @@ def _not_answering(socket_path: Path, reason: object) -> InstallerError:
 
 @contextmanager
 def open_calls(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
-    """Give calls for the block."""
+    """Yield calls of CRI on a socket, with one deadline for all."""
     with connectable(socket_path) as path:
         yield Calls(path, socket_path, timeout_s)
 
@@ -136,9 +144,9 @@ def _understood(socket_path: Path) -> Iterator[None]:
 
 def _crio_config(here: Path, timeout_s: float) -> str:
     try:
-        said, body = ask_http(here, ("GET", "/config", None, {}), deadline=time.monotonic() + timeout_s)
+        head, body = ask_http(here, ("GET", "/config", None, {}), deadline=time.monotonic() + timeout_s)
     except OSError as error:
         raise _not_answering(here, error) from error
-    if said.status != HTTPStatus.OK:
-        raise AnswerError(f"{said.status} {said.reason}"[:100])
+    if head.status != HTTPStatus.OK:
+        raise AnswerError(f"{head.status} {head.reason}"[:100])
     return body.decode()

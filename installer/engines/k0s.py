@@ -1,7 +1,6 @@
-"""k0s: it makes the config of its containerd of drop-ins that it watches, and restarts that by itself."""
+"""k0s: it generates the config of its containerd from drop-ins that it watches, and restarts containerd."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -29,9 +28,9 @@ from installer.model.engine import (
 
 DIRECTORY: Final = PurePosixPath("/etc/k0s/containerd.d")
 NAMES: Final = "*.toml"
-# Before 1.36, with containerd 1.7: what drop-ins say of CRI is merged into this file, on top of what
-# containerd has by itself (k0s v1.35.7 pkg/component/worker/containerd/configurer.go). Later ones leave it to
-# containerd 2, which imports the directory.
+# k0s before 1.36, with containerd 1.7, merges the CRI settings of the drop-ins into this file, on top of
+# containerd's defaults (k0s v1.35.7 pkg/component/worker/containerd/configurer.go). Later releases leave that
+# to containerd 2, which imports the directory.
 MERGED: Final = PurePosixPath("/run/k0s/containerd-cri.toml")
 DROP_IN_SCHEMA: Final = 3
 DEFAULTS: Final[Tree] = {
@@ -54,9 +53,10 @@ def _propose(
     extras: Extras,
     before: EffectiveConfig | None,
 ) -> Iterator[Proposal]:
-    """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
+    """Yield the proposals that have our runtimes in the drop-in alone: the root file is k0s's own.
 
-    Raises InstallerError where that is not there, or is another's and does not take the drop-in.
+    Raises:
+        InstallerError: the root file is not there, or is of another owner and does not take the drop-in.
     """
     trees = configs.trees
     if state.config not in trees:
@@ -69,48 +69,62 @@ def _propose(
         # k0s merges as containerd 2 does.
         configs = replace(configs, trees={**trees, state.config: root})
         state = replace(state, version=(2,))
-    found = containerd.propose(state, configs, entries, extras, before)
-    ways = [each for each in found if {file.path for file in each.files} == {state.drop_in}]
-    if not ways:
+    proposals = [
+        proposal
+        for proposal in containerd.propose(state, configs, entries, extras, before)
+        if _writes_only(proposal, state.drop_in)
+    ]
+    if not proposals:
         raise InstallerError(
             f"configure k0s in {state.drop_in} ({state.config} is not managed by k0s and imports no drop-in)",
             remedy=f"remove {state.config} and restart k0s, which writes it anew, or import "
             f"{DIRECTORY / NAMES} there for a containerd 2",
         )
-    yield from ways
+    yield from proposals
+
+
+def _writes_only(proposal: Proposal, path: PurePosixPath | None) -> bool:
+    """Tell whether a proposal has keys for a single file."""
+    return {file.path for file in proposal.files} == {path}
 
 
 def _describe_dry_run(state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-    """Return how containerd is asked, with what k0s would make of its drop-ins."""
+    """Return the dry run by containerd, with the config that k0s would generate from its drop-ins."""
     config = state.config
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     if _merges(config, trees):
-        read = _merge_drop_ins(config, trees)
-        wanted_keys = [WantedKey(key, value) for key, value in leaves(read[config])]
+        merged = _merge_drop_ins(config, trees)
+        wanted_keys = [WantedKey(key, value) for key, value in leaves(merged[config])]
         root, _ = apply("", wanted_keys, Syntax.TOML, name=str(config))
-        texts = {config: root, **{path: texts[path] for path in read if path != config}}
+        rest = {path: texts[path] for path in merged if path != config}
+        texts = {config: root, **rest}
     return effective.describe_dry_run(state, texts)
 
 
 def _merges(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
-    """Tell whether k0s itself merges what drop-ins say of CRI."""
-    return any(path.name == MERGED.name for path in effective.list_imports(config, trees.get(config, {})))
+    """Tell whether k0s itself merges the CRI settings of the drop-ins: the root file imports the result."""
+    imports = effective.list_imports(config, trees.get(config, {}))
+    return any(path.name == MERGED.name for path in imports)
 
 
 def _merge_drop_ins(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]
 ) -> Mapping[PurePosixPath, Tree]:
-    """Return the texts as containerd gets to read them; all that is merged stands in the root file here."""
+    """Return the files as containerd reads them, with the merged settings in the root file."""
     if not _merges(config, trees):
         return trees
-    rest = {path: tree for path, tree in trees.items() if path != config}
-    cri = [path for path in sorted(rest) if effective.V2_PLUGIN in table(rest[path], ("plugins",), path)]
-    root = reduce(effective.merge, (rest.pop(path) for path in cri), DEFAULTS)
-    return {config: {**root, "imports": [str(path) for path in rest]}, **rest}
+    imported = {path: tree for path, tree in trees.items() if path != config}
+    with_cri = [
+        path for path in sorted(imported) if effective.V2_PLUGIN in table(imported[path], ("plugins",), path)
+    ]
+    root = DEFAULTS
+    for path in with_cri:
+        root = effective.merge(root, imported.pop(path))
+    return {config: {**root, "imports": [str(path) for path in imported]}, **imported}
 
 
 class K0s(Containerd):
-    """k0s: it watches drop-ins, makes the config of its containerd of them, and restarts that by itself."""
+    """k0s: it watches drop-ins, generates the config of its containerd from them, and restarts containerd."""
 
     __slots__ = ()
 
@@ -149,12 +163,12 @@ class K0s(Containerd):
         return _propose(state, configs, entries, extras, before)
 
     def predict(self, state: EngineState, configs: Configs) -> EffectiveConfig:
-        """Return the config in force, with what k0s makes of its drop-ins."""
+        """Return the config in force, with the settings that k0s merges from its drop-ins."""
         merged = _merge_drop_ins(state.config, configs.trees)
         return effective.predict(state, replace(configs, trees=merged))
 
     def describe_dry_run(self, state: EngineState, texts: Mapping[PurePosixPath, str]) -> DryRunCommand:
-        """Return the dry run by containerd, with what k0s would make of its drop-ins."""
+        """Return the dry run by containerd, with the config that k0s would generate from its drop-ins."""
         return _describe_dry_run(state, texts)
 
     def describe_reload(self) -> str:

@@ -1,4 +1,4 @@
-"""MicroK8s: the template that it makes the config of its containerd of at each start."""
+"""MicroK8s: at each start it generates the config of its containerd from a template."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Syntax, Tree, WantedKey, leaves
+from installer.config_text import Key, Syntax, Tree, Value, WantedKey, leaves
 from installer.config_text.change import parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective
@@ -33,8 +33,8 @@ DATA: Final = PurePosixPath("/var/snap/microk8s")
 ARGS: Final = DATA / "current/args"
 TEMPLATE: Final = "containerd-template.toml"
 RENDERED: Final = PurePosixPath("containerd.toml")
-# What its wrapper puts in (microk8s-resources/wrappers/run-containerd-with-args): the first two depend on the
-# node, and the file that it has made tells of them.
+# The values that its wrapper puts in (microk8s-resources/wrappers/run-containerd-with-args). The first two
+# depend on the node: the generated config has them.
 TYPE: Final = "RUNTIME_TYPE"
 USUAL: Final = {
     "SNAPSHOTTER": "overlayfs",
@@ -54,7 +54,11 @@ def _propose(
     extras: Extras,
     before: EffectiveConfig | None,
 ) -> Iterator[Proposal]:
-    """Yield the ways to have our runtimes served by the template; raise where it is not there."""
+    """Yield the proposals that have our runtimes in the template.
+
+    Raises:
+        InstallerError: the template is not there.
+    """
     if state.config not in configs.trees:
         raise InstallerError(
             f"configure MicroK8s in {state.config} (it is not there, and MicroK8s does not start without)",
@@ -63,11 +67,13 @@ def _propose(
     template = configs.trees[state.config]
     values = _guess_values(template, _read_rendered(state))
     for proposal in containerd.propose(state, _render(state, configs), entries, extras, before):
-        worded = (
-            _put_in_template(file, template, values) if file.path == state.config else file
-            for file in proposal.files
-        )
-        yield replace(proposal, files=tuple(worded))
+        files: list[ProposedFile] = []
+        for file in proposal.files:
+            if file.path == state.config:
+                files.append(_put_in_template(file, template, values))
+            else:
+                files.append(file)
+        yield replace(proposal, files=tuple(files))
 
 
 def _render(state: EngineState, configs: Configs) -> Configs:
@@ -93,42 +99,54 @@ def _read_rendered(state: EngineState) -> str:
 
 
 def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
-    """Return what stands for each variable, as the text tells that was rendered last."""
-    values, made = dict(USUAL), {}
-    with suppress(InstallerError):  # its text is not corrected: it is made anew
-        made = dict(leaves(parse(rendered, Syntax.TOML, name=str(RENDERED))))
-    for key, said in leaves(template):
-        parts, found = VARIABLE.split(said) if isinstance(said, str) else [], made.get(key)
-        if len(parts) == SPLIT_BY_ONE and isinstance(found, str):
-            before, name, after = parts
-            if found.startswith(before) and found.endswith(after):
-                values[name] = found[len(before) : len(found) - len(after)]
+    """Return the value of each variable, by the config that was generated last."""
+    values = dict(USUAL)
+    generated: dict[Key, Value] = {}
+    with suppress(InstallerError):  # nobody corrects the generated config: the next start generates it anew
+        generated = dict(leaves(parse(rendered, Syntax.TOML, name=str(RENDERED))))
+    for key, worded in leaves(template):
+        value = generated.get(key)
+        if not isinstance(worded, str) or not isinstance(value, str):
+            continue
+        parts = VARIABLE.split(worded)
+        if len(parts) != SPLIT_BY_ONE:
+            continue
+        before, name, after = parts
+        if value.startswith(before) and value.endswith(after):
+            values[name] = value[len(before) : len(value) - len(after)]
     return values | ALWAYS
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
-    return VARIABLE.sub(lambda found: values[found[1]], text)
+    """Return a text with the values of its variables."""
+
+    def value_of_variable(variable: re.Match[str]) -> str:
+        return values[variable[1]]
+
+    return VARIABLE.sub(value_of_variable, text)
 
 
 def _put_in_template(file: ProposedFile, template: Tree, values: Mapping[str, str]) -> ProposedFile:
-    """Return what is wanted of the template, in its own words: what it says by a variable stays so."""
-    said = dict(leaves(template))
-    # The type of runc depends on the boot (cgroups of version 1 or 2): a new runtime gets it by that, too.
-    by_variable = {values[TYPE]: f"${{{TYPE}}}"} if f"${{{TYPE}}}" in said.values() else {}
+    """Return the proposed keys of the template in its own words: a value by a variable stays so."""
+    present = dict(leaves(template))
+    type_variable = f"${{{TYPE}}}"
+    has_variable = type_variable in present.values()
 
-    def worded(want: WantedKey) -> WantedKey:
-        now = said.get(want.key)
-        if isinstance(now, str) and _fill(now, values) == want.value:
-            return replace(want, value=now)
-        if now is None and want.key[-1] == "runtime_type":
-            return replace(want, value=by_variable.get(str(want.value), want.value))
-        return want
+    def word(wanted: WantedKey) -> WantedKey:
+        worded = present.get(wanted.key)
+        if isinstance(worded, str) and _fill(worded, values) == wanted.value:
+            return replace(wanted, value=worded)
+        # The type of runc depends on the boot (cgroups 1 or 2): a new runtime gets the variable, too.
+        is_new_type = worded is None and wanted.key[-1] == "runtime_type"
+        if is_new_type and has_variable and str(wanted.value) == values[TYPE]:
+            return replace(wanted, value=type_variable)
+        return wanted
 
-    return replace(file, keys=tuple(map(worded, file.keys)))
+    return replace(file, keys=tuple(word(wanted) for wanted in file.keys))
 
 
 class MicroK8s(Containerd):
-    """MicroK8s: at each start it makes the config of its containerd of a template, which is edited."""
+    """MicroK8s: at each start it generates the config of its containerd from a template, which is edited."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Containers that verify makes of the node's own shell, by Docker and by CRI."""
+"""Test containers for verify from the node's own shell, by Docker and by CRI."""
 
 import json
 import re
@@ -22,11 +22,11 @@ from installer.model.protobuf import Schema, pack_fields
 if TYPE_CHECKING:
     from installer.engines.docker.client import Client
 
-MARK: Final = "toolkit-installer-verify"  # with which the name of all begins that is made here
-DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and what it links to
+MARK: Final = "toolkit-installer-verify"  # all names of test containers, pods and images begin so
+DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and its libraries
 SHELL: Final = DIRECTORY / "sh"
 LOADER: Final = DIRECTORY / "ld"
-WAITS: Final = "read x"  # a word of the shell: there is nothing else in the container
+WAITS: Final = "read x"  # a built-in of the shell: the container has no other program
 SH: Final = PurePosixPath("/bin/sh")
 ASK_S: Final = 5.0
 ELF64: Final = b"\x7fELF\x02\x01"
@@ -39,23 +39,29 @@ NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
 USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
 EXEC_S: Final = 30  # a busy node starts a process within seconds
-ID: Final[Schema] = {1: ("id", str)}  # of what was made
+ID: Final[Schema] = {1: ("id", str)}  # of a new pod or container
 
 
 class Tools(Struct, frozen=True):
-    """Files of the node in the container, each with its path there; ``loader`` tells that one is a loader."""
+    """Files of the node, each with its path in the container; ``loader`` tells of a loader among them."""
 
     files: tuple[tuple[PurePosixPath, PurePosixPath], ...]
     loader: bool
 
     def command(self, script: str) -> list[str]:
         """Return the words that run ``script`` in the container."""
-        words = [str(LOADER), "--library-path", str(DIRECTORY)] if self.loader else []
-        return [*words, str(SHELL), "-c", script]
+        words = [str(SHELL), "-c", script]
+        if self.loader:
+            words = [str(LOADER), "--library-path", str(DIRECTORY), *words]
+        return words
 
 
 def shell_of(host: Host) -> Tools:
-    """Return the files that the node's shell consists of; raise where none could be used."""
+    """Return the files of which the node's shell consists.
+
+    Raises:
+        InstallerError: the shell cannot be used in a container.
+    """
     path = host.resolve(SH)
     file = host.read(path)
     if file is None:
@@ -63,7 +69,7 @@ def shell_of(host: Host) -> Tools:
     if not file.content.startswith(ELF64):
         raise _unusable(f"{path} is no program of 64 bits")
     named = LOADER_NAME.search(file.content[:HEAD_BYTES])
-    if named is None:  # a static one
+    if named is None:  # a static program
         return Tools(((path, SHELL),), loader=False)
     loader = PurePosixPath(named[1].decode())
     ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
@@ -120,10 +126,11 @@ def docker_container(  # noqa: PLR0913 - a container has many sides
 
 
 def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]:
-    """Remove the container and the image of a name; return what was there of them, or raise."""
+    """Remove the container and the image of a name; return the kinds of things that were removed."""
     from docker.errors import APIError, NotFound
 
-    removed, until = [], time.monotonic() + timeout_s - 1
+    removed: list[str] = []
+    deadline = time.monotonic() + timeout_s - 1
     with _connected(socket, "remove", timeout_s) as client:
         with suppress(NotFound):
             client.inspect_container(name)
@@ -132,8 +139,8 @@ def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]
                 try:
                     client.remove_container(name, force=True)
                     break
-                except APIError as error:  # it is being removed, or dockerd has not seen its end yet
-                    if isinstance(error, NotFound) or time.monotonic() > until:
+                except APIError as error:  # in removal, or dockerd has not seen the container's end yet
+                    if isinstance(error, NotFound) or time.monotonic() > deadline:
                         raise
                     time.sleep(RETRY_S)
         with suppress(NotFound):
@@ -166,9 +173,13 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
     metadata = pack_fields((1, name), (2, name), (3, "default"))
     security = pack_fields((1, pack_fields((1, NODE), (2, CONTAINER))))
     runtime = status.serving.handlers.get(handler)
-    # Where a kubelet would put the pod: containerd fails without a slice for systemd's cgroups.
-    parent = "system.slice" if runtime and runtime.options.get("systemdcgroup") else "/"
-    linux = pack_fields((1, "" if status.name == "cri-o" else parent), (2, security))
+    # The parent that a kubelet would give: containerd fails without a slice for systemd's cgroups.
+    parent = "/"
+    if status.name == "cri-o":
+        parent = ""
+    elif runtime and runtime.options.get("systemdcgroup"):
+        parent = "system.slice"
+    linux = pack_fields((1, parent), (2, security))
     pod = pack_fields((1, metadata), (8, linux))
     try:
         with open_calls(socket, timeout_s) as engine:
@@ -186,16 +197,17 @@ def cri_container(  # noqa: PLR0913 - a container has many sides
 
             yield made, run
     finally:
-        # With time of its own: what was made has to go although the rest took too long.
+        # With a deadline of its own: the pod has to go although the rest took too long.
         remove_pods(socket, name, timeout_s=timeout_s)
 
 
 def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
-    """Remove the pods of a name, the stopped ones included; return what was there of them, or raise."""
+    """Remove the pods of a name, the stopped ones included; return a word for each removed pod."""
     with open_calls(socket, timeout_s) as engine:
         listed = engine.call("ListPodSandbox", answer=SANDBOXES)["sandboxes"]
-        found = [pack_fields((1, each["id"])) for each in listed if each["metadata"]["name"] == name]
-        for request in found:
+        ids = [sandbox["id"] for sandbox in listed if sandbox["metadata"]["name"] == name]
+        for sandbox_id in ids:
+            request = pack_fields((1, sandbox_id))
             while True:
                 with suppress(InstallerError):  # removal stops what runs, too
                     engine.call("StopPodSandbox", request)
@@ -206,11 +218,11 @@ def remove_pods(socket: Path, name: str, *, timeout_s: float) -> list[str]:
                     if engine.left_s() < 1:
                         raise
                     time.sleep(RETRY_S)
-    return ["pod"] * len(found)
+    return ["pod"] * len(ids)
 
 
 def _image(calls: Calls, sandbox: str) -> str:
-    """Return the image that a sandbox was made of, as the engine tells."""
+    """Return the image of a sandbox, by the engine's answer."""
     answer = calls.call("PodSandboxStatus", pack_fields((1, sandbox), (2, 1)), {2: ("info", dict)})
     with suppress(ValueError, AttributeError):
         image = json.loads(answer["info"].get("info", "")).get("image")
@@ -221,11 +233,12 @@ def _image(calls: Calls, sandbox: str) -> str:
 
 
 def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> bytes:
-    # As a kubelet does, the image as its user names it, too: a signature is verified by that name.
+    """Return the ContainerConfig of a shell that waits."""
+    # A kubelet adds the image as its user names it: a signature is verified by that name.
     named = pack_fields((1, image), (USER_SPECIFIED, image))
     words = [(3, word) for word in tools.command(WAITS)]
-    variables = [(6, pack_fields(*enumerate(pair, 1))) for pair in environment.items()]
-    mounts = [(7, pack_fields((1, str(inside)), (2, str(there)), (3, 1))) for there, inside in tools.files]
+    variables = [(6, pack_fields((1, name), (2, value))) for name, value in environment.items()]
+    mounts = [(7, pack_fields((1, str(inside)), (2, str(path)), (3, 1))) for path, inside in tools.files]
     terminal = [(12, 1), (14, 1)]  # without input: reading from it waits
     security = pack_fields((3, pack_fields((1, NODE), (2, CONTAINER))))
     about = ((1, pack_fields((1, MARK))), (2, named))

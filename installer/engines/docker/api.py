@@ -80,7 +80,8 @@ def list_containers(socket_path: Path, *, timeout_s: float) -> tuple[KeptContain
 def list_running_names(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
     """Return the names of the running containers, paused and restarting containers included."""
     with _understood(socket_path, timeout_s) as client:
-        return tuple(sorted(listed["Names"][0].lstrip("/") for listed in client.containers()))
+        names = [listed["Names"][0].lstrip("/") for listed in client.containers()]
+    return tuple(sorted(names))
 
 
 @contextmanager

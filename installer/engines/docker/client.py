@@ -16,7 +16,7 @@ OLDEST: Final = "1.41"  # the API of 20.10, which limits the SDK; dockerd is ask
 
 
 class Client(docker.APIClient):
-    """A client that asks within ``timeout_s`` from now; raises OSError (APIError is one) or AnswerError."""
+    """A client with one deadline for all requests; raises OSError (also as an APIError) or AnswerError."""
 
     def __init__(self, address: Path, timeout_s: float) -> None:
         Session.__init__(self)  # APIClient's own reads ~/.docker/config.json
