@@ -7,6 +7,7 @@ from typing import Final
 
 from installer.engines import cri, trial_containers
 from installer.engines.docker import api as dockerd
+from installer.engines.docker import trial_containers as docker_trial
 from installer.engines.docker.next_start import explain_failing_start
 from installer.engines.engine_api import EngineApi, KeptContainer, RunScript
 from installer.engines.trial_containers import Tools
@@ -53,13 +54,11 @@ class DockerApi(EngineApi):
         timeout_s: float,
     ) -> AbstractContextManager[tuple[str, RunScript]]:
         """Run a container of an empty image, with the node's shell mounted."""
-        return trial_containers.docker_container(
-            socket, name, runtime, tools, environment, timeout_s=timeout_s
-        )
+        return docker_trial.docker_container(socket, name, runtime, tools, environment, timeout_s=timeout_s)
 
     def remove_container(self, socket: Path, name: str, *, timeout_s: float) -> list[str]:
         """Remove the container and its image."""
-        return trial_containers.remove_containers(socket, name, timeout_s=timeout_s)
+        return docker_trial.remove_containers(socket, name, timeout_s=timeout_s)
 
 
 class CriApi(EngineApi):

@@ -1,4 +1,4 @@
-"""Test containers for verify from the node's own shell, by Docker and by CRI."""
+"""Test containers for verify from the node's own shell, by CRI. By Docker: docker/trial_containers.py."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -15,12 +15,8 @@ from installer.engines.engine_api import RunScript
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.programs import run_in
-from installer.host.sockets import AnswerError
 from installer.model.files import ROOT
 from installer.model.protobuf import Schema, pack_fields
-
-if TYPE_CHECKING:
-    from installer.engines.docker.client import Client
 
 MARK: Final = "toolkit-installer-verify"  # all names of test containers, pods and images begin so
 DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and its libraries
@@ -34,7 +30,6 @@ HEAD_BYTES: Final = 4096  # linkers put the name of the dynamic loader behind th
 LOADER_NAME: Final = re.compile(rb"\0(/[!-~]+/ld[!-~]*\.so[!-~]*)\0")
 LINKED: Final = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)
 RETRY_S: Final = 0.2
-NOTHING: Final = bytes(1024)  # a tar archive without a file: the shell comes by mounts
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
 USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
@@ -84,84 +79,6 @@ def shell_of(host: Host) -> Tools:
 def _unusable(reason: str) -> InstallerError:
     problem = f"make a test container from the node's files ({reason})"
     return InstallerError(problem, remedy="run a GPU pod of your own instead", code="verify-failed")
-
-
-@contextmanager
-def docker_container(  # noqa: PLR0913 - a container has many sides
-    socket: Path, name: str, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
-) -> Iterator[tuple[str, RunScript]]:
-    """Run a container of a new name on ``runtime``; yield its id, and how to run a script in it."""
-    from docker.types import LogConfig, Mount
-
-    try:
-        with _connected(socket, "run", timeout_s) as client:
-            client.import_image_from_data(NOTHING, repository=name, tag="1")
-            mounts = [Mount(str(inside), str(at), type="bind", read_only=True) for at, inside in tools.files]
-            host_config = client.create_host_config(
-                runtime=runtime,
-                network_mode="none",
-                mounts=mounts,
-                log_config=LogConfig(type="none"),
-                security_opt=["label=disable"],
-            )
-            made = client.create_container(
-                f"{name}:1",
-                tools.command(WAITS),
-                name=name,
-                environment=dict(environment),
-                host_config=host_config,
-                # A terminal without input: reading from it waits.
-                stdin_open=True,
-                tty=True,
-            )["Id"]
-            client.start(made)
-
-            def run(script: str) -> str:
-                asked = client.exec_create(made, tools.command(script))["Id"]
-                return client.exec_start(asked).decode(errors="replace")
-
-            yield made, run
-    finally:
-        remove_containers(socket, name, timeout_s=timeout_s)
-
-
-def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]:
-    """Remove the container and the image of a name; return the kinds of things that were removed."""
-    from docker.errors import APIError, NotFound
-
-    removed: list[str] = []
-    deadline = time.monotonic() + timeout_s - 1
-    with _connected(socket, "remove", timeout_s) as client:
-        with suppress(NotFound):
-            client.inspect_container(name)
-            removed.append("container")
-            while True:
-                try:
-                    client.remove_container(name, force=True)
-                    break
-                except APIError as error:  # in removal, or dockerd has not seen the container's end yet
-                    if isinstance(error, NotFound) or time.monotonic() > deadline:
-                        raise
-                    time.sleep(RETRY_S)
-        with suppress(NotFound):
-            client.remove_image(f"{name}:1", force=True)
-            removed.append("image")
-    return removed
-
-
-@contextmanager
-def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["Client"]:
-    from docker.errors import DockerException
-
-    from installer.engines.docker.client import Client
-
-    try:
-        with Client(socket, timeout_s) as client:
-            yield client
-    except (DockerException, OSError, AnswerError) as error:
-        words = str(getattr(error, "explanation", None) or error)[:500]
-        problem = f"{verb} a container by the dockerd on {socket} ({words})"
-        raise InstallerError(problem, remedy="see the log of dockerd", code="verify-failed") from error
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from installer.engines.docker.api import ask_info
+from installer.engines.docker.trial_containers import remove_containers
 from installer.engines.engine_api import NotServedError
-from installer.engines.trial_containers import remove_containers
 from installer.errors import InstallerError
 from installer.model.engine import EffectiveConfig, Runtime
 from tests.host.servers import answer, hang, serving

@@ -1,0 +1,95 @@
+"""Test containers for verify from the node's own shell, by Docker."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from installer.engines.engine_api import RunScript
+from installer.engines.trial_containers import RETRY_S, WAITS, Tools
+from installer.errors import InstallerError
+from installer.host.sockets import AnswerError
+
+if TYPE_CHECKING:
+    from installer.engines.docker.client import Client
+
+EMPTY_ARCHIVE: Final = bytes(1024)  # a tar archive without a file: the shell comes by mounts
+
+
+@contextmanager
+def docker_container(  # noqa: PLR0913 - a container has many sides
+    socket: Path, name: str, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
+) -> Iterator[tuple[str, RunScript]]:
+    """Run a container of a new name on ``runtime``; yield its id, and a function that runs scripts."""
+    from docker.types import LogConfig, Mount
+
+    try:
+        with _connected(socket, "run", timeout_s) as client:
+            client.import_image_from_data(EMPTY_ARCHIVE, repository=name, tag="1")
+            mounts = [Mount(str(inside), str(at), type="bind", read_only=True) for at, inside in tools.files]
+            host_config = client.create_host_config(
+                runtime=runtime,
+                network_mode="none",
+                mounts=mounts,
+                log_config=LogConfig(type="none"),
+                security_opt=["label=disable"],
+            )
+            made = client.create_container(
+                f"{name}:1",
+                tools.command(WAITS),
+                name=name,
+                environment=dict(environment),
+                host_config=host_config,
+                # A terminal without input: reading from it waits.
+                stdin_open=True,
+                tty=True,
+            )["Id"]
+            client.start(made)
+
+            def run(script: str) -> str:
+                asked = client.exec_create(made, tools.command(script))["Id"]
+                return client.exec_start(asked).decode(errors="replace")
+
+            yield made, run
+    finally:
+        remove_containers(socket, name, timeout_s=timeout_s)
+
+
+def remove_containers(socket: Path, name: str, *, timeout_s: float) -> list[str]:
+    """Remove the container and the image of a name; return the kinds of things that were removed."""
+    from docker.errors import APIError, NotFound
+
+    removed: list[str] = []
+    deadline = time.monotonic() + timeout_s - 1
+    with _connected(socket, "remove", timeout_s) as client:
+        with suppress(NotFound):
+            client.inspect_container(name)
+            removed.append("container")
+            while True:
+                try:
+                    client.remove_container(name, force=True)
+                    break
+                except APIError as error:  # in removal, or dockerd has not seen the container's end yet
+                    if isinstance(error, NotFound) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(RETRY_S)
+        with suppress(NotFound):
+            client.remove_image(f"{name}:1", force=True)
+            removed.append("image")
+    return removed
+
+
+@contextmanager
+def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["Client"]:
+    from docker.errors import DockerException
+
+    from installer.engines.docker.client import Client
+
+    try:
+        with Client(socket, timeout_s) as client:
+            yield client
+    except (DockerException, OSError, AnswerError) as error:
+        words = str(getattr(error, "explanation", None) or error)[:500]
+        problem = f"{verb} a container by the dockerd on {socket} ({words})"
+        raise InstallerError(problem, remedy="see the log of dockerd", code="verify-failed") from error
