@@ -27,7 +27,7 @@ from installer.engines import next_start
 from installer.engines.config_edits import Ask, digest_of, read_present, without_us
 from installer.engines.reloading import postpone, take_up
 from installer.errors import InstallerError, NotYetError, Option, Remedy
-from installer.model.engine import EngineState
+from installer.model.engine import EngineState, SeenStart
 from installer.model.facts import ConfigRow, EngineRow, Facts, Record
 from installer.model.files import DEFAULT_INSTALL_DIR, File
 from installer.model.options import InUse, Options
@@ -161,6 +161,7 @@ def _make_row(install: EngineInstall) -> EngineRow:
         default=next((entry.name for entry in present if entry.default), ""),
         version=engine.version,
         restart_due=install.postponed is not None,
+        seen_start=_expect_start(install),
         proven=proven,
     )
 
@@ -196,6 +197,24 @@ def _refuse_options(engine: EngineState, options: Options) -> Iterator[Installer
     flags = (Option("install-dir"), ", ", Option("runtime-name"), " and ", Option("set-as-default"))
     remedy = Remedy("leave ", *flags, f" as they are; a default is given by --default-runtime {finds}")
     yield InstallerError(problem, remedy=remedy, code="engine-generates-config")
+
+
+def _expect_start(install: EngineInstall) -> SeenStart | None:
+    """Return the start that is to be recorded: a new one after a restart of ours, and at a first install."""
+    request = install.request
+    former = request.row
+    if former is not None and install.accepted.restart.when is not When.NOW:
+        return former.seen_start
+    texts = {**read_present(request.engine, request.facts), **install.accepted.candidate.texts}
+    digests = {str(path): file.digest for path, file in texts.items() if file is not None}
+    after = install.accepted.after
+    return SeenStart(
+        "",
+        digests,
+        inputs=request.engine.inputs,
+        storage_driver=after.storage_driver if after is not None else "",
+        nri=after.nri if after is not None else None,
+    )
 
 
 def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:

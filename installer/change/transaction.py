@@ -23,6 +23,7 @@ from installer.engines.containers import await_created, find_running_containers,
 from installer.engines.dependencies import refuse_unseen
 from installer.engines.dry_run import refuse_changed
 from installer.engines.restart import reload, write_once_idle
+from installer.engines.seen_start import complete_row
 from installer.errors import (
     EngineStoppedError,
     InstallerError,
@@ -223,7 +224,12 @@ def _write_final(context: Context, plan: Plan, done: Sequence[Step]) -> None:
         node = held_node(context.host, row)
         if node is not None:
             nodes.append(node)
-    final = replace(plan.final, configs=generated(plan.final.configs, done), nodes=tuple(nodes))
+    engines = []
+    for engine_row in plan.final.engines:
+        engine = plan.engines.get(engine_row.name)
+        engines.append(complete_row(context.host, engine_row, engine) if engine is not None else engine_row)
+    configs = generated(plan.final.configs, done)
+    final = replace(plan.final, engines=tuple(engines), configs=configs, nodes=tuple(nodes))
     if final.empty and not final.published:
         # Nothing is written, for the disk may be full: the ledger is removed at its release.
         context.ledger.held = final

@@ -104,13 +104,28 @@ def _find_drop_in_directory(engine: EngineState) -> PurePosixPath | None:
 
 
 def _find_changed(host: Host, engine: EngineState, beside: set[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Yield the configs that were changed after an engine's start; none where that time is not known."""
+    """Yield the configs that were changed after an engine's start; none if nothing is known of the start."""
+    seen = engine.seen_start
+    if seen is not None:
+        recorded = {PurePosixPath(path) for path in seen.texts}
+        for path in sorted({engine.config, *beside, *recorded}):
+            if digest_at(host, path) != seen.texts.get(str(path), ""):
+                yield path
+        return
     since_s = engine.started.began_s if engine.started else None
     if since_s is None:
         return
     for path in sorted({engine.config, *beside}):
         if host.kind(path) is Kind.FILE and host.changed_s(path) > since_s + TICK_S:
             yield path
+
+
+def digest_at(host: Host, path: PurePosixPath) -> str:
+    """Return the digest of a file; "" if there is none, or if it cannot be read."""
+    with suppress(InstallerError):  # reported where the file is read
+        file = host.read(path)
+        return file.digest if file is not None else ""
+    return ""
 
 
 def with_readable_configs(host: Host, engine: EngineState) -> EngineState:

@@ -11,6 +11,8 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Final
 
+from msgspec.structs import replace
+
 from installer.engines.config_edits import (
     Texts,
     digest_of,
@@ -104,7 +106,7 @@ def explain_losses(
         )
     if not after.told:
         return
-    losses = [*_find_losses(serving, after, ours)]
+    losses = [*_find_losses(read_in_force(engine, serving), after, ours)]
     if losses:
         yield InstallerError(
             f"restart {engine.title} (its configs were edited after its start, and {'; '.join(losses)})",
@@ -113,6 +115,15 @@ def explain_losses(
         )
     if (other := explain_other_major(engine, after)) is not None:
         yield other
+
+
+def read_in_force(engine: EngineState, serving: EffectiveConfig) -> EffectiveConfig:
+    """Return the answer of an engine, with settings that only the record of its start tells."""
+    seen = engine.seen_start
+    if seen is None:
+        return serving
+    nri = seen.nri if serving.nri is None else serving.nri
+    return replace(serving, storage_driver=serving.storage_driver or seen.storage_driver, nri=nri)
 
 
 def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]) -> Iterator[str]:
@@ -131,6 +142,11 @@ def _find_losses(now: EffectiveConfig, after: EffectiveConfig, ours: Collection[
     if now.cgroup_driver and after.cgroup_driver and now.cgroup_driver != after.cgroup_driver:
         drivers = f"{after.cgroup_driver} in the place of {now.cgroup_driver}"
         yield f"its next start uses the cgroup driver {drivers}"
+    if now.storage_driver and after.storage_driver and now.storage_driver != after.storage_driver:
+        drivers = f"{after.storage_driver} in the place of {now.storage_driver}"
+        yield f"its next start keeps images and containers with {drivers}"
+    if now.nri and after.nri is False:
+        yield "its next start switches NRI off"
     if now.default and after.default != now.default and not {now.default, after.default} & {*ours}:
         yield f"its next start makes {after.default} the default runtime in the place of {now.default}"
 

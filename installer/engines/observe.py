@@ -26,6 +26,7 @@ from installer.engines.config_files import (
     with_readable_configs,
 )
 from installer.engines.dependencies import RESTART, explain_silence, without_cri
+from installer.engines.seen_start import with_seen_start
 from installer.engines.startup import (
     explain_overruling,
     find_place,
@@ -100,6 +101,7 @@ def find_engines(host: Host, options: Options, record: Record, crash_s: float = 
             raise InstallerError(engine.silence, remedy=engine.remedy, code="engine-unknown")
 
         engine, _ = with_process(host, engine, places)
+        engine = with_seen_start(engine, row)
         if spec.built_in_runtime and engine.unit not in spec.units:
             if not engine.unit:
                 refuse_unknown(host, engine)
@@ -180,6 +182,7 @@ def observe_row(
     engine = ask_for(host, engine_of_row(row), options, awaits_s)
     engine = locate(host, engine, row, options)
     engine, _ = with_process(host, engine, Places())
+    engine = with_seen_start(engine, row)
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
     read_at_start = [path for path in configs if path.parent != engine.spec.hook_dir]
     engine = replace(engine, outdated=is_outdated(host, engine, read_at_start))
@@ -218,7 +221,7 @@ def with_process(host: Host, engine: EngineState, places: Places) -> tuple[Engin
         running = (unit for unit in engine.spec.units if systemd.unit_runs(host, unit))
         engine = replace(engine, unit=next(running, ""))
     unit = systemd.look_at_unit(host, engine.unit)
-    engine = replace(engine, started=read_start(host, engine, unit))
+    engine = replace(engine, started=read_start(host, engine, unit), invocation=unit.invocation)
     engine = with_places(host, engine, places)
     if engine.serving is None and not (engine.stopped or engine.failed or engine.disabled):
         engine = _explain_silence(host, engine)

@@ -105,6 +105,8 @@ class EffectiveConfig(Struct, frozen=True):
     cgroup_driver: str = ""  # of dockerd and CRI-O, where all runtimes share one
     told: bool = False  # by the engine's own program; texts alone may leave something out
     live_restore: bool = True  # of dockerd: its containers outlive its restart
+    # The driver of the containers' file systems: containerd's snapshotter, CRI-O's storage driver.
+    storage_driver: str = ""
 
     @property
     def fatal(self) -> str:
@@ -671,6 +673,19 @@ class Started(Struct, frozen=True):
         return absolute or PATH
 
 
+class SeenStart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an engine read at a start that we have seen, and what the engine itself does not tell.
+
+    While the engine runs, its present configs are compared with these, and no clock counts.
+    """
+
+    invocation: str  # of the engine's unit; "" until the start is done
+    texts: Mapping[str, str]  # the digest of each config, by its path
+    inputs: str = ""  # as in ``EngineState``
+    storage_driver: str = ""
+    nri: bool | None = None
+
+
 class LiveContainer(Struct, frozen=True):
     """A running container that its engine finds again by a handler after a restart, and how it runs."""
 
@@ -710,6 +725,8 @@ class EngineState(Struct, frozen=True):
     outdated: bool = False
     hooks: tuple[PurePosixPath, ...] = ()  # the engine's OCI hooks, for --adopt only
     started: Started | None = None  # the start of the process, None if unknown
+    invocation: str = ""  # of the unit: systemd gives each start another one; "" if unknown
+    seen_start: SeenStart | None = None  # of this start, None if we have not seen it
     flags: Flags = field(default_factory=Flags)
     next_flags: Flags = field(default_factory=Flags)  # given by the unit at the next start
     next_start: Started | None = None  # the next start by the unit, None if unknown
@@ -721,7 +738,7 @@ class EngineState(Struct, frozen=True):
     dormant: frozenset[PurePosixPath] = frozenset()  # files that an import of ours would make the engine read
     rendered: File | None = None  # the config that the engine generated at its start, if it generates one
     not_restarted: InstallerError | None = None  # the reason for which we must not restart the engine
-    changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after the start, by their times
+    changed: tuple[PurePosixPath, ...] = ()  # configs that were changed after the start
     replaced: bool = False  # the program was replaced after the start
     places_by_files: frozenset[str] = frozenset()  # places that only the configs set for the next start
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # the PATHs of this start and of the next

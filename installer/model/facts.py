@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from installer.config_text import Edit, Syntax
 from installer.errors import InstallerError
-from installer.model.engine import EngineState
+from installer.model.engine import EngineState, SeenStart
 from installer.model.files import DEFAULT_DRIVER_ROOT, Artifact, Entry, File, Kind, Meta
 
 T = TypeVar("T")
@@ -77,6 +77,7 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     default: str = ""  # the wanted default runtime
     version: tuple[int, ...] | None = None
     restart_due: bool = False  # the engine must still be restarted to read its configs
+    seen_start: SeenStart | None = None  # the last start of which it is known what the engine read
     proven: str = ""  # the digest of all texts of the engine after the last install; "" in 0.2.0
 
 

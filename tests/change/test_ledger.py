@@ -30,6 +30,7 @@ from installer.config_text import Edit, Syntax
 from installer.engines import ENGINES
 from installer.host.files import Host
 from installer.host.sockets import FOR_ALL
+from installer.model.engine import SeenStart
 from installer.model.facts import (
     ADOPTED,
     OWNER,
@@ -151,6 +152,7 @@ draw(
     xattrs=st.dictionaries(st.text(), st.binary()),
 )
 draw(ConfigRow, engine=ENGINE_NAMES | st.just(OWNER))
+draw(SeenStart, texts=st.dictionaries(st.text(), st.text()))
 draw(EngineRow, name=ENGINE_NAMES, runtimes=st.dictionaries(st.text(), PATHS))
 draw(ToolkitRow, version=VERSIONS, previous=st.none() | VERSIONS, files=st.dictionaries(st.text(), st.text()))
 draw(CdiRow, engines=st.lists(ENGINE_NAMES, max_size=3).map(tuple))

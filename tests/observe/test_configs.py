@@ -11,7 +11,8 @@ from installer.engines.config_edits import texts_alone, tree_of
 from installer.engines.dry_run import Trials
 from installer.engines.k0s import DIRECTORY, MERGED
 from installer.host.files import Host
-from installer.model.engine import EffectiveConfig, EngineState, Started
+from installer.model.engine import EffectiveConfig, EngineState, SeenStart, Started
+from installer.model.facts import require
 from installer.model.options import Places
 from installer.model.steps import WriteConfig, describe
 from tests.support.files import put
@@ -308,6 +309,21 @@ def test_what_was_written_after_the_start_makes_its_words_doubtful(
     started = Started(began_s=None if after_s is None else changed_s - after_s)
 
     assert config_files.is_outdated(host, replace(engine, started=started), [OURS]) is expected
+
+
+def test_record_of_a_start_tells_edits_whatever_the_clock_says(tmp_path: Path) -> None:
+    same, edited, gone = (DROPPED / name for name in ("a.conf", "b.conf", "c.conf"))
+    host = put(tmp_path, {NAME: "", same: "[crio]\n", edited: "[crio]\n"})
+    digests = {str(path): require(host.read(path)).digest for path in (NAME, same, edited)}
+    seen = SeenStart("5f", {**digests, str(gone): "0"})
+    late = Started(began_s=host.changed_s(edited) + 3600.0)
+    (tmp_path / str(edited).lstrip("/")).write_text("[crio]\n# mine\n")
+
+    found = config_files.with_configs(host, replace(CRIO, drop_in=None, started=late, seen_start=seen))
+    by_times = config_files.with_configs(host, replace(CRIO, drop_in=None, started=late))
+
+    assert found.changed == (edited, gone)
+    assert by_times.changed == ()
 
 
 def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(tmp_path: Path) -> None:

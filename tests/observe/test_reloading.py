@@ -18,6 +18,7 @@ from installer.model.engine import (
     LiveContainer,
     Runtime,
     RuntimeEntry,
+    SeenStart,
     Started,
 )
 from installer.model.facts import ConfigRow, EngineRow, Facts, Record, ToolkitFacts, ToolkitRow
@@ -214,6 +215,43 @@ def test_what_a_restart_of_ours_would_take_from_others_is_refused(after: Effecti
     assert [error.code for error in found] == ["pending-by-others"] * bool(told)
     assert all(told in error.problem for error in found)
     assert [*next_start.explain_losses(replace(running, serving=None), after, {"nvidia"})] == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "told", "after", "words"),
+    [
+        pytest.param(
+            {"storage_driver": "overlayfs"},
+            {},
+            {"storage_driver": "native"},
+            "with native in the",
+            id="storage",
+        ),
+        pytest.param(
+            {}, {"storage_driver": "overlayfs"}, {"storage_driver": "native"}, "with native in the", id="1.x"
+        ),
+        pytest.param(
+            {"storage_driver": "native"}, {}, {"storage_driver": "native"}, "", id="the same storage"
+        ),
+        pytest.param({}, {}, {"storage_driver": "native"}, "", id="the storage in force is unknown"),
+        pytest.param({"nri": True}, {}, {"nri": False}, "switches NRI off", id="NRI"),
+        pytest.param({"nri": False}, {}, {"nri": True}, "", id="NRI is switched on"),
+        pytest.param(
+            {"nri": False}, {"nri": True}, {"nri": False}, "switches NRI off", id="its answer counts first"
+        ),
+        pytest.param({}, {}, {"nri": False}, "", id="NRI in force is unknown"),
+    ],
+)
+def test_record_of_a_start_tells_what_the_engine_does_not(
+    recorded: dict[str, Any], told: dict[str, Any], after: dict[str, Any], words: str
+) -> None:
+    serving = replace(_dumped(False, "runc"), **told)
+    seen = SeenStart("5f", {}, **recorded)
+    running = replace(engine("containerd", serving), version=(2, 1, 9), seen_start=seen)
+
+    found = [*next_start.explain_losses(running, replace(_dumped(False, "runc"), **after), ())]
+
+    assert [words in error.problem for error in found] == [True] * bool(words)
 
 
 def test_what_others_have_changed_since_a_start_is_named_without_its_values() -> None:
