@@ -365,14 +365,15 @@ def compare_configs(host: Host, row: EngineRow, record: Record) -> Comparison:
             return Comparison(in_force=_is_always_in_force)
 
     ask = Trials(host, contents)
-    effect = ask(engine, contents)
+    asked = replace(engine, hook=None)  # its next start reads the configs of others, too
+    effect = ask(asked, contents)
     # Saved texts do not count: they are from the install, and others have edited since.
     known = {each.path: None for each in record.configs} | contents
     facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
     fatal = lack or effect.fatal
     if fatal:
         with suppress(InstallerError):  # a text of ours is not valid any more
-            before = ask(engine, files_without_us(engine, facts))
+            before = ask(asked, files_without_us(engine, facts))
             return Comparison(fatal, repairable=not (lack or before.fatal), remedy=effect.remedy)
         return Comparison(fatal, remedy=effect.remedy)
     if hook is not None:

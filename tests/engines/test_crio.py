@@ -665,6 +665,18 @@ def test_a_hook_that_crio_reads_from_its_next_start_on_is_pending(owned: Node) -
     assert "pending" not in owned.installer("status").stdout
 
 
+def test_status_beside_a_hook_names_what_the_next_start_dies_of(owned: Node) -> None:
+    owned.installer("install", *ASKED, "--crio-hook", check=True)
+    good = owned.installer("status")
+    owned.write(OWNERS, '[crio.runtime]\ncgroup_manager = "bogus"\n')
+
+    bad_later = owned.installer("status")
+
+    assert (good.returncode, bad_later.returncode) == (0, 1), bad_later.stdout
+    assert "its cgroup_manager bogus is neither systemd nor cgroupfs" in bad_later.stdout
+    assert f"correct cgroup_manager in {OWNERS}" in bad_later.stdout
+
+
 def test_a_runtime_that_crio_leaves_out_for_its_absent_program_is_a_warning(owned: Node) -> None:
     owned.write(OWNERS, '[crio.runtime.runtimes.kata]\nruntime_path = "/usr/bin/kata"\n')
     owned.restart("crio")
