@@ -131,12 +131,12 @@ def test_a_hangup_that_meets_a_mistake_changes_nothing_and_the_wait_goes_on(clea
 
 
 def test_a_run_that_goes_wrong_behind_its_install_says_that_all_is_in_place(clean: Site) -> None:
-    _break(clean, "lifecycle/readiness.py", "publish_check")
+    _break(clean, "lifecycle/last_check.py", "publish_check")
 
     done = clean.call("run", env=_environment(clean))
 
     assert done.returncode == 4, done.stderr
-    _asks_for_a_report(done.stderr, "lifecycle/readiness.py")
+    _asks_for_a_report(done.stderr, "lifecycle/last_check.py")
     assert (clean.root / LEDGER).exists()
     assert not (clean.root / PIDFILE).exists()
     clean.uninstall()
