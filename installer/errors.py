@@ -1,4 +1,4 @@
-"""An error is one sentence with a remedy, a stable code for alerts, and the exit code it ends in."""
+"""Errors: a sentence with a remedy, a stable code for alerts, and an exit code."""
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
@@ -20,13 +20,13 @@ class Exit(IntEnum):
 
 
 class Option(NamedTuple):
-    """An option that a remedy names: our own flag without the dashes, and what it should be given."""
+    """An option in a remedy: our own flag without the dashes, and the value to give."""
 
     name: str
     value: str = ""
     engine: str = ""
 
-    def __str__(self) -> str:  # as our own command line has it; another entry point has a word of its own
+    def __str__(self) -> str:  # for our own command line; another entry point spells options by itself
         of_engine = f"{self.engine}=" if self.engine else ""
         return f"--{self.name} {of_engine}{self.value}".rstrip()
 
@@ -35,7 +35,7 @@ Spelling: TypeAlias = Callable[[Option], str]
 
 
 class Remedy(str):
-    """A remedy that names options; as a text it is in the words of our own command line."""
+    """A remedy with options; as a text, in the words of our own command line."""
 
     __slots__ = ("parts",)
     parts: tuple[str | Option, ...]
@@ -48,11 +48,14 @@ class Remedy(str):
 
     def spelt(self, spelling: Spelling) -> str:
         """Return the text with each option as another entry point spells it."""
-        return "".join(part if isinstance(part, str) else spelling(part) for part in self.parts)
+        text = ""
+        for part in self.parts:
+            text += part if isinstance(part, str) else spelling(part)
+        return text
 
 
-# What alerts are made of: a code stays as it is when its sentence is reworded. docs/troubleshooting.md lists
-# each; a Literal, so that mypy knows a wrong one and no module has to import anything for it.
+# Alerts are made of codes: a code stays the same when its sentence is reworded. docs/troubleshooting.md lists
+# all codes. With a Literal mypy finds a wrong code, and no module needs an import.
 Code: TypeAlias = Literal[  # noqa: RUF041 - a line for each subject
     Literal["config-changed", "config-disturbs-others", "config-refused", "config-unusable"],
     Literal["engine-flags", "engine-generates-config", "engine-not-found", "engine-unknown"],
@@ -82,11 +85,12 @@ OWNERS_ACTS: frozenset[Code] = frozenset({
 
 
 class InstallerError(Exception):
-    """Something could not be done: ``problem`` says what, ``remedy`` what to do about it.
+    """A failure, with a remedy; ``str()`` is "cannot <problem>; <remedy>".
 
-    Both are fragments without a capital or a full stop; ``str()`` joins them to
-    "cannot <problem>; <remedy>". ``code`` tells programs what kind of problem it is; without one it is
-    ``usual``, which stands for a config that cannot be used as it is.
+    Attributes:
+        problem: the failed act with its reason, as a fragment without a capital or a full stop.
+        remedy: the act of the owner, as such a fragment.
+        code: the kind of problem, for programs; by default ``usual``, for a config that cannot be used.
     """
 
     exit = Exit.FAILED
@@ -106,14 +110,14 @@ class InstallerError(Exception):
 
 
 class UsageError(InstallerError):
-    """The command line or the environment asks for something that makes no sense."""
+    """A flag or a variable makes no sense."""
 
     exit = Exit.USAGE
     usual = "usage"
 
 
 class StoppedError(InstallerError):
-    """A signal asked us to stop before the work was done."""
+    """A signal to stop came before the end of the work."""
 
     usual = "stopped"
 
@@ -122,30 +126,33 @@ class StoppedError(InstallerError):
 
 
 class LockedError(InstallerError):
-    """Another instance is at work on this node."""
+    """Another process of this program works on this node."""
 
     exit = Exit.LOCKED
     usual = "locked"
 
 
 class UndoIncompleteError(InstallerError):
-    """Something of ours is still on the node; the ledger is kept."""
+    """Some of our changes are still on the node; the ledger is kept."""
 
     exit = Exit.UNDO_INCOMPLETE
 
     @classmethod
     def because(cls, error: InstallerError) -> Self:
-        """Return another error as the reason why something is left."""
-        made = cls(error.problem, remedy=error.remedy, code=error.code)
-        made.others = error.others
-        return made
+        """Return an incomplete undo with the problem of another error."""
+        incomplete = cls(error.problem, remedy=error.remedy, code=error.code)
+        incomplete.others = error.others
+        return incomplete
 
 
 class InternalError(InstallerError):
-    """A mistake in this program: the ``kind`` of exception, and the ``frames`` that led to it.
+    """A mistake in this program, or a lack of memory, which may strike anywhere and has a remedy.
 
-    A lack of memory may strike anywhere; it is no mistake, and has a remedy.
-    What the exception says is left out but for an OSError's: it may quote a config.
+    The text of the exception is left out, unless it is an OSError: the text may quote a config.
+
+    Attributes:
+        kind: the type of the exception, or the text of an OSError.
+        frames: file and line of each call, the innermost last.
     """
 
     usual = "internal-error"
@@ -153,17 +160,18 @@ class InternalError(InstallerError):
     def __init__(self, error: Exception) -> None:
         self.kind = str(error) if isinstance(error, OSError) else type(error).__name__
         self.frames = tuple(_frames(error))
-        where = f" in {self.frames[-1]}" if self.frames else ""
-        problem = f"finish (internal error: {self.kind}{where})"
-        remedy = "report it with this log, as docs/troubleshooting.md says"
         if isinstance(error, MemoryError):
             problem = "finish (no memory is left for this process)"
             remedy = "free some memory of the node, or raise ulimit -v where it is set, and run it again"
-        super().__init__(problem, remedy=remedy, code="no-memory" if isinstance(error, MemoryError) else None)
+            super().__init__(problem, remedy=remedy, code="no-memory")
+            return
+        place = f" in {self.frames[-1]}" if self.frames else ""
+        problem = f"finish (internal error: {self.kind}{place})"
+        super().__init__(problem, remedy="report it with this log, as docs/troubleshooting.md says")
 
 
 def _frames(error: Exception) -> Iterator[str]:
-    """Yield the file and line of each call that the exception went through, the innermost last."""
+    """Yield file and line of each call in the traceback of an exception, the innermost last."""
     link = error.__traceback__
     while link is not None:
         file = PurePosixPath(link.tb_frame.f_code.co_filename)
@@ -172,28 +180,28 @@ def _frames(error: Exception) -> Iterator[str]:
 
 
 class PendingError(InstallerError):
-    """systemd is still at work on what it was asked for: asking again would only add to it."""
+    """systemd still works on a job: another request would only add a job."""
 
     usual = "restart-pending"
 
 
 class EngineStoppedError(InstallerError):
-    """An administrator has stopped an engine that was waited for: the same plan may be tried again."""
+    """An administrator has stopped an engine during the wait for it: the same plan may be tried again."""
 
 
 class NotBegunError(InstallerError):
-    """A step was given up before anything of it was done, and nothing of it will be."""
+    """A step was given up before its first effect, and will have none."""
 
     usual: ClassVar[Code] = "unit-failed"
 
 
 class NotYetError(NotBegunError):
-    """A restart was put off: a later plan has it done."""
+    """A restart was put off to a later plan."""
 
     usual = "restart-pending"
 
 
 class StoppedBeforeError(StoppedError, NotBegunError):
-    """A signal asked us to stop before anything of a step was done."""
+    """A signal to stop came before the first effect of a step."""
 
     usual = "stopped"
