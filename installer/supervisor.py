@@ -2,7 +2,7 @@
 
 The process never becomes another program. Children that install, check and stop hold the ledger's lock with
 it, and end when it ends. The NRI plugin and the metrics server run during the wait. Arguments: see
-``supervision.become``.
+``supervision.become_supervisor``.
 """
 
 import os
@@ -109,13 +109,16 @@ class Sidecar:
         if self._ended != HUNG:
             self._ended = _describe_end(status)
         self.ends += 1
-        pause_s = 0.0 if now - self._began >= STEADY_S else 2 * self._pause_s
-        self._pause_s = min(pause_s or FIRST_S, LONGEST_S)
+        is_steady = now - self._began >= STEADY_S
+        if is_steady or not self._pause_s:
+            self._pause_s = FIRST_S
+        else:
+            self._pause_s = min(2 * self._pause_s, LONGEST_S)
         self.pid = 0
         self.due = now + self._pause_s
 
     def end(self) -> None:
-        """End the child; return when it has ended, or cannot be ended."""
+        """End the child; return after its end, or after the deadline of a kill."""
         number = signal.SIGTERM
         deadline = monotonic() + END_S
         while self.pid and monotonic() < deadline + END_S:
@@ -131,17 +134,18 @@ class Supervisor:
     """The process of ``run``."""
 
     def __init__(self, words: list[str]) -> None:
-        pidfile, pid_fd, lock, lock_fd, options, most, kept, form, left_count, *rest = words
+        pidfile, pid_fd, lock, lock_fd, options, highest_exit, sidecars, log_format, count, *rest = words
+        leftover_count = int(count)
         self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
         self._options = os.open(options, os.O_RDONLY)  # open, because its name may be removed
-        self._most = int(most)  # the highest exit code of this process
+        self._highest_exit = int(highest_exit)  # of this process
         self._ready = pidfile.rpartition("/")[0] + "/ready"
-        self._left = rest[: int(left_count)]  # files to remove at the end
-        self._command = rest[int(left_count) :]
+        self._leftovers = rest[:leftover_count]  # files to remove at the end
+        self._command = rest[leftover_count:]  # the beginning of the command of a child
         self._pid = os.getpid()
-        self._sidecars = [Sidecar(verb, self, asked=verb == "nri") for verb in kept.split()]
-        self._form = form  # of the log
+        self._sidecars = [Sidecar(verb, self, asked=verb == "nri") for verb in sidecars.split()]
+        self._log_format = log_format
         self._stop_at = 0.0  # when a stop was requested
         self._asked = False  # a check was requested
         self._serves = "metrics"  # the verbs of the sidecars to keep
@@ -165,22 +169,25 @@ class Supervisor:
         elif code == STOPPED:
             code = self._stop()
         self._end("metrics nri")
-        if code == HANDED_OVER:  # no error, but NVIDIA's command line has codes for errors only
-            return OK if self._most < UNDO_INCOMPLETE else UNDO_INCOMPLETE
+        if code == HANDED_OVER:
+            if self._highest_exit < UNDO_INCOMPLETE:  # NVIDIA's command line has codes for errors only
+                return OK
+            return UNDO_INCOMPLETE
         if not OK <= code <= UNDO_INCOMPLETE:
             code = UNDO_INCOMPLETE
-        return min(code, self._most)
+        return min(code, self._highest_exit)
 
     def _wait(self, *, installed: bool) -> int:
         """Wait and check until a stop; return OK, or the code of a child with which ``run`` ends.
 
         Until the node is ``installed`` each check is one more try of the install.
         """
-        pause_s = 0.0
+        retry_s = 0.0
         again = False
         self._learn()
         while not self._stop_at:
-            self._turn(min(QUIET_S if self._first else COMPARE_S, self._due - monotonic()))
+            pause_s = QUIET_S if self._first else COMPARE_S
+            self._turn(min(pause_s, self._due - monotonic()))
             if self._pidfile.renew():
                 os.write(self._pidfile.fd, b"%d\n" % self._pid)
             self._lock.renew()
@@ -198,12 +205,12 @@ class Supervisor:
             # A killed child leaves the user's request without an answer: check once more, but only once.
             again = asked and not OK <= code <= WAITING
             if code in {OK, WAITING}:
-                pause_s = 0.0
+                retry_s = 0.0
                 self._learn()
             else:
-                pause_s = min(2 * pause_s or QUIET_S, CHECK_S)
+                retry_s = min(2 * retry_s or QUIET_S, CHECK_S)
                 _remove(self._ready)
-                self._due = monotonic() + pause_s
+                self._due = monotonic() + retry_s
                 self._baseline = self._last
         return OK
 
@@ -217,7 +224,7 @@ class Supervisor:
             self.log("undo begun again", "stop", "without a search of the node, and without waits")
             code = self._act("stop", str(self._stop_at), AGAIN)
         self._end("nri")
-        _remove(*self._left)
+        _remove(*self._leftovers)
         if code in {OK, LOCKED, HANDED_OVER}:
             return code
         if code != UNDO_INCOMPLETE:
@@ -322,7 +329,7 @@ class Supervisor:
 
     def log(self, event: str, verb: str, reason: str) -> None:
         """Log an event for a child, in the form of ``host.events``."""
-        if self._form == "json":
+        if self._log_format == "json":
             fields = f'"child": "{verb}", "reason": "{reason}"'
             now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
             _write(f'{{{fields}, "event": "{event}", "level": "warning", "timestamp": "{now}"}}')
@@ -334,7 +341,8 @@ class Supervisor:
         for sidecar in self._sidecars:
             if sidecar.verb in self._serves:
                 sidecar.keep(monotonic())
-                seconds = min(seconds, COMPARE_S if sidecar.pid else sidecar.due - monotonic())
+                wait_s = COMPARE_S if sidecar.pid else sidecar.due - monotonic()
+                seconds = min(seconds, wait_s)
         received = signal.sigtimedwait(HANDLED, max(0.0, seconds))
         if received and received.si_signo in STOP:
             self._stop_at = self._stop_at or monotonic()

@@ -151,28 +151,41 @@ def _mark(mark: bytes) -> None:
 
 def child_command() -> tuple[str, ...]:
     """Return the beginning of the command of a child: this interpreter with its own flags."""
-    flags = ("-I",) * sys.flags.isolated + ("-S",) * sys.flags.no_site + BARE[3:]
+    flags: list[str] = []
+    if sys.flags.isolated:
+        flags.append("-I")
+    if sys.flags.no_site:
+        flags.append("-S")
+    if sys.flags.dont_write_bytecode:
+        flags.append("-B")
     return (sys.executable, *flags, START)
 
 
 def become_supervisor(  # noqa: PLR0913 - the words of the supervisor
-    held: Sequence[tuple[Path, int]], options: Path, *, most: int, kept: str, left: Sequence[str], form: str
+    locks: Sequence[tuple[Path, int]],
+    options: Path,
+    *,
+    highest_exit: int,
+    sidecars: str,
+    leftovers: Sequence[str],
+    log_format: str,
 ) -> NoReturn:
     """Become the supervisor.
 
     Args:
-        held: path and descriptor of the pidfile and of the ledger's lock.
+        locks: path and descriptor of the pidfile and of the ledger's lock.
         options: the file with the options of ``run``.
-        most: the highest exit code.
-        kept: the verbs of the sidecars, which run during the wait.
-        left: the files that a killed sidecar leaves.
-        form: the form of log events.
+        highest_exit: the highest exit code.
+        sidecars: the verbs of the sidecars, which run during the wait.
+        leftovers: the files that a killed sidecar leaves.
+        log_format: the form of log events.
     """
     words: list[str] = []
-    for path, fd in held:
+    for path, fd in locks:
         words += [str(path), str(fd)]
-    words += [str(options), str(most), kept, form, str(len(left)), *left, *child_command()]
-    _exec("supervisor", words, [fd for _, fd in held])
+    words += [str(options), str(highest_exit), sidecars, log_format]
+    words += [str(len(leftovers)), *leftovers, *child_command()]
+    _exec("supervisor", words, [fd for _, fd in locks])
 
 
 def become_plugin(lock: int, words: Sequence[str]) -> NoReturn:

@@ -145,10 +145,10 @@ def _become_supervisor(host: Host, request: RunRequest, pidfile: Lock, lock: Loc
     supervision.become_supervisor(
         locks,
         options_file,
-        most=Exit.FAILED if request.nvidia else Exit.UNDO_INCOMPLETE,
-        kept=" ".join(sidecars),
-        left=leftovers,
-        form=request.log_format,
+        highest_exit=Exit.FAILED if request.nvidia else Exit.UNDO_INCOMPLETE,
+        sidecars=" ".join(sidecars),
+        leftovers=leftovers,
+        log_format=request.log_format,
     )
 
 
