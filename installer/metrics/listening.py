@@ -1,4 +1,4 @@
-"""The server of metrics: one connection at a time, each with a deadline, so that no client delays another."""
+"""The server of metrics: one connection at a time, each with a deadline, so no client delays another."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +22,7 @@ AT_MOST_S: Final = 1.0
 
 
 class _Text(Struct, frozen=True):
-    """The metrics, read anew for each client: the library renders it in the format that the client takes."""
+    """The metrics, read anew for each client: the library renders them in the client's format."""
 
     path: Path
 
@@ -34,15 +34,15 @@ class _Handler(MetricsHandler):
     def do_GET(self) -> None:  # noqa: N802 - its name in the library
         try:
             super().do_GET()
-        except (ConnectionError, TimeoutError):  # whoever has asked is gone
+        except (ConnectionError, TimeoutError):  # the client is gone
             raise
-        except Exception:  # noqa: BLE001 - the library raises what it likes where nonsense is asked for
+        except Exception:  # noqa: BLE001 - for a senseless request the library raises any exception
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def serve_beside(options: Options) -> Exit:
-    """Serve metrics, as a child of ``run``, until it is stopped."""
-    assert options.metrics_listen is not None  # noqa: S101 - else this child is not started
+    """Serve metrics until a stop, as a child of ``run``."""
+    assert options.metrics_listen is not None  # noqa: S101 - the supervisor starts no such child otherwise
     if not supervision.end_with_run():
         return Exit.OK
     with log_failures():
