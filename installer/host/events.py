@@ -41,7 +41,7 @@ class Log:
         self.write("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log an event that needs an administrator's attention."""
+        """Log an event for the attention of an administrator."""
         self.write("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
@@ -50,7 +50,7 @@ class Log:
 
 
 def line(level: str, event: str, fields: Mapping[str, Any]) -> str:
-    """Return an event as one line of JSON; values without a form in JSON are shown in Python's form."""
+    """Return an event as a line of JSON; values without a form in JSON are shown in Python's form."""
     seconds, ns = divmod(time.time_ns(), 10**9)
     now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}Z"
     return json.dumps({**fields, "event": event, "level": level, "timestamp": now}, default=repr)
@@ -64,7 +64,7 @@ log = Log(_print_event)
 
 
 def spell_value(value: Any) -> str:
-    """Return the value of a field for a person, on one line: a word as it is, other text in quotes."""
+    """Return the value of a field for a person: a word unchanged, other text on a line in quotes."""
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     if text and " " not in text and text.isprintable():
         return text
@@ -72,7 +72,7 @@ def spell_value(value: Any) -> str:
 
 
 def writer(*, readable: bool) -> Writer:
-    """Return a function that writes events to stderr, and never waits for the reader of stderr."""
+    """Return a function to write events to stderr without a wait for the reader."""
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
         text = line(level, event, fields)
@@ -94,7 +94,7 @@ def _give_up() -> bool:
 
 @contextmanager
 def internal_errors() -> Iterator[None]:
-    """Turn an unexpected exception of the block into an InternalError, and log its origin."""
+    """Turn an unexpected exception of the block into an InternalError, and log the origin."""
     try:
         yield
     except InstallerError:
@@ -108,7 +108,7 @@ def internal_errors() -> Iterator[None]:
 
 
 def log_others(error: InstallerError) -> None:
-    """Log the problems that were found beside the raised error."""
+    """Log the problems beside the raised error."""
     for other in error.others:
         log.error("other problem found", code=other.code, problem=other.problem, remedy=other.remedy)
 
@@ -131,7 +131,7 @@ def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
 
 
 def write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
-    """Write in parts that fit in the room that poll(2) reports, so that no write blocks.
+    """Write in parts of the size that poll(2) has room for: no write blocks.
 
     Args:
         fd: the descriptor.
@@ -158,7 +158,7 @@ def write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
 
 
 def patient() -> Callable[[], bool]:
-    """Return a function that lets a write go on for ``PATIENCE_S``."""
+    """Return a function to let a write go on for ``PATIENCE_S``."""
     deadline = time.monotonic() + PATIENCE_S
 
     def is_early() -> bool:
@@ -228,7 +228,7 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _open_closed(fd: int) -> bool:
-    """Open a closed standard stream, so that no file of ours gets its number; tell whether it was closed."""
+    """Open a closed standard stream, or a file of ours gets the number; tell whether it was closed."""
     try:
         os.fstat(fd)
     except OSError:

@@ -154,7 +154,7 @@ class Host:
         return Kind.ABSENT
 
     def read(self, path: PurePosixPath) -> File | None:
-        """Return the regular file at ``path``, None if nothing is there.
+        """Return the regular file at ``path``; None if ``path`` is missing.
 
         Raises:
             InstallerError: ``path`` is no regular file, cannot be read, or is too large.
@@ -276,7 +276,7 @@ class Host:
             os.fsync(source)
 
     def status(self, path: PurePosixPath, *, last: bool = True) -> os.stat_result | None:
-        """Return the result of stat(2) for ``path``; None if nothing is there."""
+        """Return the result of stat(2) for ``path``; None for a missing path."""
         return self._status(self.resolve(path, last=last))
 
     def changed_s(self, path: PurePosixPath) -> float:
@@ -378,7 +378,7 @@ CAPABILITIES: Final = "security.capability"
 
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
-    """Return the entries at ``path``, which is ``.``, and below it; no link is followed there."""
+    """Return the entries at and below ``path``, by their paths relative to it; no link is followed."""
     local = host.local_path(path)
     trusted = trusted_uids()
     found: dict[PurePosixPath, Entry] = {}
@@ -390,7 +390,7 @@ def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
 
 
 def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
-    """Return the entry at ``path``, a link in its last part not followed; None if nothing is there."""
+    """Return the entry at ``path``, a link in the last part not followed; None for a missing path."""
     with suppress(OSError):
         return _entry(host.local_path(path, last=False), trusted_uids())
     return None
@@ -453,14 +453,14 @@ def is_file(host: Host, path: PurePosixPath) -> bool:
 
 
 def is_absent(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether nothing is at ``path``; False if that is unknown, as behind a link of another user."""
+    """Tell whether ``path`` is missing; False if unknown, as behind a link of another user."""
     with suppress(InstallerError):
         return not host.exists(path)
     return False
 
 
 def find_absent(host: Host, paths: Iterable[PurePosixPath], *, timeout_s: float) -> Iterator[PurePosixPath]:
-    """Yield those of ``paths`` that nothing is at, as far as their file systems answer in time.
+    """Yield the missing files of ``paths``, as far as their file systems answer in time.
 
     A child looks, and is killed: a user who serves a file system (FUSE), or an NFS server, need not answer.
     """
@@ -517,7 +517,7 @@ def is_full(host: Host, path: PurePosixPath) -> bool:
 def used_percent(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
     """Return how many percent of space and inodes are used at ``path``, as df(1) does; -1 for no limit.
 
-    None if that is unknown, and for a read-only file system: an image is always full.
+    None if unknown, and for a read-only file system: an image is always full.
     """
     with suppress(OSError):
         space = os.statvfs(host.local_path(path))

@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -88,7 +89,7 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     """
     with translated("lock", path), suppress(FileNotFoundError):  # the former holder has just removed it
         home = host.local_path(path, last=False)
-        return _lock(host, home / LOCK, path, lambda: _open_lock(home, path, inherited))
+        return _lock(host, home / LOCK, path, partial(_open_lock, home, path, inherited))
     return None
 
 
@@ -130,7 +131,7 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
     """
     with translated("lock", path):
         local = host.local_path(path)
-        return _lock(host, local, path, lambda: _open_or_make_pidfile(local, path))
+        return _lock(host, local, path, partial(_open_or_make_pidfile, local, path))
 
 
 @contextmanager

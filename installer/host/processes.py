@@ -191,9 +191,11 @@ def unit_of(pid: int, proc: Path) -> str:
 
 def monitors_in_unit_of(process: Path) -> int:
     """Return the number of shims and conmons in a process's service: a stop of it may end them."""
-    count = 0
     service = _service_of(process)
-    for pid in list_pids(process.parent) if service else ():
+    if not service:
+        return 0
+    count = 0
+    for pid in list_pids(process.parent):
         other = process.with_name(str(pid))
         with suppress(OSError):  # the other process has ended
             name = read_proc(other / "comm")
@@ -221,7 +223,9 @@ def _is_call_in_flight(monitor: Path, name: str, engine: Path) -> bool:
 def list_words_in_unit_of(process: Path) -> Iterator[tuple[str, ...]]:
     """Yield the command lines of all processes in the service of a process, a directory of /proc."""
     service = _service_of(process)
-    for pid in list_pids(process.parent) if service else ():
+    if not service:
+        return
+    for pid in list_pids(process.parent):
         other = process.with_name(str(pid))
         with suppress(OSError):  # the other process has ended
             if _service_in(read_proc(other / "cgroup")) == service:

@@ -53,7 +53,11 @@ def _call(host: Host, purpose: str, *call: Any, timeout_s: float = ASK_S) -> Non
     method, *arguments = call
     manager = (systemd.ROOT, f"{systemd.MANAGER}.{method}")
     words = (*manager, *arguments)
-    systemd.ask_bus(buses(host), lambda bus: bus.call(*words), purpose=purpose, timeout_s=timeout_s)
+
+    def question(bus: systemd.Bus) -> Any:
+        return bus.call(*words)
+
+    systemd.ask_bus(buses(host), question, purpose=purpose, timeout_s=timeout_s)
 
 
 def _queue(host: Host, verb: str, unit: str, timeout_s: float) -> None:
@@ -285,10 +289,12 @@ def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None =
 def _failed_command(host: Host, unit: str, since_s: float) -> str:
     """Return the failed command of a service, started since ``since_s``, with the status; "" if none."""
     since_us = since_s * 1e6
+
+    def question(bus: systemd.Bus) -> dict[str, Any]:
+        return bus.properties(unit)
+
     with suppress(InstallerError, LookupError, ValueError, TypeError):
-        properties = systemd.ask_bus(
-            buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=WORDS_S
-        )
+        properties = systemd.ask_bus(buses(host), question, purpose="", timeout_s=WORDS_S)
         # The program, its words, whether a failure is ignored, four times in us, the pid, code and status.
         for program, _, ignored, began_us, _, _, _, _, code, status in properties["ExecStartPre"]:
             if began_us >= since_us and not ignored and code in ENDS and status:
