@@ -5,7 +5,7 @@ from types import TracebackType
 
 
 def _end_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show what ends the program, but for an interrupt that comes before signals are blocked."""
+    """Show the traceback of an exception, except for an interrupt before signals are blocked."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
 

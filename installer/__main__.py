@@ -7,13 +7,13 @@ import signal
 
 
 def block_signals() -> None:
-    """Keep pending what asks to stop; ``host.supervision`` says who looks at it."""
+    """Keep signals to stop pending, until ``host.supervision`` reads them between steps."""
     stop = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)
 
 
 def main() -> None:
-    """Do one verb, and exit with its code."""
+    """Do a verb, and exit with the exit code."""
     block_signals()
     from installer.cli.program import main as program
 

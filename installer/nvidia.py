@@ -1,10 +1,10 @@
-"""The entry points that have NVIDIA's names, also as ``python -m installer.nvidia``."""
+"""The entry points with NVIDIA's names, also as ``python -m installer.nvidia``."""
 
 from installer.__main__ import block_signals
 
 
 def main() -> None:
-    """Do what NVIDIA's tool is asked to do, and exit with its codes."""
+    """Do the work of NVIDIA's command line, and exit with a code of NVIDIA's tool."""
     block_signals()
     from installer.cli.nvidia import main as program
 

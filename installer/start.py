@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Become the process that the first argument names."""
+    """Become the process in the first argument."""
     # Python has put the directory of this script into the path, but modules are imported from its parent.
     parent, _, _ = __file__.rpartition("/installer/")
     others = [each for each in sys.path if each != f"{parent}/installer"]
