@@ -31,8 +31,10 @@ def _environment(site: Site) -> dict[str, str]:
 
 def _break(site: Site, file: str, function: str) -> None:
     """Let a function of the program raise what nobody expects."""
-    with (site.root.parent / "program/installer" / file).open("a") as text:
-        text.write(MISTAKE.format(function))
+    module = site.root.parent / "program/installer" / file
+    text = module.read_text()
+    assert f"def {function}(" in text, f"{file} has no function {function} any more"
+    module.write_text(text + MISTAKE.format(function))
 
 
 @contextmanager
@@ -91,7 +93,7 @@ def test_an_install_whose_roll_back_goes_wrong_too_is_no_host_as_before(clean: S
 
 def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(clean: Site) -> None:
     with _running(clean) as child:
-        _break(clean, "change/engine_plan.py", "_draft_candidate")
+        _break(clean, "change/engine_plan.py", "undo_engine")
         said = ended(child, code=4)
 
     _asks_for_a_report(said, "change/engine_plan.py")
