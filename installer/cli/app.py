@@ -61,7 +61,7 @@ OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
 
 class Verb(click.Command):
-    """A verb whose help has its flags in groups."""
+    """A verb with groups of flags in the help."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group with a visible flag; an option outside the table is output."""
@@ -81,7 +81,7 @@ class Verb(click.Command):
 
 
 def _short(record: tuple[str, str]) -> tuple[str, str]:
-    """Return a line of help with ``--[no-]x`` for both names of a switch, which together can be too long."""
+    """Return a line of help with ``--[no-]x`` for both names of a switch: together they can be too long."""
     names, text = record
     names = re.sub(r"^--(\S+) / --no-\1$", r"--[no-]\1", names)
     return names, text.replace("(on)", "on")
@@ -109,7 +109,7 @@ def program() -> None:
 
 
 class _Option(click.Option):
-    """A flag whose errors name its variable; the help of a verb explains variables once, at its end."""
+    """A flag with the variable in errors; the help of a verb explains variables once, at the end."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         return f"{super().get_error_hint(ctx)} (env var: '{self.envvar}')"
@@ -169,7 +169,7 @@ def _complete_path(_: click.Context, __: click.Parameter, incomplete: str) -> li
 
 
 def _options(verb: str, values: dict[str, Any]) -> Options:
-    """Build the options of a verb from its flags; raise UsageError if they make no sense."""
+    """Build the options of a verb from its flags; raise UsageError for a contradiction."""
     # A verb without --log-format answers a person, or a kubelet that shows the sentence to a person.
     logging.configure(values.get("log_format", "text"))
     has_all_flags = verb not in SOME
@@ -194,7 +194,7 @@ def _options(verb: str, values: dict[str, Any]) -> Options:
 
 
 def _warn_of_unknown_variables() -> None:
-    """Log a warning for each variable with our prefix that no flag has."""
+    """Log a warning for each variable with our prefix and without a flag."""
     known = {flag.variable for flag in flags.FLAGS}
     known.add(flags.SHOW_SECRETS)
     for variable in sorted(os.environ):
@@ -204,7 +204,7 @@ def _warn_of_unknown_variables() -> None:
 
 
 def _find_run_beside(pid_file: Path) -> Options | None:
-    """Return the options of a waiting ``run`` in this container; None without such a ``run``."""
+    """Return the options of a waiting ``run`` in this container; None without a ``run``."""
     pid = locks.holder_of(pid_file)
     own = mount_namespace(OWN)
     # In the same mount namespace the paths of ``run`` are valid for this process.
@@ -326,7 +326,7 @@ def untaint(_: Options, name: str) -> Exit:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one verb; return its exit code."""
+    """Run a verb; return the exit code."""
     logging.configure("auto")
     # Any other verb runs beside the verb that the pod is for, which leaves the outcome to Kubernetes.
     leaves = bool(argv) and argv[0] in OF_A_POD

@@ -84,7 +84,7 @@ def _plain(usage: str, group: str, help_text: str) -> Flag:
 
 
 def _convert(name: str, value: Any) -> Any:
-    """Return the value of a plain flag in the type of the field of Options; None for a path that is ""."""
+    """Return the value of a plain flag in the type of the field of Options; None for the path ""."""
     default = getattr(BY_DEFAULT, name)
     if default is not None:
         return type(default)(value)
@@ -246,7 +246,7 @@ def _refuse_paths(configs: Collection[str], drop_ins: Collection[str]) -> None:
 
 
 def _refuse_modes(options: Options, values: Mapping[str, Any], given: frozenset[str]) -> None:
-    """Raise UsageError for flags that contradict the mode."""
+    """Raise UsageError for flags in conflict with the mode."""
     if options.mode.by_cdi:
         flags = options.needs_runtime
         if flags:

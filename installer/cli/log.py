@@ -21,7 +21,7 @@ OUTCOMES: Final = {
 
 
 class _Speech:
-    """The form of this process's log, and the sentence by which the process ends; it has one stderr."""
+    """The form of this process's only log, and the sentence at the end of the process."""
 
     readable = True
     spelling: Spelling = str
@@ -33,7 +33,7 @@ _speech = _Speech()
 
 
 def say_failed(error: InstallerError) -> None:
-    """Report a failure in one line, with its remedy: as a sentence, or as an event."""
+    """Report a failure with the remedy in a line: as a sentence, or as an event."""
     _speech.outcome = _spell(error)
     if _speech.readable:
         _write_line(f"toolkit-installer: {_speech.outcome}")
@@ -73,7 +73,7 @@ def leave_outcome() -> None:
 
 
 def current_format() -> str:
-    """Return the form of events, for a process that writes to the same stderr."""
+    """Return the form of events, for a process with the same stderr."""
     return "text" if _speech.readable else "json"
 
 
@@ -151,7 +151,7 @@ def _spell(value: Any) -> Any:
 
 
 def _write_line(message: str) -> None:
-    """Write a whole line; a reader of stderr that is gone or slow neither stops nor delays this process.
+    """Write a whole line; a missing or slow reader of stderr neither stops nor delays this process.
 
     A full pipe without a reader would delay us for ever, even with a stop pending. A line without room after
     ``PATIENCE_S`` is lost, and later lines do not wait until there is room again.

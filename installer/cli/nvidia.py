@@ -44,7 +44,7 @@ KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9
 
 
 def options_from(line: CommandLine) -> Options:
-    """Build the options that a command line asks for.
+    """Build the options of a command line.
 
     Raises:
         UsageError: a value is refused; nothing was touched.
@@ -101,7 +101,7 @@ def options_from(line: CommandLine) -> Options:
 
 
 class _View(Struct, frozen=True):
-    """The host's paths for paths of this container; ``mounts`` collects the mounts that reveal them."""
+    """The host's paths for paths of this container; ``mounts`` collects the mounts on the way."""
 
     root: PurePosixPath
     host: Host
@@ -118,7 +118,7 @@ class _View(Struct, frozen=True):
         return view
 
     def _add_mount(self, line: CommandLine, flag: str) -> None:
-        """Note where this container finds a directory of the host that the host's root does not contain."""
+        """Note this container's path of a host directory outside the host's root."""
         path = PurePosixPath(line[flag] or line["driver-root"] or "/")
         if ROOT in {self.root, path}:
             return
@@ -128,7 +128,7 @@ class _View(Struct, frozen=True):
             self.mounts[self.host.resolve(path)] = local
 
     def file(self, text: str, *guesses: PurePosixPath) -> PurePosixPath:
-        """Return the host's path of a file, which is mounted by itself or in a mounted directory."""
+        """Return the host's path of a file; either the file or the directory is mounted."""
         path = _absolute(text)
         if self.root != ROOT and is_mount_point(Path(resolve_local(path))):
             host_path = _find_host_path(path, self.host, self.root, guesses) or path
@@ -248,7 +248,7 @@ def _absolute(text: str) -> PurePosixPath:
 
 
 def _check(line: CommandLine) -> None:
-    """Raise UsageError for a value that NVIDIA's tool does not take."""
+    """Raise UsageError for a value against the rules of NVIDIA's tool."""
     _check_choices(line)
     if not line["toolkit-install-dir"]:
         raise UsageError("install without a directory", remedy="name it with --root")
@@ -272,7 +272,7 @@ def _check(line: CommandLine) -> None:
 
 
 def _check_choices(line: CommandLine) -> None:
-    """Raise UsageError for a value that is none of the choices of its flag."""
+    """Raise UsageError for a value outside the choices of a flag."""
     for row in rows():
         given = line[row.name]
         value = given.lower() if row.name == RESTART else given
@@ -303,7 +303,7 @@ def _source(line: CommandLine, host: Host) -> PurePosixPath:
 
 
 def _find_package_kind(host: Host) -> str:
-    """Return "deb" or "rpm": by the os-release of the host, else by the package tool that the host has."""
+    """Return "deb" or "rpm": by the os-release of the host, else by the host's package tool."""
     release = read_os_release(host)
     families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
     has_rpm = host.exists(PurePosixPath("/usr/bin/rpm"))
@@ -363,7 +363,7 @@ def _override(text: str) -> dict[str, Any]:
 
 
 def _places(line: CommandLine, view: _View) -> dict[str, Places]:
-    """Return the paths of the requested engine, by its name."""
+    """Return the paths of the requested engine, by name."""
     engine = line["runtime"]
     spec = ENGINES[engine]
     config = view.file(line["config"] or str(spec.config), spec.config)

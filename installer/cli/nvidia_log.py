@@ -10,5 +10,5 @@ EVENTS: Final = {"waiting for a signal": "Waiting for signal"}
 
 
 def configure(log_format: str) -> None:
-    """Write events from here on in ``log_format``, one of those of ``--log-format``."""
+    """Write events from here on in ``log_format``, a value of ``--log-format``."""
     logging.configure(log_format, spoken=EVENTS, spelling=spell_option)

@@ -19,11 +19,11 @@ ENDING: Final = frozenset({"install", "stop", "undo"})
 
 
 def main(act: Callable[[Sequence[str]], int] | None = None, *, child: bool = False) -> None:
-    """Do one act, and exit with its code.
+    """Do an act, and exit with the exit code.
 
     Args:
-        act: gets the arguments of the command line and returns the exit code; by default it does a verb.
-        child: this process is a child of ``run``, and does the act that its arguments name.
+        act: gets the arguments of the command line and returns the exit code; by default, does a verb.
+        child: this process is a child of ``run``, and does the act in the arguments.
     """
     supervision.block_signals()
     finished = open_standard_streams(supervision.stop_requested)
@@ -51,7 +51,7 @@ def main(act: Callable[[Sequence[str]], int] | None = None, *, child: bool = Fal
 
 
 def _say_failed(error: InstallerError) -> None:
-    """Report an error as ``cli.log`` does, whose modules are not loaded, or could not be loaded."""
+    """Report an error like ``cli.log``, without its modules: they are not loaded, or could not be."""
     if sys.stderr.isatty():
         sys.stderr.write(f"toolkit-installer: {error}\n")
     else:
