@@ -441,9 +441,8 @@ class Engine(ABC):
     looks_up_programs: bool = False  # at its start, but not in a dry run: see ``list_programs``
 
     # Its reload: how the engine gets to read a changed config. Without the first two its unit is restarted.
-    reads_config_on_signal: bool = (
-        False  # at SIGHUP; the engine goes on, and keeps what its config leaves out
-    )
+    # At SIGHUP the engine reads its config, goes on, and keeps the settings that its config leaves out.
+    reads_config_on_signal: bool = False
     restarts_itself: bool = False  # when one of its configs is written
     reload_verb: str = "restart"
     reload_event: str = "engine restarted"
@@ -457,9 +456,8 @@ class Engine(ABC):
     state: Place  # of the bundles
     # The containers are held by shims of containerd, which leave records in ``state``; otherwise by conmon.
     has_shims: bool = True
-    monitor_program: str = (
-        "containerd-shim-runc-v2"  # looked up by this name (engine-facts.md#below-an-engine)
-    )
+    # The program that holds a container, looked up by its name (engine-facts.md#below-an-engine).
+    monitor_program: str = "containerd-shim-runc-v2"
     # The settings of a runtime that name its monitor by a path, in small letters without underscores.
     monitor_keys: tuple[str, ...] = ("runtimepath", "runtimetype")
     # A container stays after its end, and may be started again with the runtime of its creation.
